@@ -1,0 +1,1 @@
+"""Reference model families that train under holdfast; they arrive one package at a time."""
