@@ -1,0 +1,66 @@
+# Everything a contributor or CI does. Needs Python 3.11 or newer and make; nothing else.
+#   make test PYTHON=python3.12     another interpreter (only when .venv does not exist yet)
+
+SHELL  := /bin/bash -o pipefail
+PYTHON ?= $(shell for p in python3.11 python3; do \
+            $$p -c '' 2>/dev/null && { echo $$p; break; }; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Pyright would otherwise ask the package index for news of itself on every run.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format prove bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+
+install: $(STAMP)  ## make .venv and install everything into it (once)
+
+# The build tool goes in first and is used from there, so that a later install after a change
+# of pyproject.toml needs no network as long as no new package is asked for.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) (the first time takes some minutes: torch is large)"
+	@$(PIP) install -c constraints.txt hatchling
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+	@echo "installed: $$($(BIN)/python -c 'import sys, torch; print("python", sys.version.split()[0], "torch", torch.__version__)')"
+
+# A half-made environment (Debian without its venv package) is removed, or it would be kept.
+$(BIN)/python:
+	@$(or $(PYTHON),python3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "needs Python 3.11 or newer, not '$(PYTHON)'; try: make install PYTHON=python3.12" >&2; \
+	  exit 2; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }
+
+demo: install  ## a script that dies of NaN under python and lives under holdfast
+	@$(BIN)/holdfast demo
+
+test: install lint  ## lint, types and the default tests: CPU only, offline
+	@echo "pytest"
+	@$(BIN)/python -m pytest -q
+
+lint: install  ## ruff and pyright
+	@echo "ruff"
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@echo "pyright"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: install  ## let ruff put the code in order
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+prove: install  ## the slow proofs: every drill and every fault
+	@$(BIN)/python -m pytest -m 'slow and not gpu'
+
+bench: install  ## what the guard costs on this machine
+	@$(BIN)/python benchmarks/overhead.py
+
+clean:  ## remove .venv and every cache
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

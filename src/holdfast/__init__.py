@@ -1,0 +1,63 @@
+"""holdfast keeps PyTorch training runs alive, fast and explained.
+
+The public names are resolved when they are used, so that reading a run never imports torch:
+
+    import holdfast
+
+    watch = holdfast.watch(model, optimizer)
+    for x, y in watch(loader):
+        loss = loss_function(model(x), y)
+        watch.backward(loss)
+        watch.step()
+    print(watch.report())
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Event": "types",
+    "Finding": "types",
+    "HoldfastError": "errors",
+    "Run": "run",
+    "Settings": "config",
+    "Severity": "types",
+    "Step": "types",
+    "Watch": "watching",
+    "watch": "watching",
+}
+
+if TYPE_CHECKING:
+    from .config import Settings
+    from .errors import HoldfastError
+    from .run import Run
+    from .types import Event, Finding, Severity, Step
+    from .watching import Watch, watch
+
+__all__ = [
+    "Event",
+    "Finding",
+    "HoldfastError",
+    "Run",
+    "Settings",
+    "Severity",
+    "Step",
+    "Watch",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

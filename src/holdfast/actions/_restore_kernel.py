@@ -1,0 +1,113 @@
+"""One launch that puts many tensors back if, and only if, a device flag says so.
+
+There is no ``_foreach_where``; a loop of ``torch.where`` reads and writes everything on every
+step. This kernel looks at the flag first, so a good step costs a launch and nothing else. It
+copies bytes, so every dtype is served. Where Triton or CUDA is missing the plain loop is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK = 16384
+_CHUNKS = 8
+
+Pair = tuple[Tensor, Tensor]  # what is live, and what it may go back to
+
+
+class Restorer:
+    """Restores the same list of tensors step after step; the address table is kept."""
+
+    def __init__(self) -> None:
+        self._addresses: list[int] = []
+        self._table: tuple[Tensor, ...] = ()
+
+    def restore(self, pairs: Sequence[Pair], flag: Tensor) -> None:
+        """Where ``flag`` is 1: the first tensor of each pair becomes its second."""
+        kernel = _kernel() if flag.is_cuda else None
+        if kernel is None:
+            _restore_each(pairs, flag)
+            return
+        dense: list[Pair] = []
+        others: list[Pair] = []
+        for pair in pairs:
+            (dense if _bytewise(pair, flag.device) else others).append(pair)
+        _restore_each(others, flag)
+        if dense:
+            self._launch(kernel, dense, flag)
+
+    def _launch(self, kernel: Any, pairs: Sequence[Pair], flag: Tensor) -> None:
+        addresses = [t.data_ptr() for pair in pairs for t in pair]
+        if addresses != self._addresses:
+            self._table = _address_table(pairs, addresses, flag.device)
+            self._addresses = addresses
+        live, saved, sizes, owner, offset = self._table
+        kernel[(owner.numel(),)](
+            flag, live, saved, sizes, owner, offset, CHUNK=_CHUNK, CHUNKS=_CHUNKS, num_warps=8
+        )
+
+
+def _bytewise(pair: Pair, device: torch.device) -> bool:
+    """Whether a copy of bytes is a copy of the tensor."""
+    live, saved = pair
+    if live.device != device or live.stride() != saved.stride():
+        return False
+    return live.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense(live))
+
+
+def _restore_each(pairs: Sequence[Pair], flag: Tensor) -> None:
+    flags: dict[torch.device, Tensor] = {}
+    for live, saved in pairs:
+        raised = flags.get(live.device)
+        if raised is None:
+            raised = flags[live.device] = flag.to(live.device, non_blocking=True) != 0
+        live.copy_(torch.where(raised, saved, live))
+
+
+def _address_table(
+    pairs: Sequence[Pair], addresses: Sequence[int], device: torch.device
+) -> tuple[Tensor, ...]:
+    sizes = [live.numel() * live.element_size() for live, _ in pairs]
+    owner: list[int] = []
+    offset: list[int] = []
+    for i, size in enumerate(sizes):
+        for start in range(0, size, _CHUNK * _CHUNKS):
+            owner.append(i)
+            offset.append(start)
+    columns = (addresses[0::2], addresses[1::2], sizes, owner, offset)
+    return tuple(
+        torch.tensor(c, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
+        for c in columns
+    )
+
+
+@functools.cache
+def _kernel() -> Any:
+    try:
+        import triton  # pyright: ignore[reportMissingImports]
+        import triton.language as tl  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+
+    @triton.jit
+    def put_back(  # noqa: PLR0913 - a kernel takes what it needs
+        flag, live, saved, sizes, owner, offset, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
+    ):
+        if tl.load(flag) != 0.0:
+            block = tl.program_id(0)
+            which = tl.load(owner + block)
+            start = tl.load(offset + block)
+            size = tl.load(sizes + which)
+            to = tl.load(live + which).to(tl.pointer_type(tl.int8))
+            of = tl.load(saved + which).to(tl.pointer_type(tl.int8))
+            for i in range(CHUNKS):
+                at = start + i * CHUNK + tl.arange(0, CHUNK)
+                inside = at < size
+                tl.store(to + at, tl.load(of + at, mask=inside), mask=inside)
+
+    return put_back

@@ -1,0 +1,136 @@
+"""Put back module buffers that a poisoned forward pass has changed.
+
+BatchNorm folds every batch into its running statistics during forward, long before anyone
+knows that the batch was poisoned. Buffers that move are copied at the end of each good step and
+put back when a step is left out. Buffers that never move (masks, tables) are watched by their
+version counter and cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..probes.state import Buffer, largest_on_device, nonfinite_on_host
+from ._restore_kernel import Restorer
+
+# Copies of buffers not yet known to move are kept this long, and never beyond this size.
+_TRIAL_STEPS = 8
+_TRIAL_BYTES = 64 << 20
+
+
+class BufferKeeper:
+    """The buffers of every guarded model, with copies of those that move."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self._copies: dict[int, Tensor] = {}
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._moving: set[int] = set()
+        self._trials: dict[int, int] = {}
+        self._bytes = 0
+        self._restore = Restorer()
+        self._refresh = Restorer()
+
+    def add(self, buffers: Iterable[Buffer]) -> None:
+        """Watch more buffers; what they hold now counts as good."""
+        known = {b.place for b in self.buffers}
+        for buffer in buffers:
+            tensor = buffer.tensor
+            if tensor is None or buffer.place in known:
+                continue
+            i = len(self.buffers)
+            self.buffers.append(buffer)
+            self._versions[i] = _version(tensor)
+            self._bytes += tensor.numel() * tensor.element_size()
+            if buffer.running:
+                self._moving.add(i)
+            elif self._bytes <= _TRIAL_BYTES:
+                self._trials[i] = _TRIAL_STEPS
+            else:
+                continue
+            self._copies[i] = tensor.detach().clone()
+
+    def look(self) -> None:
+        """Notice which buffers the forward passes of this step have changed."""
+        for i, buffer in enumerate(self.buffers):
+            tensor = buffer.tensor
+            if tensor is None:
+                continue
+            copy = self._copies.get(i)
+            if copy is not None and copy.device != tensor.device:
+                # The model was moved after we met it: the copy follows, nothing has changed.
+                self._copies[i] = copy.to(tensor.device)
+                self._versions[i] = _version(tensor)
+            elif i not in self._moving and _version(tensor) != self._versions[i]:
+                self._moving.add(i)
+        for i in [i for i, left in self._trials.items() if left <= 1 or i in self._moving]:
+            del self._trials[i]
+            if i not in self._moving:
+                self._copies.pop(i, None)
+        for i in self._trials:
+            self._trials[i] -= 1
+
+    def nonfinite_on_host(self) -> list[int]:
+        """Moving buffers on the CPU that are not finite."""
+        live = [(i, t) for i, t in self._live() if t.device.type == "cpu"]
+        return [live[bad][0] for bad in nonfinite_on_host([t for _, t in live])]
+
+    def largest(self, device: torch.device) -> tuple[list[int], Tensor | None]:
+        """Maximum norm of every moving floating buffer on ``device``, and which they are."""
+        live = [(i, t) for i, t in self._live() if t.is_floating_point() and t.device == device]
+        if not live:
+            return [], None
+        return [i for i, _ in live], largest_on_device([t for _, t in live])
+
+    def restore(self) -> None:
+        """Put every moving buffer back, now."""
+        for live, copy in self._pairs():
+            live.copy_(copy)
+
+    def restore_where(self, flag: Tensor) -> None:
+        """Put every moving buffer back where the device flag is 1."""
+        self._restore.restore(self._pairs(), flag)
+
+    def keep(self, but: Iterable[int] = ()) -> None:
+        """What the moving buffers hold now is good, ``but`` these: copy it."""
+        self._renew()
+        skipped = set(but)
+        pairs = [(live, copy) for i, live, copy in self._matched() if i not in skipped]
+        if pairs:
+            torch._foreach_copy_([copy for _, copy in pairs], [live for live, _ in pairs])
+
+    def keep_where(self, good: Tensor) -> None:
+        """Copy the moving buffers where the device flag ``good`` is 1."""
+        self._renew()
+        self._refresh.restore([(copy, live) for live, copy in self._pairs()], good)
+
+    def _renew(self) -> None:
+        """Buffers that began to move, or changed shape, get a fresh copy."""
+        for i, tensor in self._live():
+            copy = self._copies.get(i)
+            if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+                self._copies[i] = tensor.detach().clone()
+
+    def _live(self) -> list[tuple[int, Tensor]]:
+        return [(i, t) for i in sorted(self._moving) if (t := self.buffers[i].tensor) is not None]
+
+    def _matched(self) -> list[tuple[int, Tensor, Tensor]]:
+        return [
+            (i, tensor.detach(), copy)
+            for i, tensor in self._live()
+            if (copy := self._copies.get(i)) is not None
+            and copy.shape == tensor.shape
+            and copy.dtype == tensor.dtype
+            and copy.device == tensor.device
+        ]
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return [(live, copy) for _, live, copy in self._matched()]
+
+
+def _version(tensor: Tensor) -> tuple[int, int]:
+    """Changes when the tensor is written in place or replaced by another."""
+    return id(tensor), 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,212 @@
+"""Leave a poisoned optimizer step out, exactly.
+
+Three ways, chosen by where the decision is known and what the optimizer can do:
+
+- ``HideGradients``: the host knows the step is bad. Every gradient is hidden during ``step()``,
+  which every optimizer treats as "nothing to do": no state is created, nothing moves.
+- ``RaiseFoundInf``: the decision is a device tensor and the kernel is fused. The kernels of
+  Adam, AdamW, SGD and Adagrad look at ``optimizer.found_inf`` and leave everything alone when
+  it is exactly 1.0.
+- ``Snapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
+  state are copied before the step and put back after it by one kernel that does nothing on a
+  good step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ._restore_kernel import Restorer
+
+_MISSING = object()
+
+
+class HideGradients:
+    """Hide every gradient for the length of one ``step()``."""
+
+    def __init__(self) -> None:
+        self._hidden: list[tuple[Tensor, Tensor]] = []
+        self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def before(self, optimizer: Optimizer) -> None:
+        """Take the gradients away; counters kept in the groups are remembered."""
+        for group in optimizer.param_groups:
+            # Some optimizers count steps in the group itself, whether or not a gradient came.
+            kept = {
+                k: v.clone() if isinstance(v, Tensor) else v
+                for k, v in group.items()
+                if k != "params"
+            }
+            self._groups.append((group, kept))
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._hidden.append((parameter, parameter.grad))
+                    parameter.grad = None
+
+    def after(self) -> None:
+        """Give gradients and counters back."""
+        hidden, self._hidden = self._hidden, []
+        for parameter, grad in hidden:
+            parameter.grad = grad
+        groups, self._groups = self._groups, []
+        for group, kept in groups:
+            for key, value in kept.items():
+                now = group.get(key)
+                if isinstance(value, Tensor) and isinstance(now, Tensor):
+                    now.copy_(value)
+                elif now is not value:
+                    group[key] = value
+
+
+class RaiseFoundInf:
+    """Let the fused kernel skip by itself."""
+
+    def __init__(self) -> None:
+        self._scaler: Any = _MISSING
+        self._armed = False
+
+    def before(self, optimizer: Any, flag: Tensor) -> None:
+        """Set ``found_inf``; a GradScaler's own verdict is joined, never overwritten."""
+        self._scaler = optimizer.__dict__.get("found_inf", _MISSING)
+        if isinstance(self._scaler, Tensor):
+            # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
+            theirs = self._scaler.to(flag.device, non_blocking=True)
+            optimizer.found_inf = torch.maximum(flag, theirs).clamp_(max=1.0).reshape(())
+        else:
+            optimizer.found_inf = flag
+        if "grad_scale" not in optimizer.__dict__:
+            optimizer.grad_scale = None
+        self._armed = True
+
+    def after(self, optimizer: Any) -> None:
+        """Leave the optimizer as a scaler, or nobody, expects to find it."""
+        if not self._armed:
+            return
+        self._armed = False
+        if self._scaler is _MISSING:
+            optimizer.__dict__.pop("found_inf", None)
+            optimizer.__dict__.pop("grad_scale", None)
+        else:
+            optimizer.found_inf = self._scaler
+        self._scaler = _MISSING
+
+
+Place = tuple[Any, Any]  # the container that holds a counter, and its key
+
+
+class _Plan:
+    """Everything one optimizer may change in a step, found once and kept while it holds."""
+
+    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+        self.live: list[Tensor] = []
+        self.counters: list[Place] = []
+        self.flat = True
+        for group in optimizer.param_groups:
+            self._add_all(group, device)
+            for parameter in group["params"]:
+                self._add(parameter, None, None, device)
+                self._add_all(optimizer.state.get(parameter) or {}, device)
+        self.signature = signature(optimizer)
+
+    def _add_all(self, holder: Any, device: torch.device) -> None:
+        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+        for key, value in items:
+            if key != "params":
+                self._add(value, holder, key, device)
+
+    def _add(self, value: Any, holder: Any, key: Any, device: torch.device) -> None:
+        if isinstance(value, Tensor):
+            if value.device.type == device.type:
+                self.live.append(value.detach())
+            elif value.numel() == 1 and holder is not None:
+                # A step counter that lives on the host cannot follow a device decision.
+                self.counters.append((holder, key))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and holder is not None:
+            self.counters.append((holder, key))
+        elif isinstance(value, dict | list):
+            self.flat = False
+            self._add_all(value, device)
+        elif isinstance(value, tuple) and any(isinstance(v, Tensor) for v in value):
+            self.flat = False
+            for inner in value:
+                self._add(inner, None, None, device)
+
+    def read(self) -> list[float]:
+        """The counters as they are now."""
+        return [float(holder[key]) for holder, key in self.counters]
+
+
+def signature(optimizer: Optimizer) -> list[int]:
+    """Changes when a tensor of the optimizer is replaced or state appears."""
+    ids: list[int] = []
+    state = optimizer.state
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            ids.append(id(parameter))
+            held = state.get(parameter)
+            if held:
+                ids += [id(v) for v in held.values() if isinstance(v, Tensor)]
+    return ids
+
+
+class Snapshot:
+    """Copies of weights and optimizer state, and the kernel that puts them back."""
+
+    def __init__(self) -> None:
+        self._plan: _Plan | None = None
+        self._copies: list[Tensor] = []
+        self._before: list[float] = []
+        self._restorer = Restorer()
+
+    def before(self, optimizer: Optimizer, device: torch.device) -> None:
+        """Copy everything the step may change."""
+        plan = self._plan
+        if plan is None or not plan.flat or plan.signature != signature(optimizer):
+            plan = self._plan = _Plan(optimizer, device)
+            if len(self._copies) != len(plan.live) or not all(map(_alike, self._copies, plan.live)):
+                self._copies = [torch.empty_like(t) for t in plan.live]
+        if plan.live:
+            torch._foreach_copy_(self._copies, plan.live)
+        self._before = plan.read()
+
+    def after(self, optimizer: Optimizer, flag: Tensor) -> list[tuple[Place, float]]:
+        """Put everything back where the flag is 1.
+
+        Returns the host counters that moved and by how much: the caller takes them back once
+        the flag has reached the host.
+        """
+        plan = self._plan
+        if plan is None:
+            return []
+        live = plan.live
+        if not plan.flat or plan.signature != signature(optimizer):
+            # The step replaced tensors of its state: what is there now goes back.
+            now = _Plan(optimizer, flag.device)
+            if len(now.live) == len(live) and all(map(_alike, self._copies, now.live)):
+                live = now.live
+        self._restorer.restore(list(zip(live, self._copies, strict=True)), flag)
+        moved = [a - b for a, b in zip(plan.read(), self._before, strict=True)]
+        return [(place, by) for place, by in zip(plan.counters, moved, strict=True) if by]
+
+    @staticmethod
+    def take_back(moved: list[tuple[Place, float]]) -> None:
+        """Undo host counters of a step that turned out to have been skipped."""
+        for (holder, key), by in moved:
+            value = holder[key]
+            if isinstance(value, Tensor):
+                value.sub_(by)
+            else:
+                holder[key] = value - int(by) if isinstance(value, int) else value - by
+
+
+def _alike(copy: Tensor, value: Tensor) -> bool:
+    return (
+        copy.shape == value.shape
+        and copy.dtype == value.dtype
+        and copy.device == value.device
+        and copy.stride() == value.stride()
+    )

@@ -1,0 +1,98 @@
+"""Give the user's optimizer the form in which a step can be skipped on the device.
+
+On a GPU the fused kernels of Adam, AdamW, SGD and Adagrad are faster than the default ones and
+can leave a step out by themselves, so optimizers that did not ask for another form are switched
+(announced; ``--no-fused`` keeps them). Optimizers without a fused form whose arithmetic uses the
+step counter get it moved to the device (``capturable``), where a skip can hold it back.
+What ``state_dict()`` says stays what the user chose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+COUNTED = (
+    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.ASGD,
+    torch.optim.Adam, torch.optim.AdamW,
+)
+_COUNTERS = ("step", "mu_product", "eta", "mu")
+_SWITCHED = "_holdfast_switched"
+# Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
+_ADAGRAD_ON_CUDA = torch.torch_version.TorchVersion(torch.__version__) >= (2, 13)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def is_fused(optimizer: Optimizer) -> bool:
+    """Whether every group runs a fused kernel that reads ``found_inf``."""
+    return isinstance(optimizer, FUSED) and all(g.get("fused") for g in optimizer.param_groups)
+
+
+def reason_not_fused(optimizer: Optimizer, grads: list[Tensor]) -> str:
+    """Why this optimizer must stay as it is; empty when switching is safe."""
+    if type(optimizer) not in FUSED:
+        return f"{type(optimizer).__name__} has no fused form"
+    for group in optimizer.param_groups:
+        if group.get("fused") is False:
+            return "the script says fused=False"
+        if group.get("differentiable") or group.get("capturable"):
+            return "it is differentiable or capturable"
+    if type(optimizer) is torch.optim.Adagrad and grads[0].is_cuda and not _ADAGRAD_ON_CUDA:
+        return "this torch has no fused Adagrad on CUDA"
+    if any(g.layout is not torch.strided or g.dtype not in _DTYPES for g in grads):
+        return "a gradient is sparse or not floating"
+    if any(type(g) is not Tensor for g in grads):
+        return "a gradient is a tensor subclass"
+    return ""
+
+
+def to_fused(optimizer: Any) -> None:
+    """Switch every group and move step counters to the device; state is kept."""
+    _change(optimizer, {"fused": True, "foreach": False})
+
+
+def to_device_counters(optimizer: Any) -> bool:
+    """Keep the step counter on the device where the arithmetic needs it; True when changed."""
+    if type(optimizer) not in COUNTED or all(g.get("capturable") for g in optimizer.param_groups):
+        return False
+    if any(g.get("differentiable") for g in optimizer.param_groups):
+        return False
+    _change(optimizer, {"capturable": True})
+    # torch warns that capturable is slow outside a graph; here it is what we want.
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return True
+
+
+def _change(optimizer: Any, options: dict[str, bool]) -> None:
+    chosen = [{k: g.get(k) for k in options} for g in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group.update(options)
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter)
+            for key in _COUNTERS if state else ():
+                value = state.get(key)
+                if isinstance(value, Tensor) and value.device != parameter.device:
+                    state[key] = value.to(parameter.device, torch.float32)
+    if not hasattr(optimizer, _SWITCHED):
+        setattr(optimizer, _SWITCHED, True)
+        optimizer.register_state_dict_post_hook(lambda _, saved: _as_chosen(saved, chosen))
+
+
+def _as_chosen(saved: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
+    """Make a saved state look as the script's own optimizer would have written it."""
+    for group, original in zip(saved["param_groups"], chosen, strict=False):
+        group.update(original)
+    # The inner dictionaries are the live ones: counters go to the host in copies of them.
+    saved["state"] = {
+        key: {
+            k: v.cpu() if k in _COUNTERS and isinstance(v, Tensor) else v
+            for k, v in state.items()
+        }
+        if isinstance(state, dict)
+        else state
+        for key, state in saved["state"].items()
+    }

@@ -1,0 +1,263 @@
+"""Every change holdfast makes to torch, in one table.
+
+An entry names the target, says why, and builds the replacement around the original. A patch of
+torch anywhere else fails the architecture test. All of them do the same: tell the engine what
+the script is doing, then do exactly what torch would have done.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ..guard.engine import Engine
+
+GetEngine = Callable[[], Engine | None]
+Function = Callable[..., Any]
+
+
+def _backward(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is None:
+            return original(*args, **kwargs)
+        engine.backward_begins(args[0] if args else kwargs.get("tensors"))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            engine.backward_ends()
+
+    return backward
+
+
+def _loader_next(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        engine = engine_of()
+        if engine is None:
+            return original(self)
+        expected = engine.fetch_begins(self)
+        batch = original(self)
+        engine.fetched(self, expected, batch)
+        return batch
+
+    return __next__
+
+
+def _loader_index(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        indices = original(self)
+        engine = engine_of()
+        if engine is not None:
+            engine.drew(self, indices)
+        return indices
+
+    return _next_index
+
+
+def _optimizer_made(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        engine = engine_of()
+        if engine is not None:
+            engine.made(self)
+
+    return __init__
+
+
+def _clip(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is None or torch.compiler.is_compiling():
+            return original(parameters, *args, **kwargs)
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)
+        engine.clip_begins(parameters)
+        try:
+            return original(parameters, *args, **kwargs)
+        finally:
+            engine.clip_ends()
+
+    return clip_grad_norm_
+
+
+def _scaler_step(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is None or not self.is_enabled():
+            return original(self, optimizer, *args, **kwargs)
+        engine.scaler_begins(self)
+        result = original(self, optimizer, *args, **kwargs)
+        engine.scaler_ends(optimizer)
+        return result
+
+    return step
+
+
+def _scale(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        result = original(self, outputs)
+        engine = engine_of()
+        if engine is not None and self.is_enabled():
+            engine.scaled(outputs, result)
+        return result
+
+    return scale
+
+
+def _copy(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_cuda:
+            return original(self, *args, **kwargs)
+        began = perf_counter()
+        result = original(self, *args, **kwargs)
+        if result is not self and result.is_cuda:
+            engine = engine_of()
+            if engine is not None:
+                engine.copied(perf_counter() - began)
+        return result
+
+    return copy
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One replaced function: where it stands, under which other names, why, and when."""
+
+    target: str
+    why: str
+    make: Callable[[GetEngine, Function], Function]
+    aliases: tuple[str, ...] = ()
+    when: Callable[[], bool] = _always
+
+
+TABLE = (
+    Patch(
+        target="torch.autograd.backward",
+        why="the loss, and when backward begins and ends; Tensor.backward calls it by this name",
+        make=_backward,
+    ),
+    Patch(
+        target="torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+        why="time spent waiting for data and which batch it was; only the base class defines it, "
+        "so the iterator keeps its type",
+        make=_loader_next,
+    ),
+    Patch(
+        target="torch.utils.data.dataloader._BaseDataLoaderIter._next_index",
+        why="the dataset indices, at the only place where they pass through the main process",
+        make=_loader_index,
+    ),
+    Patch(
+        target="torch.optim.Optimizer.__init__",
+        why="the model's buffers must be copied before its first forward pass",
+        make=_optimizer_made,
+    ),
+    Patch(
+        target="torch.nn.utils.clip_grad.clip_grad_norm_",
+        aliases=("torch.nn.utils.clip_grad_norm_",),
+        why="clipping by a NaN norm makes every gradient NaN and hides which one was first",
+        make=_clip,
+    ),
+    Patch(
+        target="torch.amp.GradScaler.step",
+        why="a step the scaler skips never reaches the optimizer and must be counted here",
+        make=_scaler_step,
+    ),
+    Patch(
+        target="torch.amp.GradScaler.scale",
+        why="backward is called on the scaled loss; the row wants the loss itself",
+        make=_scale,
+    ),
+    Patch(
+        target="torch.Tensor.to",
+        why="time spent copying batches to the device",
+        make=_copy,
+        when=torch.backends.cuda.is_built,
+    ),
+    Patch(
+        target="torch.Tensor.cuda",
+        why="time spent copying batches to the device",
+        make=_copy,
+        when=torch.backends.cuda.is_built,
+    ),
+)
+
+_undo: list[Callable[[], None]] = []
+
+
+def install(engine_of: GetEngine) -> None:
+    """Put every patch in, and the two optimizer hooks that torch offers for this."""
+    if _undo:
+        return
+    for patch in TABLE:
+        if patch.when():
+            _replace(patch, engine_of)
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        engine = engine_of()
+        return None if engine is None else engine.step_begins(optimizer, args, kwargs)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        engine = engine_of()
+        if engine is not None:
+            engine.step_ends(optimizer)
+
+    _undo.append(register_optimizer_step_pre_hook(before).remove)
+    _undo.append(register_optimizer_step_post_hook(after).remove)
+
+
+def uninstall() -> None:
+    """Take every patch out again, last one first."""
+    while _undo:
+        _undo.pop()()
+
+
+def _replace(patch: Patch, engine_of: GetEngine) -> None:
+    owner, name = locate(patch.target)
+    # Through the class dictionary: getattr would bind or inherit.
+    original = owner.__dict__.get(name, getattr(owner, name))
+    inherited = isinstance(owner, type) and name not in owner.__dict__
+    replacement = patch.make(engine_of, original)
+    for target in (patch.target, *patch.aliases):
+        where, attribute = locate(target)
+        setattr(where, attribute, replacement)
+        if inherited:
+            _undo.append(functools.partial(delattr, where, attribute))
+        else:
+            _undo.append(functools.partial(setattr, where, attribute, original))
+
+
+def locate(target: str) -> tuple[Any, str]:
+    """The object that holds a dotted target, and the attribute's name."""
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:-1]:
+            owner = getattr(owner, part)
+        return owner, parts[-1]
+    raise LookupError(f"torch has no {target}")

@@ -1,0 +1,58 @@
+"""argparse, made to answer a mistake with one line that helps."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..errors import UsageError
+
+
+class Leave(Exception):
+    """argparse is done (``--help``): leave with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ``UsageError`` instead of printing usage and leaving the process."""
+
+    @classmethod
+    def of(cls, command: Any) -> Parser:
+        """The parser of a command: its docstring is the help, its options are its own."""
+        parser = cls(
+            prog=f"holdfast {command.name}",
+            description=inspect.cleandoc(command.__doc__ or ""),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            # An abbreviation that works today is ambiguous tomorrow.
+            allow_abbrev=False,
+        )
+        command.prepare_parser(parser)
+        return parser
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse, and name the nearest option for one that does not exist."""
+        known, extra = self.parse_known_args(args, namespace or argparse.Namespace())
+        if extra:
+            word = extra[0].partition("=")[0]
+            if not word.startswith("-"):
+                self.error(f"unexpected argument {word!r}")
+            near = difflib.get_close_matches(word, list(self._option_string_actions), n=1)
+            self.error(f"unknown option {word!r}{f', did you mean {near[0]!r}?' if near else ''}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """One line: what is wrong, and where the options are told."""
+        joint = " " if message.endswith("?") else "; "
+        raise UsageError(f"{message}{joint}see: {self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Leave through ``main`` instead of through the interpreter."""
+        raise Leave(status)

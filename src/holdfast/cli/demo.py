@@ -1,0 +1,73 @@
+"""``holdfast demo``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import UsageError
+
+SCRIPT = "dies_of_nan.py"
+
+
+class DemoCommand:
+    """See a script die of NaN, and the same script survive.
+
+    Runs an ordinary training script twice: with python, and with holdfast run. The script is
+    examples/dies_of_nan.py; it is not changed in between.
+    """
+
+    name = "demo"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """The folder of the run, nothing else."""
+        parser.add_argument(
+            "--run-dir", metavar="DIR", help="folder for the run (default: a new one under runs/)"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run both, show both, say where the report is."""
+        script = find_script()
+        shown = os.path.relpath(script)
+        _title(f"1. python {shown}")
+        plain = _run([sys.executable, str(script)])
+        _title(f"2. holdfast run {shown}")
+        where = ["--run-dir", args.run_dir] if args.run_dir else []
+        guarded = _run([sys.executable, "-m", "holdfast", "run", *where, str(script)])
+        _title("What happened")
+        print(f"  python        final loss {plain}")
+        print(f"  holdfast run  final loss {guarded}")
+        print("\n  The whole report:  holdfast report\n  What a code means: holdfast explain NUM001")
+        survived = plain == "nan" and guarded not in ("", "nan")
+        return 0 if survived else 1
+
+
+def find_script() -> Path:
+    """The example, from an installed package or from a checkout."""
+    package = Path(__file__).parent.parent
+    for folder in (package / "examples", package.parent.parent / "examples"):
+        if (folder / SCRIPT).is_file():
+            return folder / SCRIPT
+    raise UsageError(
+        f"the example {SCRIPT} was not found beside this installation; "
+        "reinstall holdfast or run `make demo` in a checkout"
+    )
+
+
+def _run(command: list[str]) -> str:
+    """Run a command, pass its output through, and return the final loss it printed."""
+    final = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(f"  {line}", end="", flush=True)
+            found = re.match(r"final loss (\S+)", line)
+            final = found.group(1) if found else final
+    return final
+
+
+def _title(text: str) -> None:
+    print(f"\n{text}\n{'-' * len(text)}", flush=True)

@@ -1,0 +1,160 @@
+"""``holdfast run``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import os
+import sys
+import tokenize
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import config
+from ..errors import UsageError
+
+
+class RunCommand:
+    """Run any PyTorch script unmodified and guarded.
+
+    Everything after SCRIPT, or after the module name, belongs to the script. Its arguments,
+    standard streams, signals and exit code are its own.
+
+      holdfast run train.py --epochs 3
+      holdfast run --run-dir out/first -m mypackage.train
+      torchrun --nproc-per-node 2 -m holdfast run train.py
+    """
+
+    name = "run"
+    raw = True
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the options; what follows the script is never parsed."""
+        parser.usage = "holdfast run [options] SCRIPT|-m MODULE [arguments of the script]"
+        parser.add_argument("--run-dir", metavar="DIR", help="folder for this run (default: a new one under runs/)")
+        parser.add_argument("--no-fused", action="store_true", help="keep optimizers in the form the script chose")
+        parser.add_argument("--observe", action="store_true", help="only watch: detect and report, never skip a step")
+        parser.add_argument("--quiet", action="store_true", help="no live lines and no summary; the run folder has it all")
+        parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+        parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, e.g. guard.restore_rng=false (repeatable)")
+        parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module as a script, like python -m")
+        parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to run")
+
+    def run_raw(self, argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
+        """Split our options from the script's, check the script, hand over to the supervisor."""
+        ours, command = split(argv)
+        args = parser.parse_args(ours)
+        if not command:
+            raise UsageError(
+                "nothing to run: no script was given; try `holdfast run train.py` "
+                "or `holdfast run -m package.module`"
+            )
+        settings = config.load(args.config, self._overrides(args))
+        if command[0] == "-m":
+            check_module(command[1:2])
+            name = command[1].replace(".", "_")
+        else:
+            check_script(Path(command[0]))
+            name = Path(command[0]).name
+        from ..launch import start_run
+        from ..supervisor import finish, leave_like, supervise
+
+        run = start_run(settings, name, command)
+        status = supervise(command, run, settings)
+        main = os.environ.get("RANK", "0") == "0"
+        finish(run, status, quiet=settings.run.quiet, main=main)
+        return leave_like(status)
+
+    @staticmethod
+    def _overrides(args: argparse.Namespace) -> list[str]:
+        """Flags are short names for settings, and settle after the file and before ``--set``."""
+        flags = {
+            "run.dir": args.run_dir,
+            "guard.fused": "false" if args.no_fused else None,
+            "guard.skip": "false" if args.observe else None,
+            "run.quiet": "true" if args.quiet else None,
+        }
+        return [f"{key}={value}" for key, value in flags.items() if value is not None] + args.set
+
+
+_TAKES_VALUE = ("--run-dir", "--config", "--set")
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our options, and the command that follows them.
+
+    >>> split(["--quiet", "train.py", "--quiet", "-m"])
+    (['--quiet'], ['train.py', '--quiet', '-m'])
+    >>> split(["--run-dir", "out", "-m", "pkg.train", "x"])
+    (['--run-dir', 'out'], ['-m', 'pkg.train', 'x'])
+    """
+    i = 0
+    while i < len(argv):
+        word = argv[i]
+        if word == "--":
+            return list(argv[:i]), list(argv[i + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            return list(argv[:i]), list(argv[i:])
+        i += 2 if word in _TAKES_VALUE else 1
+    return list(argv), []
+
+
+def check_script(path: Path) -> None:
+    """One clear line for what python would answer with a traceback, or worse, run."""
+    if path.is_dir():
+        if not (path / "__main__.py").is_file():
+            raise UsageError(f"{path} is a folder without a __main__.py; name the script in it")
+        return
+    if not path.exists():
+        near = _nearest(path)
+        hint = f"did you mean {near}?" if near else "check the path and the working directory"
+        raise UsageError(f"no such script: {path}; {hint}")
+    try:
+        if zipfile.is_zipfile(path):
+            return
+        with tokenize.open(path) as file:
+            ast.parse(file.read(), filename=str(path))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; check its permissions"
+        ) from error
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise UsageError(
+            f"{path} is not Python: {where}{error.msg}; holdfast run needs a Python script"
+        ) from error
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UsageError(
+            f"{path} is not Python: it is not text; holdfast run needs a Python script"
+        ) from error
+
+
+def check_module(names: Sequence[str]) -> None:
+    """Only the top package is looked up: finding a submodule would import its parents here."""
+    if not names:
+        raise UsageError("-m needs a module name; try `holdfast run -m package.module`")
+    top = names[0].partition(".")[0]
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise UsageError(
+            f"no module named {top!r}; check the name, the working directory "
+            "and the environment holdfast is installed in"
+        )
+
+
+def _nearest(path: Path) -> str:
+    import difflib
+
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix == ".py"]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1)
+    return str(path.with_name(close[0])) if close else ""

@@ -1,0 +1,165 @@
+"""Settings, and the one strict way to read them from Python, YAML and the command line.
+
+Settings are frozen keyword-only dataclasses whose defaults work. A dataclass that derives
+from ``Section`` is checked however it is made; a model family brings its own and reads it
+with the same ``load``. Nothing is guessed: an unknown key, a wrong type or an impossible
+value is a ``SettingsError`` that says what, where and the next move.
+
+    >>> load(None, ["guard.fused=off", "detectors.ignore=NUM006"]).guard.fused
+    False
+    >>> load(None, ["guard.fusd=off"])
+    Traceback (most recent call last):
+    holdfast.errors.SettingsError: override 'guard.fusd=off': unknown setting 'guard.fusd'; ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast, overload
+
+from holdfast import _yaml
+from holdfast._strict import Section, Word, bounded, build
+from holdfast.errors import SettingsError
+
+__all__ = [
+    "DetectorSettings",
+    "GuardSettings",
+    "RunSettings",
+    "Section",
+    "Settings",
+    "bounded",
+    "from_dict",
+    "from_json",
+    "load",
+    "to_dict",
+    "to_json",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardSettings(Section):
+    """How a step is guarded and what that may cost."""
+
+    skip: bool = True
+    fused: bool = True
+    device_path: bool = False  # force the path of a GPU onto CPU tensors, for tests
+    restore_buffers: bool = True
+    restore_rng: bool = True
+    budget: float = bounded(0.02, 0.0, 1.0)  # share of the step time the guard may take
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(Section):
+    """Where a run is recorded and every how many steps the costlier signs are taken."""
+
+    root: str = "runs"
+    dir: str | None = None
+    quiet: bool = False
+    layers_every: int = bounded(16, 1)
+    memory_every: int = bounded(16, 1)
+    parameters_every: int = bounded(128, 1)
+    ring_mib: int = bounded(8, 1, 4096)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectorSettings(Section):
+    """Which detectors speak: codes or prefixes of codes, ``ALL`` for every one."""
+
+    select: tuple[str, ...] = ("ALL",)
+    ignore: tuple[str, ...] = ()
+
+    def wants(self, code: str) -> bool:
+        """Whether the detector with this code runs; ``ignore`` beats ``select``."""
+        selected = "ALL" in self.select or code.startswith(self.select)
+        return selected and "ALL" not in self.ignore and not code.startswith(self.ignore)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Section):
+    """Everything a user can set for ``holdfast run`` and ``holdfast.watch``."""
+
+    guard: GuardSettings = GuardSettings()
+    run: RunSettings = RunSettings()
+    detectors: DetectorSettings = DetectorSettings()
+
+
+S = TypeVar("S", bound=Section)
+
+
+@overload
+def load(path: str | None = None, overrides: Sequence[str] = ()) -> Settings: ...
+@overload
+def load(path: str | None = None, overrides: Sequence[str] = (), *, kind: type[S]) -> S: ...
+def load(
+    path: str | None = None, overrides: Sequence[str] = (), *, kind: type[Section] = Settings
+) -> Section:
+    """Read a YAML file, then apply overrides such as ``guard.fused=false``.
+
+    Args:
+        path: the file, or None to start from the defaults.
+        overrides: ``section.key=value`` each; all beat the file, the last one wins.
+        kind: the dataclass to fill.
+    """
+    data = _mapping(_yaml.read(Path(path)), path) if path is not None else {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"override {text!r}: no value; write it as section.key=value")
+        word = Word(value.strip())
+        word.override = text
+        *sections, key = name.strip().split(".")
+        place = data
+        for section in sections:
+            if place.get(section) is None:
+                place[section] = {}
+            if not isinstance(place[section], dict):
+                raise SettingsError(
+                    f"override {text!r}: {section} is already set to {place[section]!r}; "
+                    f"remove one of the two"
+                )
+            place = cast(dict[str, Any], place[section])
+        place[key] = word
+    return from_dict(data, kind=kind, source=path or "settings")
+
+
+@overload
+def from_dict(data: Mapping[str, Any], *, source: str = ...) -> Settings: ...
+@overload
+def from_dict(data: Mapping[str, Any], *, kind: type[S], source: str = ...) -> S: ...
+def from_dict(
+    data: Mapping[str, Any], *, kind: type[Section] = Settings, source: str = "settings"
+) -> Section:
+    """Fill a settings dataclass from nested plain data; errors begin with ``source``."""
+    return build(kind, _mapping(data, source), source)
+
+
+def to_dict(settings: Section) -> dict[str, Any]:
+    """Plain data that ``from_dict`` reads back and JSON can hold."""
+    return json.loads(to_json(settings))
+
+
+def from_json(text: str, *, source: str = "settings") -> Settings:
+    """Read back what ``to_json`` wrote, for example from an environment variable."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{source}: not JSON ({error}); unset it or write it again") from None
+    return from_dict(_mapping(data, source), source=source)
+
+
+def to_json(settings: Section) -> str:
+    """One line that carries the settings to another process."""
+    return json.dumps(dataclasses.asdict(cast(Any, settings)))
+
+
+def _mapping(data: Any, source: str) -> dict[str, Any]:
+    if data is None:  # an empty file
+        return {}
+    if not isinstance(data, Mapping):
+        found = reprlib.repr(data)
+        raise SettingsError(f"{source}: holds {found}, no settings; write `section:` lines")
+    return dict(cast(Mapping[str, Any], data))

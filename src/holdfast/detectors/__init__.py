@@ -1,0 +1,102 @@
+"""Detectors: one fault, one file. They read recorded rows and never import torch.
+
+``ALL`` is the whole list, most causal first: that order ranks findings of equal severity.
+
+    >>> by_code("NUM001").name
+    'nonfinite_loss'
+    >>> [d.code for d in select(["NUM"], ignore=["NUM006"])][:2]
+    ['NUM005', 'NUM003']
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from ..errors import SettingsError
+from ._plugins import Plugins, load_plugins
+from ._window import HISTORY, Reading, Rows, Window
+from .base import SECTIONS, Detector, Document, document
+from .nonfinite_buffer import NonfiniteBuffer
+from .nonfinite_gradient import NonfiniteGradient
+from .nonfinite_input import NonfiniteInput
+from .nonfinite_loss import NonfiniteLoss
+from .nonfinite_parameter import NonfiniteParameter
+from .scaler_collapse import ScalerCollapse
+
+ALL: tuple[type[Detector], ...] = (
+    NonfiniteInput,
+    NonfiniteParameter,
+    NonfiniteBuffer,
+    NonfiniteLoss,
+    NonfiniteGradient,
+    ScalerCollapse,
+)
+
+
+def reject_duplicates(detectors: Iterable[type[Detector]]) -> None:
+    """Fail when two detectors share a code or a name."""
+    seen: dict[str, type[Detector]] = {}
+    for detector in detectors:
+        for label in (detector.code, detector.name):
+            if label in seen:
+                names = f"{seen[label].__name__} and {detector.__name__}"
+                raise ValueError(f"detectors {names} both answer to {label}")
+            seen[label] = detector
+
+
+reject_duplicates(ALL)
+
+
+def by_code(code: str, among: Sequence[type[Detector]] = ALL) -> type[Detector]:
+    """The detector with this code or name, in any case; a wrong one names the nearest."""
+    wanted = code.strip().lower()
+    labels = {label.lower(): d for d in among for label in (d.code, d.name)}
+    if wanted in labels:
+        return labels[wanted]
+    near = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5)
+    hint = ", ".join(f"{labels[n].code} {labels[n].name}" for n in near)
+    raise SettingsError(
+        f"no detector is called {code!r}; "
+        + (f"did you mean {hint}?" if hint else "`holdfast explain` lists all of them")
+    )
+
+
+def select(
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    among: Sequence[type[Detector]] = ALL,
+) -> tuple[type[Detector], ...]:
+    """The detectors whose code starts with one of ``select`` and with none of ``ignore``.
+
+    Nothing selected means all of them. A prefix that matches no code is a mistake and says so.
+    """
+    for prefix in (*select, *ignore):
+        if not prefix or not any(d.code.startswith(prefix.upper()) for d in among):
+            codes = ", ".join(sorted(d.code for d in among))
+            raise SettingsError(f"no detector code starts with {prefix!r}; there are {codes}")
+    wanted = tuple(s.upper() for s in select) or ("",)
+    unwanted = tuple(i.upper() for i in ignore)
+    return tuple(
+        d
+        for d in among
+        if d.code.startswith(wanted) and not (unwanted and d.code.startswith(unwanted))
+    )
+
+
+__all__ = [
+    "ALL",
+    "HISTORY",
+    "SECTIONS",
+    "Detector",
+    "Document",
+    "Plugins",
+    "Reading",
+    "Rows",
+    "Window",
+    "by_code",
+    "document",
+    "load_plugins",
+    "reject_duplicates",
+    "select",
+]

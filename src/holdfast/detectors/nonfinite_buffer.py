@@ -1,0 +1,104 @@
+"""NUM004: a module buffer is NaN or infinite while training looks healthy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import Finding, Severity
+from ._symptoms import Blame, blame, gradient_bad, loss_bad
+from ._window import Mask, Window, column
+from .base import Detector
+
+# Buffers of torch's own layers that are statistics and can never be infinite on purpose.
+_STATISTICS = ("running_mean", "running_var", "weight_u", "weight_v")
+
+
+class NonfiniteBuffer(Detector):
+    """A buffer (running statistics, EMA) is NaN or infinite while training looks healthy.
+
+    What it detects:
+        A module buffer that takes part in training turned NaN or infinite, while the loss, the
+        gradients, the weights and the batch of the same step were finite. A bad buffer beside
+        a bad loss is the work of the same bad forward pass and is counted there.
+
+    Why it matters:
+        BatchNorm does not use its running statistics in training mode, so the loss stays fine
+        for the rest of the run; the first ``model.eval()`` returns NaN for every input. A
+        running mean forgets nothing: NaN times 0.9 is NaN. Often it is noticed only when the
+        finished checkpoint is used.
+
+    Evidence:
+        ``layer``: the buffer; ``buffers_bad``; ``first_bad_step`` and ``beside``: whether it
+        first appeared together with a bad loss or gradient of an earlier step.
+
+    Usual causes:
+        - One forward pass over a bad or empty batch, in a step whose result was thrown away:
+          validation run in training mode, a warm-up pass, a step left out by hand. The
+          optimizer never saw it, the running statistics did.
+        - Variance of a batch of one: the unbiased estimate divides by zero.
+        - fp16 buffers, in which a variance above 65504 is infinite.
+        - An exponential average of one's own that was fed a NaN metric.
+
+    What to do:
+        1. holdfast puts a bad buffer back to its last finite values at the end of the step,
+           unless ``guard.restore_buffers`` is off. Then:
+           ``for m in model.modules(): getattr(m, "reset_running_stats", int)()`` and some
+           hundred batches in training mode; the weights are fine.
+        2. Evaluate under ``model.eval()``, drop last batches of size one
+           (``DataLoader(drop_last=True)``), keep buffers in fp32.
+        3. In averages of one's own: ``torch.where(x.isfinite(), x, old)`` before folding in.
+
+    False alarms:
+        Masks that hold ``-inf`` on purpose do not change and are not looked at. A buffer that
+        is infinite from the first check on (a running minimum before its first value) is
+        reported only if it carries the name of a statistic, as ``running_mean`` does.
+
+    Cost:
+        A multi-tensor norm of the buffers that move; none for models without such buffers.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.nonfinite_buffer``, against
+        ``python -m holdfast.faults.nonfinite_buffer``.
+    """
+
+    code = "NUM004"
+    name = "nonfinite_buffer"
+    severity = Severity.WARNING
+    needs = ("buffer_bad",)
+    since = "0.1"
+
+    def suspects(self, window: Window) -> Mask:
+        """Rows with a bad buffer."""
+        return column(window.new, "buffer_bad") > 0
+
+    def check(self, window: Window) -> Finding | None:
+        """Blame the buffer only when everything else was fine."""
+        if blame(window) is not Blame.BUFFER:
+            return None
+        layer, bad = window.buffer(), window.count("buffer_bad") or 1
+        mine = window.mine
+        counts = column(window.rows, "buffer_bad")[mine]
+        checks, counts = mine[~np.isnan(counts)], counts[~np.isnan(counts)]
+        always = bool(np.all(counts >= bad))
+        if always and layer.rsplit(".", 1)[-1] not in _STATISTICS:
+            return None
+        # The stretch of bad checks that reaches up to now: how did it begin?
+        clean = np.flatnonzero(counts == 0)
+        first = int(checks[clean[-1] + 1 if clean.size else 0])
+        row = window.rows[first : first + 1]
+        beside = bool((loss_bad(row) | gradient_bad(row))[0])
+        began = int(row["step"][0])
+        story = (
+            f"since the bad forward pass of step {began}" if beside else "loss and gradients finite"
+        )
+        total = len(window.buffers.get(window.opt, ()))
+        subject = f"buffer {layer} is" if layer else "buffers are"
+        return self.finding(
+            window,
+            f"{subject} NaN or inf, {bad} of {total or 'an unknown number of'} buffers ({story})",
+            "find the forward pass that fed it (a batch of one, validation in train mode, a huge "
+            "value); if holdfast may not restore buffers, call reset_running_stats() before "
+            "evaluating or saving",
+            layer=layer,
+            evidence={"buffers_bad": bad, "first_bad_step": began, "beside": beside},
+        )

@@ -1,0 +1,128 @@
+"""NUM001: the loss itself is NaN or infinite."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Finding, Severity
+from ._symptoms import Blame, blame, kind_of_loss, loss_bad
+from ._window import Mask, Window, column, optimizer
+from .base import Detector
+
+# Guesses: a loss that stood at ten times its recent median was running away, not hit by chance.
+_RECENT = 64
+_RUNAWAY = 10.0
+
+
+class NonfiniteLoss(Detector):
+    """The loss is NaN or infinite while the input batch and the weights are finite.
+
+    What it detects:
+        A value on which ``backward`` was called was NaN or infinite, at least one of them in
+        case of gradient accumulation. A batch that was already bad is NUM005, weights that
+        were already bad are NUM003; neither is counted here.
+
+    Why it matters:
+        Every gradient of such a step is NaN. One update with it turns every weight NaN, Adam
+        keeps the NaN in its moments for good, and all later steps compute nothing. The loop
+        goes on burning hours without an error. Gradient clipping does not help: the norm is
+        NaN and so is every gradient divided by it.
+
+    Evidence:
+        ``loss`` (what was seen), ``last_finite_loss`` and ``last_finite_step``,
+        ``recent_median`` of up to 64 losses before, ``climbing``: the last one stood at ten
+        times that median, ``backwards`` in the step, ``lr``.
+
+    Usual causes:
+        - ``log`` or division of exactly zero: a probability that became 0, an empty mask in
+          ``sum() / mask.sum()``, a cross-entropy in which every label is ``ignore_index``.
+        - ``exp`` or a square that left the range of the format: 3.4e38 in fp32 and bf16,
+          65504 in fp16 (``exp(12)`` is already beyond it).
+        - A softmax over a row that is masked completely: ``-inf`` everywhere gives NaN.
+        - Divergence: the loss climbed for many steps before. Then the learning rate is too
+          high, warm-up is too short, or there is no clipping.
+
+    What to do:
+        1. Loss normal right before: look at the batch (its dataset indices stand in
+           ``batches.*.jsonl``) and at every log, division and softmax between model and loss.
+           ``torch.autograd.set_detect_anomaly(True, check_nan=True)`` names the first backward
+           function that returned NaN; it is slow, so use it for the steps around the finding.
+        2. Loss climbing before: divide the learning rate by three or lengthen warm-up.
+        3. Use the forms made for it: ``cross_entropy`` on logits instead of ``log(softmax)``,
+           ``log1p``, ``logsumexp``, ``clamp(min=eps)`` inside the log and not after it, and
+           compute the loss outside of fp16 autocast.
+
+    False alarms:
+        None known where a step really uses the loss. A script that checks for NaN itself and
+        leaves the step out by hand calls ``backward`` all the same, and is reported; silence
+        it with ``ignore: [NUM001]``.
+
+    Cost:
+        None of its own: it reads two columns that the guard measures on every step.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.nonfinite_loss`` survives what
+        ``python -m holdfast.faults.nonfinite_loss`` does not.
+    """
+
+    code = "NUM001"
+    name = "nonfinite_loss"
+    severity = Severity.ERROR
+    needs = ("loss", "loss_bad")
+    since = "0.1"
+
+    def suspects(self, window: Window) -> Mask:
+        """Rows with a bad loss."""
+        return loss_bad(window.new)
+
+    def check(self, window: Window) -> Finding | None:
+        """Blame the loss unless the batch or the weights were bad before it."""
+        if not loss_bad(window.rows[-1:])[0] or blame(window) is not Blame.LOSS:
+            return None
+        evidence: dict[str, Any] = {"backwards": window.value("backwards")}
+        history, median, climbing = "no finite loss was seen before it", math.nan, False
+        steps, losses = _finite_losses(window)
+        if losses.size:
+            median = float(np.median(losses[-_RECENT:]))
+            last, step = float(losses[-1]), int(steps[-1])
+            climbing = abs(last) > _RUNAWAY * abs(median) and losses.size > 2
+            history = f"last finite loss {last:.4g} at step {step}"
+            evidence |= {"last_finite_loss": last, "last_finite_step": step}
+        evidence |= {"recent_median": median, "climbing": climbing}
+        return self.finding(
+            window,
+            f"loss is {kind_of_loss(window)} ({history})",
+            _advice(window, climbing, median),
+            evidence=evidence,
+        )
+
+
+def _finite_losses(window: Window) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Steps and values of the finite losses of the same optimizer before the judged row."""
+    rows = window.rows[:-1]
+    losses = column(rows, "loss")
+    chosen = np.isfinite(losses) & (optimizer(rows) == window.opt)
+    return rows["step"][chosen], losses[chosen]
+
+
+def _advice(window: Window, climbing: bool, median: float) -> str:
+    lr = window.value("lr")
+    if climbing:
+        now = "" if math.isnan(lr) else f" (now {lr:.3g})"
+        return (
+            f"the loss was running away, the median before was {median:.3g}: divide the learning "
+            f"rate{now} by 3 or lengthen warm-up"
+        )
+    if math.isinf(window.value("loss")):
+        return (
+            "something left the range of its format: look for exp, squares and sums between model "
+            "and loss, and compute the loss in fp32"
+        )
+    return (
+        "look for log, division or softmax of an empty or zero value between model and loss; "
+        f"rerun the steps before {window.step} under torch.autograd.set_detect_anomaly(True)"
+    )

@@ -1,0 +1,15 @@
+"""Small training scripts that each go wrong in one known way.
+
+Every module is an ordinary PyTorch script, runnable on its own, that trains on synthetic data
+and falls into one fault category. Each has ``CODE`` (the category), ``FIRST_STEP`` (the 0-based
+optimizer step at which the fault first appears) and ``main()``. Nothing is imported here.
+"""
+
+ALL = (
+    "nonfinite_loss",
+    "nonfinite_gradient",
+    "nonfinite_parameter",
+    "nonfinite_buffer",
+    "nonfinite_input",
+    "scaler_collapse",
+)

@@ -1,0 +1,385 @@
+"""The engine below every way in: turns the moments of a training loop into guarded steps.
+
+    fetch_begins ─ fetched ─ backward_begins ─ backward_ends ─ step_begins ─ step_ends ─ …
+
+Patches, optimizer hooks and ``holdfast.watch`` call these and nothing else. Whatever goes wrong
+in here is caught, switched off for the rest of the run and written down as an Event: the
+training it watches goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from ..actions.restore_buffers import BufferKeeper
+from ..config import Settings
+from ..probes import learning_rate
+from ..probes.batches import Batch, LoaderLedger
+from ..probes.gradients import EarlyNorms
+from ..probes.loss import Losses
+from ..probes.state import buffers_of, layer_names, live_modules, roots_of
+from ..probes.timing import Phases
+from .journal import Journal
+from .optimizer import GuardedOptimizer
+from .recorder import Recorder
+from .verdict import Verdict
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def shielded(
+    where: str,
+) -> Callable[[Callable[Concatenate[Engine, P], R]], Callable[Concatenate[Engine, P], R | None]]:
+    """Never break training, and know what we cost: every entry of the engine is wrapped in this."""
+
+    def decorate(
+        method: Callable[Concatenate[Engine, P], R],
+    ) -> Callable[Concatenate[Engine, P], R | None]:
+        @functools.wraps(method)
+        def entry(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R | None:
+            if where in self.off:
+                return None
+            began = perf_counter()
+            try:
+                with torch.no_grad():
+                    return method(self, *args, **kwargs)
+            except Exception as error:
+                self.failed(where, error)
+                return None
+            finally:
+                self.spend(perf_counter() - began)
+
+        return entry
+
+    return decorate
+
+
+class Engine:
+    """Everything holdfast knows about the training in this process."""
+
+    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
+        self.settings = settings
+        self.off: set[str] = set()
+        self.steps = 0
+        self.journal = Journal(settings, open_recorder)
+        self.buffers = BufferKeeper()
+        self.phases = Phases()
+        self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._losses = Losses()
+        self._previous = Losses()
+        self._batch: Batch | None = None
+        self._rng: Tensor | None = None
+        self._early: EarlyNorms | None = None
+        self._open: weakref.WeakKeyDictionary[Optimizer, Verdict] = weakref.WeakKeyDictionary()
+        self._stepped: set[int] = set()
+        self._scaler: tuple[Any, bool] | None = None
+        self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self._depth = 0
+
+    # ------------------------------------------------------------------ data
+
+    @shielded("loader probe")
+    def drew(self, iterator: Any, indices: object) -> None:
+        """A loader drew the indices of a batch that it will hand out later."""
+        LoaderLedger.of(iterator).drew(iterator, indices)
+
+    @shielded("loader probe")
+    def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
+        """The loop asks for the next batch; the last one is no longer ours to hold."""
+        self.phases.mark("other")
+        if self._batch is not None and self.journal.in_flight == 0:
+            self._batch.content = None
+        return LoaderLedger.upcoming(iterator)
+
+    @shielded("loader probe")
+    def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
+        """The loop has its next batch. A step that is left out goes back to this random state."""
+        self.phases.mark("data_wait")
+        self._batch = LoaderLedger.of(iterator).handed_out(iterator, expected or (0, -1), content)
+        if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
+            self._rng = torch.random.default_generator.get_state()
+
+    @shielded("copy probe")
+    def copied(self, seconds: float) -> None:
+        """Tensors went from the host to the device."""
+        self.phases.add("h2d", seconds)
+
+    # ------------------------------------------------------------------ backward
+
+    def backward_begins(self, tensors: object) -> bool:
+        """Backward is called; True when this is the outermost call."""
+        self._depth += 1
+        if self._depth == 1:
+            self._loss_seen(tensors)
+        return self._depth == 1
+
+    def backward_ends(self) -> None:
+        """Backward has returned or raised."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._backward_done()
+
+    @shielded("loss probe")
+    def _loss_seen(self, tensors: object) -> None:
+        self.phases.mark("forward")
+        if self._unscaled is not None:
+            result, loss = self._unscaled
+            self._unscaled = None
+            tensors = loss if result() is tensors else tensors
+        self._losses.saw(tensors)
+
+    @shielded("loss probe")
+    def _backward_done(self) -> None:
+        self.phases.mark("backward")
+        self.journal.saw_backward(self._losses)
+
+    # ------------------------------------------------------------------ the optimizer
+
+    @shielded("model probe")
+    def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
+        """An optimizer exists: learn its layers and buffers before the first forward pass."""
+        self._guard_of(optimizer, models)
+
+    def step_begins(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """``optimizer.step`` is about to run; may hand back other arguments."""
+        if _out_of_reach():
+            return None
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._decide(optimizer)
+            return None
+        return self._with_closure(optimizer, closure, args, kwargs)
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """``optimizer.step`` has returned."""
+        if not _out_of_reach():
+            self._conclude(optimizer)
+
+    @shielded("guard")
+    def _decide(self, optimizer: Optimizer) -> None:
+        self.phases.mark("other")
+        guard = self._guard_of(optimizer)
+        verdict = self._new_verdict(optimizer, guard)
+        began = self.journal.sample_cost(verdict)
+        guard.before(
+            optimizer, verdict, self._window(), early=self._early,
+            losses_decide=self._losses_decide(), scale=self._scale(),
+            look_at_parameters=self.journal.wants_parameters(verdict),
+        )
+        self.journal.cost_sampled(verdict, began)
+        self.phases.use_events = verdict.vector is not None and verdict.vector.is_cuda
+
+    @shielded("guard")
+    def _conclude(self, optimizer: Optimizer) -> None:
+        self.phases.mark("optimizer")
+        verdict = self._open.pop(optimizer, None)
+        guard = self._guards.get(optimizer)
+        if verdict is None or guard is None:
+            return
+        window = self._window()
+        if verdict.late:
+            guard.measure_late(optimizer, verdict, window)
+        began = self.journal.sample_cost(verdict)
+        guard.after(optimizer, verdict)
+        self.journal.cost_sampled(verdict, began)
+        if verdict.bad and verdict.acted and verdict.vector is None and self._rng is not None:
+            torch.random.default_generator.set_state(self._rng)
+        self._finish(guard, verdict, window)
+
+    def _finish(self, guard: GuardedOptimizer, verdict: Verdict, window: Losses) -> None:
+        verdict.time = time.time()
+        verdict.row["opt"] = guard.index
+        verdict.row["backwards"] = window.passes
+        verdict.row.setdefault("skipped", 0.0)
+        verdict.timed = self.phases.take()
+        verdict.batch = self._batch
+        self._previous, self._losses = window, Losses()
+        self._early = None
+        self._rng = None
+        self.steps += 1
+        self.journal.close_step(guard, verdict)
+
+    # ------------------------------------------------------------------ closures
+
+    def _with_closure(
+        self, optimizer: Optimizer, closure: Callable[[], Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The gradients appear inside ``step()``: decide when the closure has made them."""
+        guard = self._closure_guard(optimizer)
+        if guard is None:
+            return None
+        if guard.detect_only:
+            self._watch_closure(optimizer, guard)
+            return None
+        calls = 0
+
+        def guarded_closure() -> Any:
+            nonlocal calls
+            result = closure()
+            calls += 1
+            if calls == 1:
+                self._decide(optimizer)
+            else:
+                guard.only_detect("its closure is evaluated more than once in a step")
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": guarded_closure}
+        return (args[0], guarded_closure, *args[2:]), kwargs
+
+    @shielded("guard")
+    def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
+        guard = self._guard_of(optimizer)
+        ours = type(optimizer).__module__.startswith("torch.optim")
+        if isinstance(optimizer, LBFGS):
+            guard.only_detect("LBFGS evaluates its closure many times in a step")
+        elif self._losses.passes and not ours:
+            guard.only_detect("it uses gradients from before and from within its closure")
+        return guard
+
+    @shielded("guard")
+    def _watch_closure(self, optimizer: Optimizer, guard: GuardedOptimizer) -> None:
+        self.phases.mark("other")
+        self._new_verdict(optimizer, guard).late = True
+
+    # ------------------------------------------------------------------ clipping and scaling
+
+    @shielded("clip probe")
+    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> EarlyNorms | None:
+        """Clipping by a norm that is not finite ruins every gradient: measure before it."""
+        given = [parameters] if isinstance(parameters, Tensor) else parameters
+        self._early = EarlyNorms.of([p.grad for p in given if p.grad is not None])
+        return self._early
+
+    @shielded("clip probe")
+    def clip_ends(self) -> None:
+        """Clipping is over: the measurement holds as long as nobody touches the gradients."""
+        if self._early is not None:
+            self._early.seal()
+
+    @shielded("scaler probe")
+    def scaled(self, loss: Any, result: Any) -> None:
+        """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
+        if isinstance(loss, Tensor) and isinstance(result, Tensor):
+            self._unscaled = (weakref.ref(result), loss.detach())
+
+    @shielded("scaler probe")
+    def scaler_begins(self, scaler: Any) -> None:
+        """``GradScaler.step`` is about to run."""
+        self._scaler = (scaler, False)
+
+    @shielded("scaler probe")
+    def scaler_ends(self, optimizer: Optimizer) -> None:
+        """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
+        current, self._scaler = self._scaler, None
+        if current is None or current[1]:
+            return
+        guard = self._guard_of(optimizer)
+        verdict = self._new_verdict(optimizer, guard)
+        self._open.pop(optimizer, None)
+        window = self._window()
+        verdict.row.update(scaler_skipped=1.0, grad_norm=float("nan"))
+        scale = current[0]._get_scale_async()
+        if scale is not None and not scale.is_cuda:
+            verdict.row["scale"] = scale.item()
+        guard.note_losses(verdict, window)
+        self._finish(guard, verdict, window)
+
+    def _scale(self) -> Tensor | None:
+        if self._scaler is None:
+            return None
+        scaler = self._scaler[0]
+        self._scaler = (scaler, True)
+        return scaler._get_scale_async()
+
+    # ------------------------------------------------------------------ keeping house
+
+    def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
+        if guard.index in self._stepped:
+            self.journal.iteration += 1
+            self._stepped.clear()
+        self._stepped.add(guard.index)
+        verdict = Verdict(step=self.journal.iteration, opt=guard.index)
+        verdict.row["lr"] = learning_rate.read(optimizer)
+        self._open[optimizer] = verdict
+        return verdict
+
+    def _window(self) -> Losses:
+        """The losses this step is about; optimizers sharing one loss share one window."""
+        return self._losses if self._losses.passes else self._previous
+
+    def _losses_decide(self) -> bool:
+        """Whether a bad loss alone condemns the step.
+
+        Never with several ranks, which see different losses and must decide alike; and with
+        several optimizers only when there is no doubt whose loss it is.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if torch.distributed.get_world_size() > 1:
+                return False
+        return len(self._guards) <= 1 or len(self._window().values) == 1
+
+    def _guard_of(
+        self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
+    ) -> GuardedOptimizer:
+        guard = self._guards.get(optimizer)
+        if guard is None:
+            number, name = self.journal.next_optimizer(), type(optimizer).__name__
+            guard = GuardedOptimizer(number, name, self.settings.guard, self.buffers)
+            self._guards[optimizer] = guard
+        count = sum(len(g["params"]) for g in optimizer.param_groups)
+        if len(guard.layers) != count:
+            self._learn(optimizer, guard, models)
+        return guard
+
+    def _learn(
+        self, optimizer: Optimizer, guard: GuardedOptimizer, models: Iterable[nn.Module] | None
+    ) -> None:
+        """Names and buffers of the models behind an optimizer."""
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        roots = roots_of(parameters, models if models is not None else self._models)
+        known = {id(p) for root in roots for p in root.parameters()}
+        if any(id(p) not in known for p in parameters):
+            self._models.update(live_modules())
+            roots = roots_of(parameters, self._models)
+        guard.layers = layer_names(parameters, roots)
+        self.buffers.add(buffers_of(roots))
+        guard.announced = False
+
+    def spend(self, seconds: float) -> None:
+        """Time spent in holdfast: counted, and kept out of the loop's own phases."""
+        self.phases.add("guard", seconds)
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Something of ours broke: switch it off, put everything back, write it down."""
+        self.off.add(where)
+        for optimizer, guard in list(self._guards.items()):
+            guard.release(optimizer)
+        self.journal.failure(where, error)
+
+    def close(self) -> None:
+        """The process ends: wait for what is still on its way and write the last words."""
+        self.journal.close()
+
+
+def _out_of_reach() -> bool:
+    """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

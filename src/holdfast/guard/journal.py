@@ -1,0 +1,263 @@
+"""From verdicts to rows: waits for numbers from the device without waiting, then writes.
+
+Opens the run lane with the first backward pass, so that a script that never trains leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..config import Settings
+from ..probes import STEP_COLUMNS
+from ..probes.host import Host
+from ..probes.loss import Losses
+from ..probes.memory import Memory
+from ..probes.readback import Readback
+from ..probes.timing import EventPool
+from .optimizer import GuardedOptimizer
+from .recorder import Recorder, Table
+from .verdict import Verdict
+
+# Around an incident the norms of every layer are written for this many steps on either side.
+_AROUND = 8
+# Backward passes without any optimizer step before we take the loop for one that updates by hand.
+_BY_HAND = 64
+# The kernels of the guard are timed on one step in this many.
+_COST_EVERY = 64
+
+
+class Journal:
+    """The written side of the engine."""
+
+    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
+        self.iteration = 0
+        self.skipped = 0
+        self.in_flight = 0
+        self.recorder: Recorder | None = None
+        self._settings = settings.run
+        self._open_recorder = open_recorder
+        self._readback = Readback()
+        self._host = Host(settings.run.memory_every)
+        self._memory = Memory(settings.run.memory_every)
+        self._events = EventPool()
+        self._optimizers = 0
+        self._table: Table | None = None
+        self._layers: dict[int, Table] = {}
+        self._recent: dict[int, deque[tuple[int, float, np.ndarray]]] = {}
+        self._aftermath: dict[int, int] = {}
+        self._suspicious = False
+        self._rows = 0
+        self._by_hand: list[tuple[float, float]] | None = []
+        self._passes = 0
+        self._dead = False
+
+    # ------------------------------------------------------------------ opening
+
+    def next_optimizer(self) -> int:
+        """A number for a new optimizer."""
+        self._optimizers += 1
+        return self._optimizers - 1
+
+    def _opened(self) -> Recorder | None:
+        if self.recorder is None and not self._dead:
+            try:
+                self.recorder = self._open_recorder()
+            except Exception:
+                # Nowhere to write: guarding goes on, the parent reports the empty lane.
+                self._dead = True
+                raise
+            self._table = self.recorder.table("steps", list(STEP_COLUMNS))
+            self.recorder.event("start", 0, _environment(self.recorder.rank))
+        return self.recorder
+
+    def failure(self, where: str, error: Exception) -> None:
+        """Write down that a part of holdfast failed and was switched off."""
+        text = f"{type(error).__name__}: {error}"
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        if at is not None:
+            text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
+        try:
+            recorder = self._opened()
+            if recorder is not None:
+                recorder.event("holdfast_error", self.iteration, {"where": where, "error": text})
+        except Exception:
+            self._dead = True
+
+    # ------------------------------------------------------------------ rows
+
+    def saw_backward(self, losses: Losses) -> None:
+        """A backward pass is over; without optimizers this is all we will ever see."""
+        self._passes += 1
+        recorder = self._opened()
+        if self._by_hand is None or recorder is None or not losses.values:
+            return
+        last = losses.values[-1]
+        if last.is_cuda:
+            return
+        self._by_hand.append((time.time(), last.item()))
+        if len(self._by_hand) >= _BY_HAND:
+            self._write_by_hand()
+
+    def _write_by_hand(self) -> None:
+        rows, self._by_hand = self._by_hand or [], []
+        for at, loss in rows:
+            if self._table is not None:
+                self._table.put(self.iteration, at, {
+                    "loss": loss, "loss_bad": float(not math.isfinite(loss)), "backwards": 1.0,
+                    "opt": -1.0, "skipped": 0.0,
+                })
+            self.iteration += 1
+
+    def wants_parameters(self, verdict: Verdict) -> bool:
+        """Whether this step looks at the weights too: at the start, now and then, in trouble."""
+        return self._suspicious or verdict.step % self._settings.parameters_every == 0
+
+    def close_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """A step is over: write its row now, or when its numbers have arrived."""
+        self._by_hand = None
+        self._announce(guard)
+        device = verdict.vector.device if verdict.vector is not None else torch.device("cpu")
+        self._host.read(verdict.step, verdict.row)
+        self._memory.read(verdict.step, device, verdict.row)
+        if verdict.vector is None:
+            self._write(guard, verdict)
+        else:
+            vector, verdict.vector = verdict.vector, None
+            self.in_flight += 1
+            self._readback.send(vector, lambda values: self._arrived(guard, verdict, values))
+        self._readback.poll()
+
+    def _arrived(
+        self, guard: GuardedOptimizer, verdict: Verdict, values: np.ndarray | None
+    ) -> None:
+        self.in_flight -= 1
+        if values is not None:
+            verdict.arrive(values)
+            guard.arrived(verdict)
+        self._write(guard, verdict)
+
+    def _write(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        recorder = self._opened()
+        if recorder is None or self._table is None:
+            return
+        row = verdict.row
+        troubled = verdict.bad or row.get("param_bad", 0.0) > 0
+        if verdict.batch is not None:
+            row["batch"] = float(verdict.batch.fingerprint)
+            row["worker"] = float(verdict.batch.worker)
+            if verdict.bad:
+                row["input_bad"] = float(verdict.batch.look())
+                recorder.batch(
+                    {"step": verdict.step, "opt": verdict.opt, **verdict.batch.record()}
+                )
+        if verdict.timed is not None:
+            row.update(verdict.timed.seconds())
+        if verdict.cost_events:
+            row["guard_device"] = self._cost_of(verdict)
+        self.skipped += int(row.get("skipped", 0.0))
+        self._suspicious = troubled
+        self._table.put(verdict.step, verdict.time, row)
+        self._write_layers(recorder, guard, verdict)
+        self._rows += 1
+
+    def _write_layers(
+        self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict
+    ) -> None:
+        """Norms of every layer: every k steps, and each step around an incident."""
+        if verdict.reading is None or not guard.layers:
+            return
+        table = self._layers.get(guard.index)
+        if table is None:
+            table = recorder.table(f"layers{guard.index}", guard.layers)
+            self._layers[guard.index] = table
+            self._recent[guard.index] = deque(maxlen=_AROUND)
+        recent = self._recent[guard.index]
+        if verdict.layers != len(guard.layers):
+            return
+        norms = verdict.norms_by_layer()
+        if verdict.bad:
+            while recent:
+                table.put_array(*recent.popleft())
+            self._aftermath[guard.index] = _AROUND
+        following = self._aftermath.get(guard.index, 0)
+        if verdict.bad or following or verdict.step % self._settings.layers_every == 0:
+            table.put_array(verdict.step, verdict.time, norms)
+            self._aftermath[guard.index] = max(0, following - (not verdict.bad))
+        else:
+            recent.append((verdict.step, verdict.time, norms))
+
+    def _announce(self, guard: GuardedOptimizer) -> None:
+        recorder = self._opened()
+        if recorder is None:
+            return
+        if not guard.announced and guard.how:
+            guard.announced = True
+            recorder.event("optimizer", self.iteration, guard.description())
+        while guard.notes:
+            kind, data = guard.notes.pop(0)
+            recorder.event(kind, self.iteration, data)
+
+    # ------------------------------------------------------------------ our own cost
+
+    def sample_cost(self, verdict: Verdict) -> torch.cuda.Event | None:
+        """Start timing our kernels, on the steps where that is due."""
+        if verdict.step % _COST_EVERY or not torch.cuda.is_initialized():
+            return None
+        return self._events.record()
+
+    def cost_sampled(self, verdict: Verdict, began: torch.cuda.Event | None) -> None:
+        """Stop timing our kernels."""
+        if began is not None:
+            verdict.cost_events.append((began, self._events.record()))
+
+    def _cost_of(self, verdict: Verdict) -> float:
+        done = [(a, b) for a, b in verdict.cost_events if b.query()]
+        seconds = sum(a.elapsed_time(b) for a, b in done) / 1e3
+        self._events.give_back([e for pair in done for e in pair])
+        return seconds
+
+    # ------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Write what is still on its way and the last words."""
+        if self.recorder is None:
+            return
+        self._readback.poll(wait=True)
+        if self._by_hand:
+            self._write_by_hand()
+        if self._rows == 0 and self._passes:
+            self.recorder.event("not_covered", self.iteration, {
+                "what": "guarding",
+                "why": f"{self._passes} backward passes and no step of a torch.optim.Optimizer: "
+                "weights are updated by hand or by an optimizer of another kind",
+            })
+        if self._readback.dropped:
+            self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
+        self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
+        self.recorder.close()
+
+
+def _environment(rank: int) -> dict[str, Any]:
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    return {
+        "pid": os.getpid(),
+        "rank": rank,
+        "world": world,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
+        "script": os.path.basename(sys.argv[0]) if sys.argv else "",
+    }

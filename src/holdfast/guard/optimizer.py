@@ -1,0 +1,311 @@
+"""One optimizer under guard: decides about each of its steps and carries the decision out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..actions import switch_to_fused
+from ..actions.restore_buffers import BufferKeeper
+from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
+from ..config import GuardSettings
+from ..probes.gradients import DeviceRow, EarlyNorms, norms_on_device, plain, read_on_host
+from ..probes.loss import Losses
+from ..probes.state import largest_on_device, nonfinite_on_host
+from .verdict import Verdict
+
+HIDDEN = "hidden gradients"
+FUSED = "fused"
+SNAPSHOT = "snapshot"
+DETECT = "detect only"
+
+
+class GuardedOptimizer:
+    """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
+
+    def __init__(
+        self, index: int, cls: str, settings: GuardSettings, buffers: BufferKeeper
+    ) -> None:
+        self.index = index
+        self.cls = cls
+        self.announced = False
+        self.layers: list[str] = []
+        self.how = ""
+        self.why = ""
+        self.notes: list[tuple[str, dict[str, Any]]] = []
+        self.detect_only = "" if settings.skip else "skipping is switched off"
+        self._settings = settings
+        self._buffers = buffers
+        self._seasoned: list[int] = []
+        self._looked_at_form = False
+        self._hide = HideGradients()
+        self._raise = RaiseFoundInf()
+        self._snapshot = Snapshot()
+        self._rows: dict[torch.device, DeviceRow] = {}
+        self._settle: str = ""
+        self._positions: Sequence[int] = ()
+
+    # ------------------------------------------------------------------ before the step
+
+    def before(
+        self,
+        optimizer: Optimizer,
+        verdict: Verdict,
+        losses: Losses,
+        *,
+        losses_decide: bool,
+        scale: Tensor | None = None,
+        early: EarlyNorms | None = None,
+        look_at_parameters: bool = False,
+    ) -> None:
+        """Measure the gradients the optimizer is about to use, decide, and arm the skip."""
+        self.release(optimizer)
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        verdict.layers = len(self.layers)
+        verdict.positions = [i for i, p in enumerate(parameters) if p.grad is not None]
+        given = [g for p in parameters if (g := p.grad) is not None]
+        self._buffers.look()
+        if not given:
+            self.note_losses(verdict, losses)
+            return
+        if verdict.positions != self._positions:
+            self._positions = verdict.positions
+            if _sharded(parameters):
+                self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
+        grads = plain(given)
+        early = early if early is not None and early.fits(given) else None
+        looked_at = parameters if look_at_parameters else []
+        verdict.losses_decide = losses_decide
+        device = self._device(grads)
+        if device is None:
+            verdict.see_gradients(
+                early.on_host if early is not None and early.on_host else read_on_host(grads)
+            )
+            self.note_losses(verdict, losses)
+            self._decide_on_host(optimizer, verdict, scale, looked_at)
+        else:
+            norms = early.on_device if early is not None else None
+            if norms is None:
+                norms = norms_on_device(grads, device)
+            self._measure_on_device(
+                optimizer, verdict, norms, losses, scale, looked_at, device
+            )
+            self._arm_on_device(optimizer, verdict, grads, device)
+
+    def _decide_on_host(
+        self, optimizer: Optimizer, verdict: Verdict, scale: Tensor | None,
+        parameters: Sequence[Tensor],
+    ) -> None:
+        verdict.buffers = self._buffers.nonfinite_on_host()
+        verdict.see_buffers(verdict.buffers)
+        if scale is not None:
+            found = optimizer.__dict__.get("found_inf")
+            verdict.row["scale"] = scale.item()
+            verdict.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
+        verdict.bad = bool(verdict.reading and verdict.reading.bad) or (
+            verdict.losses_decide and bool(verdict.row.get("loss_bad"))
+        )
+        if parameters or verdict.bad:
+            everything = [p for g in optimizer.param_groups for p in g["params"]]
+            verdict.see_parameters(nonfinite_on_host(everything))
+        self._say(HIDDEN, "the verdict is known on the host before the step")
+        if verdict.bad and not self.detect_only:
+            self._hide.before(optimizer)
+            self._settle = HIDDEN
+            verdict.acted = True
+            verdict.row["skipped"] = 1.0
+
+    def _measure_on_device(
+        self, optimizer: Optimizer, verdict: Verdict, norms: Tensor,
+        losses: Losses, scale: Tensor | None, parameters: Sequence[Tensor], device: torch.device,
+    ) -> None:
+        extras: list[Tensor] = []
+        if scale is not None:
+            verdict.scaled = True
+            found = optimizer.__dict__.get("found_inf")
+            found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
+            extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
+        verdict.buffers, largest = self._buffers.largest(device)
+        if largest is not None:
+            extras.append(largest)
+        if parameters:
+            verdict.parameters = len(parameters)
+            extras.append(largest_on_device(parameters).to(device, non_blocking=True))
+        values = losses.on_device(device)
+        verdict.losses = len(values)
+        row = self._rows.get(device)
+        if row is None:
+            row = self._rows[device] = DeviceRow(device)
+        verdict.vector = row.fill(norms, values, extras, losses_decide=verdict.losses_decide)
+
+    def _arm_on_device(
+        self, optimizer: Optimizer, verdict: Verdict, grads: list[Tensor], device: torch.device
+    ) -> None:
+        if self.detect_only:
+            self._say(DETECT, self.detect_only)
+            return
+        row = self._rows[device]
+        self._look_at_form(optimizer, grads)
+        fused = switch_to_fused.is_fused(optimizer)
+        if fused:
+            self._say(FUSED, "the kernel itself leaves the step out")
+        else:
+            self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
+        verdict.acted = True
+        if verdict.positions != self._seasoned and not set(verdict.positions) <= {*self._seasoned}:
+            self._first_step(optimizer, verdict, row)
+        elif fused:
+            self._raise.before(optimizer, row.flag)
+            self._settle = FUSED
+        else:
+            self._snapshot.before(optimizer, device)
+            self._settle = SNAPSHOT
+
+    def _first_step(self, optimizer: Optimizer, verdict: Verdict, row: DeviceRow) -> None:
+        """State is about to be created: look at the flag on the host, this once.
+
+        A skipped first step must leave no state behind (fused SGD would go on with an
+        uninitialised momentum buffer, others with a counter that says one). The wait goes
+        through an event, so that it is no error where a script forbids synchronising reads.
+        """
+        if _wait_for(row.flag):
+            self._hide.before(optimizer)
+            self._settle = HIDDEN
+        else:
+            self._seasoned = sorted({*self._seasoned, *verdict.positions})
+
+    # ------------------------------------------------------------------ after the step
+
+    def after(self, optimizer: Optimizer, verdict: Verdict) -> None:
+        """Finish what ``before`` armed; the optimizer is as the script knows it again."""
+        settle, self._settle = self._settle, ""
+        if settle == HIDDEN:
+            self._hide.after()
+        elif settle == FUSED:
+            self._raise.after(optimizer)
+        elif settle == SNAPSHOT and verdict.vector is not None:
+            flag = self._rows[verdict.vector.device].flag
+            verdict.moved = self._snapshot.after(optimizer, flag)
+        self._settle_buffers(verdict)
+
+    def arrived(self, verdict: Verdict) -> None:
+        """The device row is on the host: host counters of a skipped step are taken back."""
+        if verdict.bad and verdict.acted and verdict.moved:
+            self._snapshot.take_back(verdict.moved)
+        verdict.moved = []
+
+    def measure_late(self, optimizer: Optimizer, verdict: Verdict, losses: Losses) -> None:
+        """For closures that ran inside ``step()``: look at what they left behind."""
+        was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
+        self.before(optimizer, verdict, losses, losses_decide=True, scale=None)
+        self.detect_only = was
+
+    # ------------------------------------------------------------------ details
+
+    def _settle_buffers(self, verdict: Verdict) -> None:
+        if not self._settings.restore_buffers:
+            return
+        if verdict.vector is None:
+            if verdict.bad and verdict.acted:
+                self._buffers.restore()
+            else:
+                self._buffers.keep(but=verdict.buffers)
+            return
+        row = self._rows[verdict.vector.device]
+        if not verdict.buffers:
+            return
+        if verdict.acted:
+            self._buffers.restore_where(row.flag)
+        # From here the flag says "a buffer or a gradient is not finite": then nothing is kept.
+        start = len(verdict.positions) + verdict.losses + (2 if verdict.scaled else 0)
+        row.raise_flag(verdict.vector[start : start + len(verdict.buffers)])
+        self._buffers.keep_where(1.0 - row.flag)
+
+    def note_losses(self, verdict: Verdict, losses: Losses) -> None:
+        """Fill the loss columns from losses that are on the host already."""
+        if losses.on_cpu:
+            mean, bad = losses.on_host()
+            verdict.row["loss"] = mean
+            verdict.row["loss_bad"] = float(bad)
+
+    def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
+        """Where the decision is made; None means on the host."""
+        kinds = {g.device.type for g in grads}
+        if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
+            return grads[0].device
+        if kinds != {"cpu"} and not self.why:
+            self.notes.append(("not_covered", {
+                "what": "sync-free guarding",
+                "why": f"gradients live on {', '.join(sorted(kinds))}: one host read per step",
+            }))
+        return None
+
+    def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:
+        """Once, and again after ``load_state_dict`` has undone it: the form that can skip."""
+        if switch_to_fused.is_fused(optimizer) or (
+            self._looked_at_form and not getattr(optimizer, "_holdfast_switched", False)
+        ):
+            return
+        name = type(optimizer).__name__
+        reason = switch_to_fused.reason_not_fused(optimizer, grads)
+        if not self._settings.fused and not reason:
+            reason = "switched off"
+        if not reason:
+            switch_to_fused.to_fused(optimizer)
+            if not self._looked_at_form:
+                self.notes.append(("switched_to_fused", {"opt": self.index, "cls": name}))
+        elif grads[0].is_cuda and switch_to_fused.to_device_counters(optimizer):
+            if not self._looked_at_form:
+                self.notes.append(
+                    ("switched_to_capturable", {"opt": self.index, "cls": name, "why": reason})
+                )
+        self._looked_at_form = True
+
+    def only_detect(self, why: str) -> None:
+        """From now on steps are watched, not left out; ``why`` is told to the user."""
+        if not self.detect_only:
+            self.detect_only = why
+            self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
+
+    def _say(self, how: str, why: str) -> None:
+        if self.detect_only:
+            how, why = DETECT, self.detect_only
+        self.how, self.why = how, why
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
+        settle, self._settle = self._settle, ""
+        if settle == HIDDEN:
+            self._hide.after()
+        elif settle == FUSED:
+            self._raise.after(optimizer)
+
+    def description(self) -> dict[str, Any]:
+        """What the start of the run says about this optimizer."""
+        return {
+            "opt": self.index,
+            "cls": self.cls,
+            "layers": self.layers,
+            "buffers": [b.name for b in self._buffers.buffers],
+            "how": self.how,
+            "why": self.why,
+        }
+
+
+def _sharded(parameters: Sequence[Tensor]) -> bool:
+    return any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
+
+
+def _wait_for(flag: Tensor) -> bool:
+    if not flag.is_cuda:
+        return bool(flag.numpy() != 0)
+    pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
+    pinned.copy_(flag, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(flag.device))
+    event.synchronize()
+    return bool(pinned.numpy() != 0)

@@ -1,0 +1,82 @@
+"""The training process' end of the ring: rows, events and batches go in, nothing is awaited.
+
+One recorder is one lane of the run folder. Under ``holdfast run`` the parent drains the ring;
+in library use a thread of this process does.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..run import Ring, Run, encode
+from ..types import Event
+
+EVENTS, BATCHES, DECLARE, FIRST_TABLE = 1, 2, 3, 16
+
+
+class Recorder:
+    """Writes one lane; every method returns at once."""
+
+    def __init__(self, run: Run, rank: int, pid: int, owner: str, capacity: int) -> None:
+        self.run = run
+        self.rank = rank
+        self.lane = run.claim_lane(rank, pid)
+        self.ring = Ring.create(run.ring_path(self.lane), capacity, owner=owner, pid=pid)
+        self._tables = FIRST_TABLE
+
+    def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Something happened once."""
+        event = Event(time=time.time(), rank=self.rank, step=step, kind=kind, data=data)
+        self.ring.put(EVENTS, encode(event.to_dict()))
+
+    def batch(self, data: Mapping[str, Any]) -> None:
+        """The batch of an incident."""
+        self.ring.put(BATCHES, encode(data))
+
+    def table(self, name: str, columns: Sequence[str]) -> Table:
+        """Open a table of fp32 columns beside step and time."""
+        number = self._tables
+        self._tables += 1
+        dtype = [["step", "<i8"], ["time", "<f8"], *([c, "<f4"] for c in columns)]
+        self.ring.put(DECLARE, encode({"id": number, "table": name, "dtype": dtype}))
+        return Table(self.ring, number, columns)
+
+    def close(self) -> None:
+        """No more rows will come from this process."""
+        self.ring.close_writer()
+
+
+class Table:
+    """One kind of row; packing is compiled once."""
+
+    def __init__(self, ring: Ring, number: int, columns: Sequence[str]) -> None:
+        self._ring = ring
+        self._number = number
+        self._columns = tuple(columns)
+        self._head = struct.Struct("<qd")
+        self._pack = struct.Struct(f"<qd{len(self._columns)}f").pack
+
+    def put(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        """Write one row; columns that are not named are NaN."""
+        get = values.get
+        numbers: Iterable[float] = [_fits(get(c, math.nan)) for c in self._columns]
+        self._ring.put(self._number, self._pack(step, at, *numbers))
+
+    def put_array(self, step: int, at: float, values: np.ndarray) -> None:
+        """Write one row from an array in column order."""
+        self._ring.put(
+            self._number, self._head.pack(step, at) + values.astype("<f4", copy=False).tobytes()
+        )
+
+
+def _fits(value: float) -> float:
+    """Python refuses to pack a finite double beyond fp32; infinity is what it becomes."""
+    if -3.4e38 < value < 3.4e38 or value != value:
+        return value
+    return math.inf if value > 0 else -math.inf

@@ -1,0 +1,100 @@
+"""What is known about one optimizer step, from the pre-hook until its row is written.
+
+On the host everything is known at once. On a device the numbers arrive one to three steps
+later; ``arrive`` fills them in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..probes.batches import Batch
+from ..probes.gradients import GradientReading, read_row
+from ..probes.timing import Timed
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One step of one optimizer: where its gradients sit, what was measured, what was done."""
+
+    step: int
+    opt: int
+    positions: Sequence[int] = ()
+    layers: int = 0
+    row: dict[str, float] = field(default_factory=dict[str, float])
+    reading: GradientReading | None = None
+    bad: bool = False
+    acted: bool = False
+    time: float = 0.0
+    timed: Timed | None = None
+    batch: Batch | None = None
+    moved: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
+    late: bool = False
+    cost_events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(
+        default_factory=list[tuple[torch.cuda.Event, torch.cuda.Event]]
+    )
+    # Only on the device path: the row on its way, and how it is laid out.
+    vector: Tensor | None = None
+    losses: int = 0
+    losses_decide: bool = False
+    scaled: bool = False
+    buffers: Sequence[int] = ()
+    parameters: int = 0
+
+    def see_gradients(self, reading: GradientReading) -> None:
+        """Fill the gradient columns."""
+        self.reading = reading
+        self.row["grad_norm"] = reading.total
+        self.row["grad_max"] = reading.largest
+        self.row["grad_bad"] = len(reading.bad)
+        self.row["grad_layer"] = self.positions[reading.blamed] if reading.bad else -1
+
+    def see_buffers(self, bad: Sequence[int]) -> None:
+        """Fill the buffer columns."""
+        self.row["buffer_bad"] = len(bad)
+        self.row["buffer_layer"] = bad[0] if bad else -1
+
+    def see_parameters(self, bad: Sequence[int]) -> None:
+        """Fill the parameter columns."""
+        self.row["param_bad"] = len(bad)
+        self.row["param_layer"] = bad[0] if bad else -1
+
+    def arrive(self, values: np.ndarray) -> None:
+        """The device row has reached the host."""
+        reading, losses, extras = read_row(values, len(self.positions), self.losses)
+        scaler_found = False
+        if self.scaled:
+            scale = float(extras[0])
+            scaler_found = bool(extras[1] > 0)
+            self.row["scale"] = scale
+            self.row["scaler_skipped"] = float(scaler_found)
+            extras = extras[2:]
+        self.see_gradients(reading)
+        if len(self.buffers):
+            bad = [b for b, v in zip(self.buffers, extras, strict=False) if not math.isfinite(v)]
+            self.see_buffers(bad)
+        if self.parameters:
+            weights = extras[len(self.buffers) :]
+            self.see_parameters(np.flatnonzero(~np.isfinite(weights)).tolist())
+        if losses.size:
+            self.row["loss"] = float(np.mean(losses))
+            self.row["loss_bad"] = float(not np.isfinite(losses).all())
+        self.bad = bool(reading.bad) or (
+            self.losses_decide and bool(self.row.get("loss_bad", 0.0))
+        )
+        self.row["skipped"] = float(self.bad and self.acted)
+
+    def norms_by_layer(self) -> np.ndarray:
+        """One L2 norm per layer of the optimizer, NaN where there was no gradient."""
+        norms = np.full(self.layers, np.nan, dtype=np.float32)
+        if self.reading is not None:
+            with np.errstate(over="ignore"):
+                norms[list(self.positions)] = self.reading.norms
+        return norms

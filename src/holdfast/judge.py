@@ -1,0 +1,284 @@
+"""Runs the detectors over rows as they arrive and keeps one finding per fault.
+
+The same object serves a live run (many small deliveries) and ``holdfast check`` (one large
+one), and both end with the same findings: every row is judged once, by itself and the
+``HISTORY`` rows before it, however the rows were delivered.
+
+    >>> import numpy as np
+    >>> rows = np.zeros(3, dtype=[("step", "<i8"), ("loss", "<f4"), ("loss_bad", "<f4")])
+    >>> rows["step"], rows["loss"], rows["loss_bad"] = [0, 1, 2], [1, np.nan, 2], [0, 1, 0]
+    >>> [(f.code, f.step) for f in Judge().feed(rows)]
+    [('NUM001', 1)]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from .detectors import ALL, HISTORY, Detector, Rows, Window
+from .types import Event, Finding, Severity
+
+# What a finding remembers one by one; beyond that it only counts.
+REMEMBERED = 16
+
+# Rows judged per round: bounds memory when a whole run is delivered at once.
+_BLOCK = 4096
+_EVENTS = 512
+
+Key = tuple[str, int, str]
+
+
+def key_of(finding: Finding) -> Key:
+    """What makes two findings the same one: code, optimizer, and layer (or other key)."""
+    evidence = finding.evidence
+    return (
+        finding.code,
+        int(evidence.get("opt", 0)),
+        str(evidence.get("layer") or evidence.get("key", "")),
+    )
+
+
+def ranked(
+    findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
+) -> list[Finding]:
+    """Worst first; equal ones by cause before consequence, then by step."""
+    position = {detector.code: i for i, detector in enumerate(order)}
+    return sorted(
+        findings,
+        key=lambda f: (-f.severity, position.get(f.code, len(position)), f.step, key_of(f)),
+    )
+
+
+@dataclass(slots=True)
+class _Case:
+    """One fault as it was seen so far: the first sightings, and sums over all of them."""
+
+    sightings: list[Finding] = field(default_factory=list[Finding])
+    count: int = 0
+    skipped: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    severity: Severity = Severity.INFO
+
+    def add(self, finding: Finding) -> None:
+        if len(self.sightings) < REMEMBERED:
+            self.sightings.append(finding)
+        self.first_step = min(self.first_step, finding.step) if self.count else finding.step
+        self.last_step = max(self.last_step, finding.step, finding.last_step)
+        self.severity = max(self.severity, finding.severity)
+        self.count += int(finding.evidence.get("count", 1))
+        self.skipped += int(finding.evidence.get("skipped", 0))
+
+    def merged(self) -> Finding:
+        """One finding for all sightings: the words of the first, the numbers of all.
+
+        Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries.
+        """
+        first = self.sightings[0]
+        evidence: dict[str, Any] = {**first.evidence, "count": self.count, "skipped": self.skipped}
+        for name, value in first.evidence.items():
+            if isinstance(value, list):
+                evidence[name] = self._joined(name)
+        return replace(
+            first,
+            step=self.first_step,
+            last_step=self.last_step,
+            severity=self.severity,
+            evidence=evidence,
+        )
+
+    def _joined(self, name: str) -> list[Any]:
+        joined: list[Any] = []
+        for finding in self.sightings:
+            value: object = finding.evidence.get(name)
+            if isinstance(value, list):
+                joined += [v for v in cast("list[Any]", value) if v not in joined]
+        return joined[:REMEMBERED]
+
+
+class Judge:
+    """Keeps the recent rows of one lane, shows them to the detectors, merges what they say.
+
+    Whoever delivers must hand over an event or a batch record no later than the rows of its
+    step; a batch that comes late still completes findings it belongs to.
+
+    Args:
+        detectors: classes, or instances where options differ from the defaults. Their order
+            ranks findings of equal severity.
+        rank: rank of the lane, noted in every finding.
+    """
+
+    def __init__(self, detectors: Iterable[type[Detector] | Detector] = ALL, rank: int = 0) -> None:
+        self.detectors = [d() if isinstance(d, type) else d for d in detectors]
+        self.rank = rank
+        self.errors: list[Event] = []
+        """A ``holdfast_error`` for each detector that failed and was switched off."""
+        self._order = list(self.detectors)
+        self._cases: dict[Key, _Case] = {}
+        # Twice the history, so that a row within it can be judged again with all of its own.
+        self._rows: Rows | None = None
+        self._waiting: list[Event] = []
+        self._events: deque[Event] = deque(maxlen=_EVENTS)
+        self._layers: dict[int, Sequence[str]] = {}
+        self._buffers: dict[int, Sequence[str]] = {}
+        self._batches: dict[int, Mapping[str, Any]] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found so far: worst first, then cause before consequence, then by step."""
+        return ranked((case.merged() for case in self._cases.values()), self._order)
+
+    def feed(
+        self,
+        rows: Rows | None = None,
+        events: Iterable[Event] = (),
+        batches: Iterable[Mapping[str, Any]] = (),
+    ) -> list[Finding]:
+        """Judge what has arrived; returns the findings that are new or have changed."""
+        changed: dict[Key, None] = {}
+        for event in events:
+            self._hear(event)
+        self._waiting.sort(key=lambda event: event.step)
+        for step in self._file(batches):
+            self._judge_again(step, changed)
+        if rows is not None:
+            for start in range(0, len(rows), _BLOCK):
+                self._take(rows[start : start + _BLOCK], changed)
+        return ranked((self._cases[key].merged() for key in changed), self._order)
+
+    def _hear(self, event: Event) -> None:
+        # Names are wanted from the first row on, whatever step their event carries.
+        if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
+            self._learn_names(event)
+        self._waiting.append(event)
+
+    def _learn_names(self, event: Event) -> None:
+        opt = int(event.data.get("opt", 0))
+        self._layers[opt] = tuple(event.data.get("layers") or ())
+        self._buffers[opt] = tuple(event.data.get("buffers") or ())
+
+    def _file(self, batches: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Remember batches by step; returns the steps whose rows were judged without them."""
+        late: list[int] = []
+        newest = int(self._rows["step"][-1]) if self._rows is not None else -1
+        for batch in batches:
+            step = int(batch.get("step", -1))
+            known = self._batches.get(step)
+            # Two optimizers record the same batch twice; the one that says more stays.
+            if known is not None and (known.get("bad") or not batch.get("bad")):
+                continue
+            self._batches[step] = batch
+            if step <= newest:
+                late.append(step)
+        if self._rows is not None and len(self._batches) > 2 * HISTORY:
+            oldest = int(self._rows["step"][0])
+            self._batches = {s: b for s, b in self._batches.items() if s >= oldest}
+        return late
+
+    def _take(self, rows: Rows, changed: dict[Key, None]) -> None:
+        """Judge a block of rows; events take effect with the first row that has their step."""
+        start = 0
+        for stop in self._boundaries(rows):
+            if stop > start:
+                self._judge(rows[start:stop], changed)
+                start = stop
+            while self._waiting and self._waiting[0].step <= int(rows["step"][stop]):
+                event = self._waiting.pop(0)
+                if event.kind == "optimizer":
+                    self._learn_names(event)
+                self._events.append(event)
+        if start < len(rows):
+            self._judge(rows[start:], changed)
+
+    def _boundaries(self, rows: Rows) -> Iterator[int]:
+        """Positions at which a waiting event takes effect, in order."""
+        steps = np.maximum.accumulate(rows["step"])
+        positions = np.searchsorted(steps, [event.step for event in self._waiting])
+        return iter(sorted({int(p) for p in positions if p < len(rows)}))
+
+    def _judge(self, rows: Rows, changed: dict[Key, None]) -> None:
+        old = self._rows
+        self._rows = rows.copy() if old is None else _joined(old[-2 * HISTORY :], rows)
+        self._rows.flags.writeable = False
+        recent = self._rows[max(0, len(self._rows) - HISTORY - len(rows)) :]
+        window = self._window(recent, fresh=len(rows))
+        columns = set(recent.dtype.names or ())
+        for detector in [d for d in self.detectors if columns.issuperset(d.needs)]:
+            try:
+                for finding in detector.scan(window):
+                    key = key_of(finding)
+                    self._cases.setdefault(key, _Case()).add(finding)
+                    changed[key] = None
+            except Exception as error:
+                self._switch_off(detector, error)
+
+    def _judge_again(self, step: int, changed: dict[Key, None]) -> None:
+        """A batch came after its rows: let the findings on that step be told again with it."""
+        if self._rows is None:
+            return
+        rows = self._rows
+        recent = np.flatnonzero(rows["step"][-HISTORY:] == step) + max(0, len(rows) - HISTORY)
+        for index in recent.tolist():
+            window = self._window(rows).ending(index)
+            for detector in [d for d in self.detectors if d.reads_batches]:
+                try:
+                    finding = detector.check(window)
+                except Exception as error:
+                    self._switch_off(detector, error)
+                    continue
+                case = self._cases.get(key_of(finding)) if finding else None
+                if finding is None or case is None:
+                    continue
+                for i, sighting in enumerate(case.sightings):
+                    if sighting.step == step and sighting != finding:
+                        case.sightings[i] = finding
+                        changed[key_of(finding)] = None
+
+    def _window(self, rows: Rows, fresh: int = 1) -> Window:
+        return Window(
+            rows=rows,
+            fresh=fresh,
+            events=tuple(self._events),
+            layers=self._layers,
+            buffers=self._buffers,
+            batches=self._batches,
+            rank=self.rank,
+        )
+
+    def _switch_off(self, detector: Detector, error: Exception) -> None:
+        self.detectors.remove(detector)
+        newest = self._rows[-1:] if self._rows is not None else None
+        known = newest is not None and "time" in (newest.dtype.names or ())
+        self.errors.append(
+            Event(
+                time=float(newest["time"][0]) if newest is not None and known else 0.0,
+                rank=self.rank,
+                step=int(newest["step"][0]) if newest is not None else 0,
+                kind="holdfast_error",
+                data={
+                    "where": f"detector {detector.code} {detector.name}",
+                    "error": f"{type(error).__name__}: {error}",
+                },
+            )
+        )
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    """Old rows followed by new ones; a column that one side lacks is NaN there."""
+    if old.dtype == new.dtype:
+        return np.concatenate([old, new])
+    kinds = {name: old.dtype[name] for name in old.dtype.names or ()}
+    kinds = {name: new.dtype[name] for name in new.dtype.names or ()} | kinds
+    joined = np.zeros(len(old) + len(new), dtype=list(kinds.items()))
+    for name, kind in kinds.items():
+        for part, rows in ((joined[: len(old)], old), (joined[len(old) :], new)):
+            if name in (rows.dtype.names or ()):
+                part[name] = rows[name]
+            elif kind.kind == "f":
+                part[name] = np.nan
+    return joined

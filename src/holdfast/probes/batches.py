@@ -1,0 +1,173 @@
+"""Which batch was in the step: dataset indices, loader worker, fingerprint, bad values.
+
+Indices are noted when the loader draws them from the sampler and joined to the batch when it
+is handed out, so that a poisoned sample can be named. Only the batches around an incident are
+written down; all others leave a 24-bit fingerprint in the row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+COLUMNS = {
+    "batch": "24-bit fingerprint of the batch",
+    "worker": "loader worker that made it, -1 for the main process",
+    "input_bad": "number of tensors of the batch that are not finite; looked at on bad steps",
+}
+
+_DEPTH = 4
+_SAMPLE = 16
+_NAMED = 16
+
+
+def tensors(batch: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor inside a batch with the path a user would write to reach it."""
+    if isinstance(batch, Tensor):
+        yield path or "batch", batch
+    elif isinstance(batch, np.ndarray):
+        if batch.dtype.kind == "f":
+            yield path or "batch", torch.from_numpy(batch)
+    elif depth >= _DEPTH or batch is None or isinstance(batch, str | bytes | int | float):
+        return
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from tensors(value, f"{path or 'batch'}[{key!r}]", depth + 1)
+    elif isinstance(batch, list | tuple):
+        for i, value in enumerate(batch):
+            yield from tensors(value, f"{path or 'batch'}[{i}]", depth + 1)
+    else:
+        if dataclasses.is_dataclass(batch):
+            fields = {f.name: getattr(batch, f.name, None) for f in dataclasses.fields(batch)}
+        else:
+            fields = getattr(batch, "__dict__", {})
+        for key, value in fields.items():
+            yield from tensors(value, f"{path or 'batch'}.{key}", depth + 1)
+
+
+def fingerprint(batch: object, indices: object) -> int:
+    """A 24-bit number that tells batches apart: from the indices, else from some values."""
+    if isinstance(indices, list) and indices:
+        head = repr(indices[:_SAMPLE]) + str(len(indices))
+        return zlib.crc32(head.encode()) & 0xFFFFFF
+    digest = 0
+    for _, tensor in tensors(batch):
+        digest = zlib.crc32(f"{tuple(tensor.shape)}{tensor.dtype}".encode(), digest)
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
+            flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else None
+            if flat is not None:
+                some = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE]
+                digest = zlib.crc32(repr(some.tolist()).encode(), digest)
+    return digest & 0xFFFFFF
+
+
+def nonfinite(batch: object) -> list[tuple[str, list[int]]]:
+    """The tensors of a batch that hold NaN or infinity, with the positions along dimension 0."""
+    found: list[tuple[str, list[int]]] = []
+    for path, tensor in tensors(batch):
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
+            continue
+        finite = torch.isfinite(tensor.detach())
+        if bool(finite.all()):
+            continue
+        bad = ~finite.reshape(tensor.shape[0], -1).all(1) if tensor.dim() else ~finite.reshape(1)
+        found.append((path, bad.nonzero().flatten().tolist()))
+    return found
+
+
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """One batch as it was handed to the loop."""
+
+    content: Any
+    indices: list[Any] | None
+    worker: int
+    fingerprint: int
+    bad: list[tuple[str, list[int]]] = dataclasses.field(
+        default_factory=list[tuple[str, list[int]]]
+    )
+
+    def look(self) -> int:
+        """Search the content for non-finite values and let go of it; returns how many tensors."""
+        if self.content is not None:
+            self.bad = nonfinite(self.content)
+            self.content = None
+        return len(self.bad)
+
+    def record(self) -> dict[str, Any]:
+        """What is written to ``batches.rN.jsonl``."""
+        return {
+            "indices": None if self.indices is None else self.indices[:4096],
+            "worker": self.worker,
+            "fingerprint": self.fingerprint,
+            "bad": [
+                [path, rows[:_NAMED], self._samples(rows)[:_NAMED]] for path, rows in self.bad
+            ],
+        }
+
+    def _samples(self, rows: list[int]) -> list[Any]:
+        """Dataset indices of the bad rows, when the batch is one row per index."""
+        if self.indices is None:
+            return []
+        return [self.indices[r] for r in rows if r < len(self.indices)]
+
+
+class LoaderLedger:
+    """Joins the indices a loader iterator draws to the batches it hands out.
+
+    Kept on the iterator itself, so that it lives and dies with it.
+    """
+
+    ATTRIBUTE = "_holdfast_ledger"
+
+    def __init__(self) -> None:
+        self._drawn: dict[int, list[Any]] = {}
+        self._single = 0
+
+    @classmethod
+    def of(cls, iterator: Any) -> LoaderLedger:
+        """The ledger of this iterator."""
+        ledger = iterator.__dict__.get(cls.ATTRIBUTE)
+        if ledger is None:
+            ledger = cls()
+            setattr(iterator, cls.ATTRIBUTE, ledger)
+        return ledger
+
+    def drew(self, iterator: Any, indices: object) -> None:
+        """The sampler gave ``indices`` for the next task."""
+        number = getattr(iterator, "_send_idx", None)
+        if number is None:
+            number = self._single
+            self._drawn.clear()
+        if isinstance(indices, list) and (not indices or indices[0] is not None):
+            self._drawn[number] = indices
+        elif isinstance(indices, int):
+            self._drawn[number] = [indices]
+
+    @staticmethod
+    def upcoming(iterator: Any) -> tuple[int, int]:
+        """Task number and worker of the batch that will be handed out next."""
+        number = getattr(iterator, "_rcvd_idx", None)
+        if number is None:
+            return 0, -1
+        info = iterator._task_info.get(number)
+        return number, info[0] if info else -1
+
+    def handed_out(self, iterator: Any, expected: tuple[int, int], content: object) -> Batch:
+        """The batch that came, with the indices that were drawn for it."""
+        number, worker = expected
+        received = getattr(iterator, "_rcvd_idx", None)
+        indices = None
+        # Loaders that deliver out of order, or skipped a dead worker, cannot be joined.
+        if received is None or received == number + 1:
+            indices = self._drawn.pop(number, None)
+        else:
+            worker = -1
+        return Batch(content, indices, worker, fingerprint(content, indices))
+

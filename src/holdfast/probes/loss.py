@@ -1,0 +1,67 @@
+"""The losses of one step, taken from the tensors on which ``backward`` is called.
+
+A step may see several backward passes (accumulation, two heads, a GAN); the row carries their
+mean and whether any of them was not finite. On a device the losses stay where they are and
+travel in the device row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+COLUMNS = {
+    "loss": "mean of the losses of this step",
+    "loss_bad": "1 when one of them was NaN or infinite",
+    "backwards": "number of backward passes in this step",
+}
+
+# Accumulation windows beyond this are folded into a running sum, so that a loop that calls
+# backward for ever without stepping cannot make us hold a tensor per pass.
+_KEEP = 64
+
+
+def scalars(tensors: object) -> list[Tensor]:
+    """The scalar floating tensors among what was handed to ``backward``, detached."""
+    found = tensors if isinstance(tensors, Iterable) and not isinstance(tensors, Tensor) else (tensors,)
+    return [
+        t.detach()
+        for t in found
+        if isinstance(t, Tensor) and t.numel() == 1 and t.is_floating_point()
+    ]
+
+
+class Losses:
+    """The losses since the last optimizer step."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+        self.passes = 0
+
+    def saw(self, tensors: object) -> None:
+        """Remember the losses of one backward pass."""
+        self.passes += 1
+        self.values.extend(scalars(tensors))
+        if len(self.values) > _KEEP:
+            with torch.no_grad():
+                self.values = [torch.stack([v.reshape(()) for v in self.values]).mean()]
+
+    def on_host(self) -> tuple[float, bool]:
+        """Mean and "is one not finite", for losses that already live on the host."""
+        if not self.values:
+            return math.nan, False
+        numbers = [v.item() for v in self.values]
+        mean = sum(numbers) / len(numbers)
+        return mean, not all(map(math.isfinite, numbers))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether every loss can be read without touching a device."""
+        return all(v.device.type == "cpu" for v in self.values)
+
+    def on_device(self, device: torch.device) -> list[Tensor]:
+        """The losses as one-element vectors on ``device``, for the device row."""
+        return [v.reshape(1).to(device, non_blocking=True) for v in self.values]

@@ -1,0 +1,85 @@
+"""Bring small device vectors to the host in order, without ever waiting for them.
+
+A vector is copied into pinned memory with ``non_blocking=True`` and followed by an event; it
+is handed over once ``event.query()`` says so, usually one to three steps later. When every
+slot is still in flight the vector is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SLOTS = 16
+
+Receiver = Callable[[np.ndarray | None], None]
+
+
+@dataclass(slots=True)
+class _Slot:
+    tensor: Tensor
+    view: np.ndarray
+    event: torch.cuda.Event | None
+    size: int = 0
+    then: Receiver | None = None
+
+
+class Readback:
+    """A small fleet of pinned buffers, reused for ever."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self.dropped = 0
+        self._limit = slots
+        self._made = 0
+        self._free: list[_Slot] = []
+        self._flying: deque[_Slot] = deque()
+
+    def send(self, vector: Tensor, then: Receiver) -> None:
+        """Start the copy; ``then`` gets the numbers later, or None if they were dropped."""
+        slot = self._slot(vector)
+        if slot is None:
+            self.dropped += 1
+            then(None)
+            return
+        slot.size = vector.numel()
+        slot.then = then
+        slot.tensor[: slot.size].copy_(vector, non_blocking=True)
+        if slot.event is not None:
+            slot.event.record(torch.cuda.current_stream(vector.device))
+        self._flying.append(slot)
+
+    def poll(self, *, wait: bool = False) -> None:
+        """Hand over everything that has arrived; ``wait`` only at the very end of a run."""
+        while self._flying:
+            slot = self._flying[0]
+            if slot.event is not None and not slot.event.query():
+                if not wait:
+                    return
+                slot.event.synchronize()
+            self._flying.popleft()
+            then, slot.then = slot.then, None
+            values = slot.view[: slot.size].copy()
+            self._free.append(slot)
+            if then is not None:
+                then(values)
+
+    def _slot(self, vector: Tensor) -> _Slot | None:
+        on_device = vector.device.type == "cuda"
+        for i, slot in enumerate(self._free):
+            if slot.tensor.numel() >= vector.numel() and (slot.event is not None) == on_device:
+                return self._free.pop(i)
+        if self._free and self._made >= self._limit:
+            self._free.pop()  # too small for this vector: its place goes to one that fits
+        elif self._made >= self._limit:
+            return None
+        else:
+            self._made += 1
+        # Rounded up, so that a step with a few more gradients finds a slot that fits.
+        size = -(-vector.numel() // 256) * 256
+        tensor = torch.empty(size, dtype=torch.float64, pin_memory=on_device)
+        return _Slot(tensor, tensor.numpy(), torch.cuda.Event() if on_device else None)

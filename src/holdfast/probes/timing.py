@@ -1,0 +1,112 @@
+"""Where the time of a step goes: data wait, copies, forward, backward, optimizer, other.
+
+The moments are those of the loop itself, so an unmodified script needs no hook on its modules:
+
+    next(loader) returns ─ forward ─ backward() begins ─ backward ─ backward() ends ─ other ─
+    optimizer.step() begins ─ optimizer ─ step() ends ─ other ─ next(loader) is called ─ data wait
+
+Without a loader everything between the end of a step and the next backward counts as forward.
+Forward therefore includes the loss code; ``h2d`` (host time in ``.to(device)`` and ``.cuda()``
+of CPU tensors) is taken out of it. On CUDA the phases between device moments come from pooled
+events that are asked with ``query()`` and never waited for; data wait is host time on both.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+COLUMNS = {
+    "data_wait": "seconds waiting for the next batch",
+    "h2d": "host seconds copying tensors to the device",
+    "forward": "seconds from the batch to backward, loss code included",
+    "backward": "seconds in backward",
+    "optimizer": "seconds in optimizer.step",
+    "other": "seconds in everything else of the loop",
+}
+
+# Beyond this many moments in one step (long accumulation) the rest is summed on the host clock.
+_MOMENTS = 64
+
+
+class EventPool:
+    """CUDA timing events, reused; making one costs more than recording one."""
+
+    def __init__(self) -> None:
+        self._free: list[torch.cuda.Event] = []
+
+    def record(self) -> torch.cuda.Event:
+        """An event recorded now on the current stream."""
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def give_back(self, events: list[torch.cuda.Event]) -> None:
+        """Return events whose times have been read."""
+        self._free.extend(events)
+
+
+class Phases:
+    """The clock of one loop; a mark closes the phase that has just ended."""
+
+    def __init__(self) -> None:
+        self.pool = EventPool()
+        self.use_events = False
+        self._last: float | None = None
+        self._host: dict[str, float] = {}
+        self._moments: list[tuple[str, torch.cuda.Event]] = []
+        self._origin: torch.cuda.Event | None = None
+
+    def mark(self, phase: str) -> None:
+        """``phase`` ends here and the next one begins."""
+        now = perf_counter()
+        # What lies before the first moment belongs to no step.
+        elapsed = 0.0 if self._last is None else now - self._last
+        self._host[phase] = self._host.get(phase, 0.0) + elapsed
+        self._last = now
+        if self.use_events and phase != "data_wait" and len(self._moments) < _MOMENTS:
+            self._moments.append((phase, self.pool.record()))
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Count ``seconds`` measured elsewhere and keep them out of the running phase."""
+        self._host[phase] = self._host.get(phase, 0.0) + seconds
+        if self._last is not None:
+            self._last += seconds
+
+    def take(self) -> Timed:
+        """Close the step and hand out what was measured."""
+        timed = Timed(self.pool, self._host, self._origin, self._moments)
+        self._origin = self._moments[-1][1] if self._moments else None
+        self._host = {}
+        self._moments = []
+        return timed
+
+
+class Timed:
+    """The phases of one finished step; device phases are known once their events are."""
+
+    def __init__(
+        self, pool: EventPool, host: dict[str, float],
+        origin: torch.cuda.Event | None, moments: list[tuple[str, torch.cuda.Event]],
+    ) -> None:
+        self._pool, self._host, self._origin, self._moments = pool, host, origin, moments
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per phase. With events this must be called after the last one is done."""
+        if self._origin is None or not self._moments or not self._moments[-1][1].query():
+            return self._host
+        device: dict[str, float] = {}
+        previous = self._origin
+        for phase, event in self._moments:
+            device[phase] = device.get(phase, 0.0) + previous.elapsed_time(event) / 1e3
+            previous = event
+        # The last event of this step is the origin of the next one: all others are free.
+        self._pool.give_back([self._origin, *(e for _, e in self._moments[:-1])])
+        waited = self._host.get("data_wait", 0.0)
+        copied = self._host.get("h2d", 0.0)
+        # On the device's clock the wait for data lies in the first phase after it.
+        device["other"] = max(0.0, device.get("other", 0.0) - waited)
+        device["forward"] = max(0.0, device.get("forward", 0.0) - copied)
+        ours = self._host.get("guard", 0.0)
+        return {**device, "data_wait": waited, "h2d": copied, "guard": ours}

@@ -1,0 +1,183 @@
+"""One lane in numbers: steps, losses, phases, memory, and what the guard cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import RunFolderError
+from ..run import LaneData, Rows, Run, read_run
+from ..types import Event, Finding
+
+PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneSummary:
+    """What one training process recorded."""
+
+    lane: str
+    rank: int
+    steps: int
+    rows: int
+    """Rows on disk; fewer than were written when the run was long and was thinned."""
+    first_step: int
+    last_step: int
+    skipped: int
+    seconds: float
+    first_loss: float
+    last_loss: float
+    guard_cost: float
+    phases: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Mean seconds per step."""
+    peak_bytes: Mapping[str, float] = field(default_factory=dict[str, float])
+    dropped: int = 0
+    corrupt: int = 0
+    ended: bool = False
+    """Whether the process said goodbye; False after a kill."""
+
+
+def read_lanes(run: Run) -> list[LaneData]:
+    """Everything a run recorded, with what makes no sense left out and counted.
+
+    The files were written by another process, maybe by another version, and a disk may have
+    changed them; whoever reads on from here may rely on the types.
+    """
+    return [_trusted(run, lane) for lane in read_run(run)]
+
+
+def _trusted(run: Run, lane: LaneData) -> LaneData:
+    missing = {"step", "time"} - set(lane.steps.dtype.names or ())
+    if missing:
+        raise RunFolderError(
+            f"the steps of lane {lane.lane} have no column {' and '.join(sorted(missing))}, in "
+            f"{run.path}; restore the files or remove this run"
+        )
+    events = [e for e in lane.events if _sane_event(e)]
+    findings = [f for f in lane.findings if _sane_finding(f)]
+    batches = [b for b in lane.batches if isinstance(b.get("step"), int)]
+    lost = len(lane.events) + len(lane.findings) + len(lane.batches)
+    lost -= len(events) + len(findings) + len(batches)
+    return replace(
+        lane, events=events, findings=findings, batches=batches, corrupt=lane.corrupt + lost
+    )
+
+
+def _sane_event(event: Event) -> bool:
+    if not (_all([event.step], int) and _all([event.kind], str) and _all([event.data], Mapping)):
+        return False
+    data = event.data
+    counts = [data.get(name, 0) for name in ("steps", "skipped", "records", "readings", "opt")]
+    return _all(counts, int) and _all([data.get(n, []) for n in ("layers", "buffers")], list)
+
+
+def _sane_finding(finding: Finding) -> bool:
+    if not _all([finding.evidence], Mapping):
+        return False
+    evidence = finding.evidence
+    counts = [evidence.get(name, 0) for name in ("count", "skipped", "opt")]
+    return (
+        _all([finding.code, finding.name, finding.message, finding.advice, finding.file], str)
+        and _all([finding.step, finding.last_step, finding.rank, *counts], int)
+        and _all([finding.confidence], (int, float))
+        and _all([evidence.get("steps", [])], list)
+    )
+
+
+def _all(values: Iterable[object], kind: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def summarize_lane(data: LaneData) -> LaneSummary:
+    """Sum up one lane; every number survives empty lanes and missing columns."""
+    rows = data.steps
+    end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
+    written = max(len(rows), int(end.get("steps", 0)) if end else 0)
+    skipped = int(np.sum(_column(rows, "skipped") > 0))
+    losses = _column(rows, "loss")[_first_optimizer(rows)]
+    losses = losses[np.isfinite(losses)]
+    steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
+    seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
+    return LaneSummary(
+        lane=data.lane,
+        rank=data.rank,
+        steps=int(steps[-1] - steps[0]) + 1 if len(rows) else 0,
+        rows=len(rows),
+        first_step=int(steps[0]) if len(rows) else -1,
+        last_step=int(steps[-1]) if len(rows) else -1,
+        skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
+        seconds=max(0.0, seconds),
+        first_loss=float(losses[0]) if losses.size else math.nan,
+        last_loss=float(losses[-1]) if losses.size else math.nan,
+        guard_cost=_guard_cost(rows, written),
+        phases=_means(rows, PHASES),
+        peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
+        dropped=_dropped(data),
+        corrupt=data.corrupt,
+        ended=end is not None,
+    )
+
+
+def _guard_cost(rows: Rows, written: int) -> float:
+    """Share of the time spent in holdfast: host time of every row, device time as sampled.
+
+    The first row is left out: names are learned there, once. Thinned rows stand for all that
+    were written.
+    """
+    if len(rows) < 2 or written < 2:
+        return math.nan
+    total = float(rows["time"][-1] - rows["time"][0])
+    host = _mean(_column(rows, "guard")[1:])
+    device = _mean(_column(rows, "guard_device"))
+    if total <= 0 or math.isnan(host):
+        return math.nan
+    return (host + (0.0 if math.isnan(device) else device)) * (written - 1) / total
+
+
+def _dropped(data: LaneData) -> int:
+    """Events carry running totals, one kind of loss each: the last of each kind counts."""
+    latest: dict[str, int] = {}
+    for event in data.events:
+        if event.kind in ("dropped", "truncated"):
+            for name in ("records", "readings", "left_out"):
+                if name in event.data:
+                    key = f"{name} {event.data.get('stream', '')}"
+                    latest[key] = max(latest.get(key, 0), int(event.data[name]))
+    return sum(latest.values())
+
+
+def _first_optimizer(rows: Rows) -> NDArray[np.bool_]:
+    """Rows of the first optimizer: losses of two are not one curve."""
+    numbers = _column(rows, "opt")
+    known = numbers[~np.isnan(numbers)]
+    return numbers == known.min() if known.size else np.ones(len(rows), dtype=np.bool_)
+
+
+def _means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
+    means = {name: _mean(_column(rows, name)) for name in names}
+    return {name: mean for name, mean in means.items() if not math.isnan(mean)}
+
+
+def _peaks(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
+    measured = {name: _column(rows, name) for name in names}
+    return {
+        name: float(np.nanmax(values))
+        for name, values in measured.items()
+        if not np.all(np.isnan(values))
+    }
+
+
+def _mean(values: NDArray[np.float32]) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.mean(known, dtype=np.float64)) if known.size else math.nan
+
+
+def _column(rows: Rows, name: str) -> NDArray[np.float32]:
+    if name in (rows.dtype.names or ()):
+        return rows[name]
+    return np.full(len(rows), np.nan, dtype=np.float32)

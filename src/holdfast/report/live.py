@@ -1,0 +1,109 @@
+"""One line per incident while the script runs, without breaking its progress bars.
+
+    step 412  skipped: gradient of encoder.gru.weight_hh_l0 is NaN (loss finite)      [NUM002]
+
+A storm of NaN must not become a storm of lines: of each code the first three occurrences are
+told, then the 10th, the 100th, the 1000th.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from ..judge import Key, key_of
+from ..types import Event, Finding
+from . import words
+
+# Carriage return and "erase line": a half-drawn progress bar gives way and is drawn again
+# below by its owner.
+CLEAR = "\r\x1b[2K"
+_FIRST = 3
+_COLUMN = 88
+
+
+class Live:
+    """Turns findings and events into lines, few enough to be read.
+
+    Args:
+        say: writes one whole line at once; a newline is added by it.
+        quiet: say nothing at all.
+        terminal: whether lines appear on a terminal, between progress bars; found out from
+            standard error when not given.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], *, quiet: bool = False, terminal: bool | None = None
+    ) -> None:
+        self._say = say
+        self._quiet = quiet
+        self._clear = CLEAR if (_on_terminal() if terminal is None else terminal) else ""
+        self._counts: dict[str, int] = {}
+        self._known: dict[tuple[int, Key], int] = {}
+        self._told: set[str] = set()
+
+    def show(self, findings: Iterable[Finding], events: Iterable[Event] = ()) -> None:
+        """Tell what is new; ``findings`` are those that a ``Judge`` said have changed."""
+        if self._quiet:
+            return
+        for event in events:
+            told = event_line(event)
+            if told and told not in self._told:
+                self._told.add(told)
+                self._say(f"{self._clear}{told}")
+        for finding in sorted(findings, key=lambda f: f.last_step):
+            place = (finding.rank, key_of(finding))
+            count = int(finding.evidence.get("count", 1))
+            before = self._counts.get(finding.code, 0)
+            now = before + count - self._known.get(place, 0)
+            again = place in self._known
+            self._known[place], self._counts[finding.code] = count, now
+            if _due(before, now):
+                self._say(f"{self._clear}{finding_line(finding, again=again)}")
+
+
+def finding_line(finding: Finding, *, again: bool = False) -> str:
+    """One line for a finding; ``again`` for one that has been told before."""
+    step, text = finding.step, finding.message
+    if again:
+        step = finding.last_step
+        headline = text.partition(": ")[2].partition(" (")[0] or text
+        often = words.occurrences(finding).partition(";")[0]
+        text = f"again: {headline} ({often})"
+    elif text.startswith(f"step {step}"):
+        text = text.removeprefix(f"step {step}").lstrip(" :")
+    rank = f"rank {finding.rank}  " if finding.rank else ""
+    told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
+    return f"{told.ljust(_COLUMN)}  [{finding.code}]"
+
+
+def event_line(event: Event) -> str:
+    """One line for an event a user should hear of now; empty for all others."""
+    data = event.data
+    if event.kind == "switched_to_fused":
+        return (
+            f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
+            "leave a step out by itself (--no-fused to keep yours)"
+        )
+    if event.kind == "not_covered":
+        return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
+    if event.kind == "holdfast_error":
+        return (
+            f"holdfast: {data.get('where', 'a part')} failed and is switched off, training goes "
+            f"on: {data.get('error', '')}"
+        )
+    return ""
+
+
+def _due(before: int, now: int) -> bool:
+    """Whether counting from ``before`` to ``now`` passed 1, 2, 3 or a power of ten."""
+    if now <= before:
+        return False
+    return before < _FIRST or len(str(now)) > len(str(before))
+
+
+def _on_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False

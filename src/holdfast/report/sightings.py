@@ -1,0 +1,71 @@
+"""Findings of several ranks put together: one fault is told once, with who saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..judge import key_of, ranked
+from ..types import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """A finding, the ranks that made it, and what it caused on other ranks."""
+
+    finding: Finding
+    ranks: tuple[int, ...]
+    echoes: tuple[tuple[str, int], ...] = ()
+    """Code and rank of findings elsewhere that this one explains."""
+
+
+def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
+    """Findings of all lanes, ranked: the same one of several ranks once, echoes with their cause.
+
+    Args:
+        found: pairs of lane and finding.
+    """
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for lane, finding in found:
+        restart = lane.partition("-")[2]
+        groups.setdefault((key_of(finding), finding.step, restart), []).append(finding)
+    by_first = {id(group[0]): group for group in groups.values()}
+    order = ranked(group[0] for group in groups.values())
+    causes = {id(finding): _cause(finding, order) for finding in order}
+    return tuple(
+        Sighting(
+            finding=finding,
+            ranks=_ranks(by_first[id(finding)]),
+            echoes=tuple(
+                (echo.code, rank)
+                for echo in order
+                if causes[id(echo)] is finding
+                for rank in _ranks(by_first[id(echo)])
+            ),
+        )
+        for finding in order
+        if causes[id(finding)] is None
+    )
+
+
+def _ranks(findings: Iterable[Finding]) -> tuple[int, ...]:
+    return tuple(sorted({finding.rank for finding in findings}))
+
+
+def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
+    """What made these gradients bad, if it happened on another rank at the same steps.
+
+    All-reduce carries the NaN of one rank to all of them, where the loss is finite.
+    """
+    if finding.code != "NUM002":
+        return None
+    steps = set(finding.evidence.get("steps", [finding.step]))
+    for other in others:
+        if (
+            other.code in ("NUM005", "NUM003", "NUM001")
+            and other.rank != finding.rank
+            and steps <= set(other.evidence.get("steps", [other.step]))
+        ):
+            return other
+    return None

@@ -1,0 +1,127 @@
+"""JSON lines that stay JSON when a number is not finite.
+
+JSON has no NaN, and a reader that turns it into ``null`` hides the one value this project
+exists to show. Here NaN and the infinities are written as the strings ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``; ``float()`` reads each of them back, so callers that
+want a number say ``float(value)`` and need no table.
+
+    >>> encode({"loss": float("nan"), "steps": [1, float("-inf")]})
+    b'{"loss":"NaN","steps":[1,"-Infinity"]}'
+    >>> float(decode(b'{"loss":"NaN"}')["loss"])
+    nan
+
+A line exists once its newline does: whatever follows the last newline of a file is the
+torn end of a write that was cut short, and is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from holdfast.errors import RunFolderError
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a file of JSON lines held: the objects, the lines lost, where reading ended.
+
+    ``end`` is the byte behind the last complete line: the place to go on from later.
+    """
+
+    objects: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    corrupt: int = 0
+    end: int = 0
+
+
+def encode(value: Any, *, indent: int | None = None) -> bytes:
+    """Write ``value`` as one JSON text (no newline at its end), non-finite numbers as strings.
+
+    A value JSON has no form for is a ``TypeError``; numpy numbers and arrays have one.
+    """
+    separators = (",", ":") if indent is None else None
+    try:
+        # Nearly everything is plain and finite: one pass in C, nothing copied.
+        text = json.dumps(value, allow_nan=False, separators=separators, indent=indent)
+    except (TypeError, ValueError):
+        plain = _plain(value)
+        text = json.dumps(plain, allow_nan=False, separators=separators, indent=indent)
+    # ASCII only: no byte of a line can be the middle of a character, and file names that
+    # are no valid Unicode (lone surrogates) still go through.
+    return text.encode("ascii")
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Read one JSON object; anything else, bare NaN included, is a ``ValueError``."""
+    try:
+        value: Any = json.loads(line, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    return cast("dict[str, Any]", value)
+
+
+def append(fd: int, objects: Iterable[dict[str, Any]]) -> int:
+    """Add the objects as lines with one ``os.write``; gives back the bytes written.
+
+    On a descriptor opened with ``O_APPEND`` the lines of two writers do not mix. A result
+    below the length asked for means the disk is full; ``durable.Appender`` undoes that.
+    """
+    return os.write(fd, b"".join(encode(item) + b"\n" for item in objects))
+
+
+def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
+    """Read the complete lines between two byte offsets; a missing file has none.
+
+    A garbage last line is skipped in silence, as it is what a crash leaves; garbage
+    further up is skipped and counted in ``corrupt``.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read() if stop is None else file.read(max(0, stop - start))
+    except FileNotFoundError:
+        return Lines(end=start)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {path.name}: {error.strerror}, in {path.parent}; "
+            "check the permissions of the run folder"
+        ) from error
+    complete = data.rfind(b"\n") + 1
+    objects: list[dict[str, Any]] = []
+    corrupt = 0
+    lines = data[:complete].split(b"\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        try:
+            objects.append(decode(line))
+        except ValueError:
+            corrupt += number < len(lines)
+    return Lines(objects, corrupt, start + complete)
+
+
+def _plain(value: Any) -> Any:
+    """Copy ``value`` with every number in a form that JSON has."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = cast("Any", value).tolist()
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        return {_plain(key): _plain(item) for key, item in pairs}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _refuse(token: str) -> Any:
+    raise ValueError(f"{token} is not JSON; it is written as a string here")

@@ -1,0 +1,308 @@
+"""Who may import whom: the table, and the walk over src/ that holds the code to it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+
+BASE = "types errors config run"
+JUDGING = f"{BASE} detectors policy judge report doctor redaction launch scribe"
+MEASURING = f"{BASE} probes exams checkpoint actions guard"
+SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
+
+# A room is a folder or a module of src/holdfast. "holdfast" is its __init__.py, the public names;
+# "boot.__init__" holds only the names that a parent and its child processes agree on.
+MAY_IMPORT = {
+    "types": "",
+    "errors": "",
+    "config": "types errors",
+    "run": "types errors",
+    # the judging side: no torch
+    "detectors": BASE,
+    "policy": BASE,
+    "judge": f"{BASE} detectors policy",
+    "report": f"{BASE} detectors policy judge",
+    "doctor": f"{BASE} detectors",
+    "redaction": "",
+    "launch": f"{BASE} redaction",
+    "scribe": f"{BASE} detectors policy judge report",
+    "supervisor": f"{JUDGING} boot.__init__",
+    # the training side: torch
+    "probes": BASE,
+    "exams": f"{BASE} probes",
+    "checkpoint": BASE,
+    "actions": f"{BASE} probes exams checkpoint",
+    "guard": f"{BASE} probes exams checkpoint actions",
+    "boot.__init__": "",
+    "boot": f"{MEASURING} boot.__init__",
+    "watching": f"{JUDGING} {MEASURING} boot boot.__init__",
+    # built from the public names
+    "holdfast": SPINE,
+    "training": f"{BASE} policy checkpoint watching holdfast",
+    "faults": f"{BASE} watching holdfast",
+    # leaves: nothing but the command line imports them
+    "dashboard": f"{JUDGING} holdfast",
+    "integrations": f"{SPINE} training holdfast",
+    "cli": f"{SPINE} training faults dashboard integrations holdfast",
+    "__main__": "cli",
+}
+ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
+PARTS_OF = {"_strict": "config", "_yaml": "config"}  # modules that belong to another's room
+
+TORCH_SIDE = {*MEASURING.split(), "boot", "watching", "training", "faults"} - {*BASE.split()}
+THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
+    "torch": TORCH_SIDE | {"integrations"},
+    "triton": {"actions"},
+    "numpy": set(ALLOWED) - {"types", "errors", "config", "holdfast", "__main__"},
+    "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard"},
+    "yaml": {"config"},
+    "rich": {"report", "cli"},
+    "starlette": {"dashboard"},
+    "uvicorn": {"dashboard"},
+    "sitecustomize": {"boot"},  # the user's own, which ours hands over to
+}
+
+# Folders that hold many files of one shape: no member knows another.
+PLURAL = {"detectors", "probes", "actions", "exams", "faults", "integrations", "cli"}
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    module: str  # absolute, as far as it is a module
+    name: str = ""  # what is taken from it, if anything
+
+
+def modules(src: Path = SRC) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in sorted(src.rglob("*.py")):
+        parts = path.relative_to(src).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+KNOWN = set(modules()) | {f"holdfast.{room}" for room in ALLOWED if room != "holdfast"}
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[Import]:
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            parent = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                child = f"{parent}.{alias.name}"
+                yield (
+                    Import(node.lineno, child)
+                    if child in KNOWN
+                    else Import(node.lineno, parent, alias.name)
+                )
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in {"importlib.import_module", "import_module", "__import__"}
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield Import(node.lineno, str(node.args[0].value))
+
+
+def room_of(module: str) -> str:
+    if module == "holdfast.boot":
+        return "boot.__init__"
+    parts = module.split(".")
+    return PARTS_OF.get(parts[1], parts[1]) if len(parts) > 1 else parts[0]
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Every import in a module of holdfast that the table does not allow, one line each."""
+    room = room_of(module)
+    if room not in ALLOWED:
+        return [f"{module}: no room {room!r} in the table; add it and say who may import it"]
+    found: list[str] = []
+    for item in imports(source, module, is_package):
+        top = item.module.split(".")[0]
+        if top == "holdfast":
+            problem = _ours(room, module, is_package, item)
+        elif top in sys.stdlib_module_names:
+            problem = ""
+        elif top not in THIRD_PARTY:
+            problem = "is no declared dependency"
+        else:
+            problem = "" if room in THIRD_PARTY[top] else f"is not for {room}"
+        line = f"{module}:{item.line}: {item.module} {problem}"
+        if problem and line not in found:
+            found.append(line)
+    return found
+
+
+def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
+    target = room_of(item.module)
+    if target == "holdfast" and item.name in {"", "__version__"}:
+        return ""  # `import holdfast` alone or its version: nothing of any room
+    if target != room:
+        return "" if target in ALLOWED[room] else f"is not for {room}"
+    if room not in PLURAL or (is_package and module == f"holdfast.{room}"):
+        return ""
+    own, sibling = module.split(".")[2], [*item.module.split("."), ""][2]
+    if sibling == own or sibling.startswith(("_", "base")):
+        return ""
+    if not sibling:
+        return "is the folder this file is listed in; a member does not know the list"
+    return "is a sibling; what members share lives in _NAME.py or base.py"
+
+
+def outside_violations(source: str, where: str, public: set[str] | None) -> list[str]:
+    """Imports of holdfast beyond its public names, in code that stands outside it."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("holdfast.")]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            inner = node.module.startswith("holdfast.")
+            taken = [alias.name for alias in node.names]
+            hidden = [n for n in taken if node.module == "holdfast" and n not in (public or taken)]
+            names = [node.module] if inner else [f"holdfast.{name}" for name in hidden]
+        else:
+            continue
+        found += [f"{where}:{node.lineno}: {name} is no public name" for name in names]
+    return found
+
+
+def public_names() -> set[str] | None:
+    """What holdfast/__init__.py lists in __all__, None while it lists nothing."""
+    init = SRC / "holdfast" / "__init__.py"
+    for node in ast.parse(init.read_text()).body if init.exists() else []:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        if isinstance(target, ast.Name) and target.id == "__all__":
+            assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def loaded_by(statement: str, names: set[str]) -> set[str]:
+    """Which of these packages a fresh interpreter holds after running the statement."""
+    code = f"{statement}\nimport sys; print(*{{n.split('.')[0] for n in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return names & set(done.stdout.split())
+
+
+def test_every_import_in_holdfast_is_in_the_table():
+    found: list[str] = []
+    for module, path in modules().items():
+        if module.split(".")[0] == "holdfast":
+            found += violations(path.read_text(), module, path.name == "__init__.py")
+    assert not found, "\n".join(found)
+
+
+def test_families_and_examples_use_public_names_only():
+    public = public_names()
+    found: list[str] = []
+    for path in [*(SRC / "holdfast_models").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+        found += outside_violations(path.read_text(), str(path.relative_to(ROOT)), public)
+    assert not found, "\n".join(found)
+
+
+def test_the_table_points_one_way_and_names_only_rooms():
+    assert not set().union(*ALLOWED.values()) - set(ALLOWED)
+    tuple(TopologicalSorter(ALLOWED).static_order())  # raises CycleError
+
+
+def test_the_judging_side_cannot_reach_torch_through_the_table():
+    for room in [*JUDGING.split(), "supervisor"]:
+        reach, todo = set[str](), [room]
+        while todo:
+            todo += ALLOWED[reached := todo.pop()] - reach
+            reach.add(reached)
+        assert not reach & (TORCH_SIDE | {"holdfast"}), room
+
+
+def test_importing_the_command_line_loads_no_framework():
+    heavy = {"torch", "starlette", "uvicorn", "lightning", "transformers", "accelerate", "rich"}
+    assert not loaded_by("import holdfast.cli", heavy)
+
+
+def test_the_check_of_loaded_packages_can_fail():
+    assert loaded_by("import json", {"json", "torch"}) == {"json"}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("holdfast.types", "import numpy", "numpy is not for types"),
+        ("holdfast.errors", "from .types import Step", "holdfast.types is not for errors"),
+        ("holdfast.run.ring", "import torch", "torch is not for run"),
+        ("holdfast.run.ring", "from torch.nn import Linear", "torch.nn is not for run"),
+        ("holdfast.run.ring", "def f():\n    import torch", "torch is not for run"),
+        ("holdfast.run.ring", "from ..detectors import ALL", "holdfast.detectors is not for run"),
+        ("holdfast.run.ring", "from holdfast import probes", "holdfast.probes is not for run"),
+        ("holdfast.run.ring", "import holdfast.watching", "holdfast.watching is not for run"),
+        ("holdfast.run.ring", "from .. import watching", "holdfast.watching is not for run"),
+        ("holdfast.run.ring", "from holdfast import Policy", "holdfast is not for run"),
+        (
+            "holdfast.judge",
+            "import importlib\nimportlib.import_module('holdfast.probes')",
+            "holdfast.probes is not for judge",
+        ),
+        ("holdfast.report.text", "import requests", "requests is no declared dependency"),
+        ("holdfast.detectors.a", "import rich", "rich is not for detectors"),
+        ("holdfast.boot.session", "from ..watching import Watch", "is not for boot"),
+        ("holdfast.supervisor", "from .boot import patches", "boot.patches is not for supervisor"),
+        ("holdfast.probes.loss", "import holdfast.cli", "holdfast.cli is not for probes"),
+        ("holdfast.core", "", "no room 'core'"),
+    ],
+)
+def test_a_forbidden_import_is_seen(module, source, problem):
+    assert problem in " ".join(violations(source, module))
+
+
+@pytest.mark.parametrize("target", ["from . import b", "from .b import X", "import holdfast.cli.b"])
+def test_a_sibling_in_a_plural_folder_is_seen(monkeypatch, target):
+    monkeypatch.setattr(sys.modules[__name__], "KNOWN", {*KNOWN, "holdfast.cli.b"})
+    assert "is a sibling" in violations(target, "holdfast.cli.a")[0]
+    assert not violations(target, "holdfast.cli", is_package=True)
+    assert not violations(target, "holdfast.cli.b")
+
+
+def test_a_member_that_reads_its_own_list_is_seen():
+    assert "does not know the list" in violations("from . import ALL", "holdfast.detectors.a")[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("holdfast.run.ring", "import mmap, numpy\nfrom ..errors import RunFolderError"),
+        ("holdfast.run.ring", "from holdfast import __version__"),
+        ("holdfast.run.ring", "from .folder import Run"),
+        ("holdfast.detectors.a", "from .base import Detector\nfrom ._window import Window"),
+        ("holdfast.boot.patches", "import torch\nfrom ..guard.engine import Engine"),
+        ("holdfast.supervisor", "from .boot import SITE"),
+        ("holdfast.cli.run", "def run():\n    from holdfast.supervisor import supervise"),
+        ("holdfast._strict", "from holdfast import _yaml"),
+    ],
+)
+def test_an_allowed_import_passes(module, source):
+    assert not violations(source, module)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["from holdfast.run import Run", "import holdfast.run.ring", "from holdfast import hidden"],
+)
+def test_a_private_name_used_outside_is_seen(source):
+    assert outside_violations(source, "x.py", {"watch"})
+    assert not outside_violations("import holdfast\nfrom holdfast import watch", "x.py", {"watch"})

@@ -1,0 +1,171 @@
+"""What the repository promises about its own files: bounds, pins, sizes, names and commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUNTIME: list[str] = PROJECT["dependencies"]
+EXTRAS: list[str] = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+
+LONGEST = 400
+VAGUE = {"util", "utils", "common", "core", "helper", "helpers", "misc"}
+
+# Absolute paths of somebody's machine (me and user are nobody), addresses of package indexes.
+MACHINE = re.compile(
+    r"""(?<![\w./-])/(?:root|work|(?:home|Users)/(?!me/|user/)\w+|opt/\w+)/"""
+    r"""|https?://[^\s/'"]*(?:pypi|pythonhosted|npm|debian|mirror|proxy|whl)"""
+    r"""|https?://[^\s'"]*/(?:simple|whl)\b"""
+)
+
+
+def ceilings(requirements: Iterable[str]) -> list[str]:
+    """Requirements that a future release could break: anything but plain floors."""
+    return [
+        line
+        for line in requirements
+        if [clause.operator for clause in Requirement(line).specifier] != [">="]
+    ]
+
+
+def loose_pins(text: str) -> list[str]:
+    """Lines of a constraints file that are not exactly ``name==version`` of a public release."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [
+        line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)
+    ]
+
+
+def too_long(root: Path) -> list[str]:
+    """Source files beyond the length at which a file has more than one role."""
+    counted = {path: len(path.read_text().splitlines()) for path in root.rglob("*.py")}
+    return [f"{path.name}: {count} lines" for path, count in counted.items() if count > LONGEST]
+
+
+def vague_names(root: Path) -> list[str]:
+    """Modules and folders whose name says nothing about what they hold."""
+    return [path.name for path in root.rglob("*") if path.stem.strip("_").lower() in VAGUE]
+
+
+def machine_bound(files: Iterable[Path]) -> list[str]:
+    """Lines that work, or mean something, on one machine or one network only."""
+    found: list[str] = []
+    for path in files:
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if MACHINE.search(line):
+                found.append(f"{path.name}:{number}: {line.strip()}")
+    return found
+
+
+def project_files() -> list[Path]:
+    """What git tracks or would track; every file where this is no checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        folders = ("src", "tests", "docs", "examples", "benchmarks", ".ci")
+        paths = [*ROOT.glob("*"), *(path for name in folders for path in (ROOT / name).rglob("*"))]
+    return [path for path in paths if path.is_file()]
+
+
+def test_dependencies_have_floors_and_no_ceilings():
+    assert not ceilings([*RUNTIME, *EXTRAS])
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert "torch>=2.11" in RUNTIME
+
+
+def test_the_version_is_one():
+    import holdfast
+
+    assert getattr(holdfast, "__version__", PROJECT["version"]) == PROJECT["version"]
+
+
+@pytest.mark.parametrize("line", ["a", "a<2", "a>=1,<2", "a==1", "a~=1.0", "a>=1,!=1.5"])
+def test_a_ceiling_or_a_missing_floor_is_seen(line):
+    assert ceilings(["b>=1", line]) == [line]
+
+
+def test_ci_installs_exact_versions_of_everything_declared():
+    assert not loose_pins(CONSTRAINTS)
+    assert "\ntorch==2.13.0\n" in CONSTRAINTS
+    pinned = {canonicalize_name(line.split("==")[0]) for line in CONSTRAINTS.splitlines()}
+    declared = {canonicalize_name(Requirement(line).name) for line in [*RUNTIME, *EXTRAS]}
+    assert not declared - pinned
+
+
+@pytest.mark.parametrize("line", ["a>=1", "a", "a==1.0+cpu", "a @ file:///x", "-e .", "a==1 # why"])
+def test_a_loose_pin_is_seen(line):
+    assert loose_pins(f"# head\n\nb==1.0\n{line}\n") == [line]
+
+
+def test_no_source_file_is_too_long():
+    assert not too_long(ROOT / "src")
+
+
+def test_a_long_file_is_seen(tmp_path):
+    (tmp_path / "fits.py").write_text("x = 1\n" * LONGEST)
+    (tmp_path / "long.py").write_text("x = 1\n" * (LONGEST + 1))
+    assert too_long(tmp_path) == ["long.py: 401 lines"]
+
+
+def test_no_module_has_a_vague_name():
+    assert not vague_names(ROOT / "src")
+
+
+def test_a_vague_name_is_seen(tmp_path):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "_utils.py").touch()
+    (tmp_path / "useful.py").touch()
+    assert sorted(vague_names(tmp_path)) == ["_utils.py", "common"]
+
+
+def test_ci_runs_the_command_the_readme_tells_contributors():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "make test" in script.read_text().splitlines()
+    makefile = (ROOT / "Makefile").read_text()
+    readme = ROOT / "README.md"
+    for target in ("install", "demo", "test", "prove", "bench"):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert not readme.exists() or "make test" in readme.read_text()
+
+
+def test_nothing_is_bound_to_one_machine():
+    found = machine_bound(project_files())
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd /" + "work/main",
+        "path = '/" + "home/alice/data'",
+        "--find-links=/" + "opt/wheels/",
+        "--index-url https://" + "some.pypi.example/x",
+        "-i http://" + "10.0.0.1:8080/simple",
+    ],
+)
+def test_a_machine_path_or_an_index_is_seen(tmp_path, line):
+    file = tmp_path / "notes.md"
+    file.write_text(f"see https://docs.example/stable\nrun /bin/bash, cd src/work/x\n{line}\n")
+    assert machine_bound([file]) == [f"notes.md:3: {line}"]

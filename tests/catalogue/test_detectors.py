@@ -1,0 +1,169 @@
+"""The contract every detector keeps; a new one is tested here before its author writes a test."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from holdfast.detectors import ALL, HISTORY, SECTIONS, Detector, Window, document
+from holdfast.judge import Judge
+from holdfast.types import Finding, Severity
+
+NAN, INF = np.nan, np.inf
+
+# For each code, columns of an eight-row run that must fire it on the last row.
+FIRES = {
+    "NUM001": {"loss": {7: NAN}, "loss_bad": {7: 1}},
+    "NUM002": {"grad_bad": {7: 1}, "grad_layer": {7: 1}},
+    "NUM003": {"param_bad": {7: 1}, "param_layer": {7: 0}},
+    "NUM004": {"buffer_bad": {7: 1}, "buffer_layer": {7: 0}},
+    "NUM005": {"input_bad": {7: 1}, "loss_bad": {7: 1}, "loss": {7: NAN}},
+    "NUM006": {"scale": {6: 1.0, 7: 0.5}, "scaler_skipped": {7: 1}},
+}
+
+every = pytest.mark.parametrize("detector", ALL, ids=lambda d: d.code)
+
+
+def scan(detector: type[Detector], rows) -> list[Finding]:
+    names = {0: ["first.weight", "second.weight"]}
+    window = Window(rows=rows, fresh=len(rows), layers=names, buffers=names)
+    return list(detector().scan(window))
+
+
+def test_codes_and_names_are_unique():
+    assert len({d.code for d in ALL}) == len({d.name for d in ALL}) == len(ALL)
+
+
+@every
+def test_attributes(detector, step_columns):
+    assert re.fullmatch(r"[A-Z]{3}\d{3}", detector.code)
+    assert re.fullmatch(r"[a-z_]+", detector.name)
+    assert detector.__module__.rsplit(".", 1)[-1] == detector.name, "one fault, one file"
+    assert isinstance(detector.severity, Severity)
+    assert detector.needs and set(detector.needs) <= set(step_columns)
+    assert re.fullmatch(r"\d+\.\d+", detector.since)
+    assert isinstance(detector.preview, bool)
+    assert detector.within >= 1
+    detector.Options()
+
+
+@every
+def test_document_has_every_section_in_order_with_content(detector):
+    text = document(detector)
+    assert 20 < len(text.summary) < 95 and text.summary.endswith(".")
+    assert tuple(text.sections) == SECTIONS
+    for title, body in text.sections.items():
+        assert len(body) > 40, f"{title} says nothing"
+    assert f"holdfast run -m holdfast.faults.{detector.name}" in text.sections["Reproduce"]
+    assert f"python -m holdfast.faults.{detector.name}" in text.sections["Reproduce"]
+
+
+@every
+def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
+    (finding,) = scan(detector, make_rows(8, **FIRES[detector.code]))
+    described = document(detector).sections["Evidence"]
+    common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
+    told = set(re.findall(r"``(\w+)``", described))
+    assert set(finding.evidence) - common <= told | {"tensors"}, "undocumented evidence"
+
+
+@every
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_message_carries_step_number_fate_and_next_move(detector, make_rows, skipped):
+    rows = make_rows(8, start=400, **FIRES[detector.code])
+    rows["skipped"][7] = skipped
+    (finding,) = scan(detector, rows)
+    assert finding.code == detector.code and finding.name == detector.name
+    assert finding.step == finding.last_step == 407
+    assert "step 407" in finding.message
+    assert re.search(r"\d", finding.message.replace("407", "")), "no number besides the step"
+    assert len(finding.message) < 200 and "\n" not in finding.message + finding.advice
+    assert len(finding.advice) > 30 and finding.advice[-1] != "."
+    if skipped:
+        assert finding.message.startswith("step 407 skipped: ")
+        assert finding.action == "skip_update"
+    elif "loss_bad" in FIRES[detector.code] or "grad_bad" in FIRES[detector.code]:
+        assert finding.message.startswith("step 407 NOT skipped: ")
+    assert finding.evidence["count"] == 1
+    assert finding.evidence["steps"] == [407]
+    assert Finding.from_dict(finding.to_dict()) == finding
+
+
+@every
+def test_every_detector_has_rows_that_fire_it_alone(detector, make_rows):
+    judge = Judge()
+    judge.feed(make_rows(8, **FIRES[detector.code]))
+    assert [f.code for f in judge.findings] == [detector.code]
+
+
+@every
+def test_survives_nothing_at_all(detector, make_rows):
+    assert scan(detector, make_rows(0)) == []
+
+
+@every
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, 1.0, -1.0, 3.4e38])
+@pytest.mark.parametrize("count", [1, 5])
+def test_survives_any_single_value_everywhere(detector, make_rows, step_columns, value, count):
+    rows = make_rows(count, **dict.fromkeys(step_columns, value))
+    rows["opt"] = 0
+    for finding in scan(detector, rows):
+        assert finding.message
+
+
+@every
+def test_survives_gaps_and_unordered_steps(detector, make_rows):
+    for steps in ([0, 1, 900, 901, 5000, 70000, 70001, 70002], [5, 5, 5, 5, 4, 4, 5, 6]):
+        rows = make_rows(8, **FIRES[detector.code])
+        rows["step"] = steps
+        assert len(scan(detector, rows)) == 1
+
+
+@every
+def test_survives_missing_columns(detector, make_rows):
+    rows = make_rows(8, **FIRES[detector.code])
+    for column in rows.dtype.names:
+        if column not in ("step", "time"):
+            scan(detector, rows[[n for n in rows.dtype.names if n != column]])
+    scan(detector, rows[["step", "time"]])
+
+
+@every
+def test_survives_random_rows(detector, make_rows, step_columns):
+    noise = np.random.default_rng(detector.code[-1].encode()[0])
+    values = np.array([NAN, INF, -INF, 0, 1, 2, -1, 1e30], dtype=np.float32)
+    for _ in range(20):
+        count = int(noise.integers(1, 40))
+        rows = make_rows(count, **{c: noise.choice(values, count) for c in step_columns})
+        rows["opt"] = noise.integers(0, 3, count)
+        for finding in scan(detector, rows):
+            assert Finding.from_dict(finding.to_dict()) == finding
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["plain", "scaler", "accumulation", "two optimizers", "mask"])
+def test_silent_on_healthy_runs(make_rows, kind, seed):
+    # Longer than the history, so that its beginning is forgotten on the way.
+    rows = make_rows(HISTORY + 300 if kind == "mask" else 3 * HISTORY, seed=seed)
+    if kind == "scaler":
+        # What GradScaler does: five steps to find the scale, then one overflow per growth.
+        rows["scale"] = 2048.0
+        rows["scale"][:5] = 65536.0 / 2.0 ** np.arange(5)
+        bad = np.r_[np.arange(5), np.arange(2005, len(rows), 2001)]
+        rows["scale"][bad[5:]] = 4096.0
+        rows["grad_bad"][bad], rows["scaler_skipped"][bad] = 12, 1
+    elif kind == "accumulation":
+        rows["backwards"] = 8
+        rows["grad_norm"][::7] = INF
+    elif kind == "two optimizers":
+        rows["step"] //= 2
+        rows["opt"] = np.arange(len(rows)) % 2
+        rows["loss"][1::2] *= -1
+    elif kind == "mask":
+        rows["buffer_bad"], rows["buffer_layer"] = 1, 0
+        rows["input_bad"] = np.where(np.arange(len(rows)) % 3, 0, 1)
+    judge = Judge()
+    assert judge.feed(rows) == []
+    assert judge.errors == []

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.detectors import Detector
+from holdfast.types import Severity
+
+
+@pytest.fixture
+def sick(make_run, make_rows):
+    return str(make_run(make_rows(20, loss_bad={5: 1}, grad_bad={9: 1})).path)
+
+
+def test_a_healthy_run_gives_0(make_run, capsys):
+    assert main(["check", str(make_run().path)]) == 0
+    assert capsys.readouterr().out == "No findings in 20 rows of 1 process\n"
+
+
+def test_findings_give_1(sick, capsys):
+    assert main(["check", sick]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("2 findings in 20 rows") and "NUM001" in told and "NUM002" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        (["--select", "NUM001"], ["NUM001"]),
+        (["--ignore", "NUM001"], ["NUM002"]),
+        (["--select", "NUM", "--ignore", "NUM001,NUM002"], []),
+        (["--select", "NUM003", "--select", "num002"], ["NUM002"]),
+    ],
+)
+def test_select_and_ignore(sick, capsys, options, codes):
+    assert main(["check", sick, "--format", "json", *options]) == int(bool(codes))
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in data["findings"]] == codes
+
+
+def test_an_unknown_code_is_2(sick, capsys):
+    assert main(["check", sick, "--select", "NMU"]) == 2
+    assert "'NMU'" in capsys.readouterr().err
+
+
+def test_no_such_run_is_2(tmp_path, capsys):
+    assert main(["check", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+class Chatty(Detector):
+    """Speaks on every row, at INFO."""
+
+    code, name, severity, needs, since = "TST001", "chatty", Severity.INFO, ("loss",), "0.1"
+
+    def check(self, window):
+        return self.finding(window, "1 row seen", "nothing to do")
+
+
+class Broken(Chatty):
+    """Raises."""
+
+    code, name = "TST002", "broken"
+
+    def check(self, window):
+        raise KeyError("x")
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    def put(*detectors):
+        module = types.ModuleType("holdfast_test_plugin")
+        module.DETECTORS = detectors
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setenv("HOLDFAST_PLUGINS", module.__name__)
+
+    return put
+
+
+def test_plugins_take_part_and_info_is_no_failure(make_run, capsys, plugin):
+    plugin(Chatty)
+    assert main(["check", str(make_run().path)]) == 0
+    assert "TST001" in capsys.readouterr().out
+
+
+def test_a_plugin_that_fails_is_told_and_the_rest_goes_on(sick, capsys, plugin, monkeypatch):
+    plugin(Broken)
+    assert main(["check", sick]) == 1
+    captured = capsys.readouterr()
+    assert "detector TST002 broken: KeyError: 'x'" in captured.err
+    assert "NUM001" in captured.out
+    monkeypatch.setenv("HOLDFAST_PLUGINS", "no_such_plugin_module")
+    assert main(["check", sick]) == 1
+    assert "plugin no_such_plugin_module" in capsys.readouterr().err

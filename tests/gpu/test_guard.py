@@ -1,0 +1,201 @@
+"""The device path on a real device: exact, and without a host sync. Run on a machine with CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ..guard.conftest import MakeEngine
+from ..guard.conftest import make_engine as make_engine  # noqa: PLC0414 - a fixture
+from ..guard.loops import differences, poisoned_steps, train
+from ..guard.test_exact_skip import OPTIMIZERS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
+
+# Their step counters live on the host; a skip takes them back when the flag arrives, a few
+# steps later, so arithmetic that uses the counter is not exact in between.
+COUNT_ON_HOST = {"adafactor"}
+
+
+def run(make_engine: MakeEngine, optimizer: str, guard: dict[str, Any], **loop: Any) -> Any:
+    engine = make_engine(**guard)
+    result = train(OPTIMIZERS[optimizer], dropout=False, device="cuda", **loop)
+    torch.cuda.synchronize()
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    del result["random"]
+    return engine, result
+
+
+@pytest.mark.parametrize("poison", [poisoned_steps(3), {0, 1, 5}], ids=["random", "first"])
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("fused", [True, False], ids=["switch", "no-switch"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_exact_skip(
+    make_engine: MakeEngine, optimizer: str, fused: bool, how: str, poison: set[int]
+) -> None:
+    if optimizer in COUNT_ON_HOST:
+        pytest.skip("counts steps on the host: not exact on a device, said so in the docs")
+    torch.use_deterministic_algorithms(False)
+    guard = {"fused": fused}
+    engine, poisoned = run(make_engine, optimizer, guard, poison=poison, how=how)
+    rows = engine.memory.rows()
+    assert set(rows["step"][rows["skipped"] == 1].tolist()) == poison
+    _, clean = run(make_engine, optimizer, guard, leave_out=poison)
+    assert differences(poisoned, clean) == []
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "sgd-momentum", "rmsprop", "nadam"])
+def test_no_host_sync(make_engine: MakeEngine, optimizer: str) -> None:
+    """Whole guarded steps, poisoned ones included, with synchronising calls forbidden."""
+    engine = make_engine()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8)).cuda()
+    opt = OPTIMIZERS[optimizer](net.parameters())
+    x = torch.randn(32, 64, device="cuda")
+    poison = torch.tensor(float("nan"), device="cuda")
+
+    def step(bad: bool) -> None:
+        loss = net(x).square().mean()
+        (loss * poison if bad else loss).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad()
+
+    for _ in range(3):
+        step(False)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for i in range(150):
+            step(i % 10 == 3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    engine.close()
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert len(rows) == 153
+    assert rows["skipped"].sum() == 15
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+
+
+def test_first_step_under_sync_error(make_engine: MakeEngine) -> None:
+    """The one wait at an optimizer's first step goes through an event and raises nothing."""
+    engine = make_engine()
+    net = nn.Linear(8, 8).cuda()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
+    poison = torch.tensor(float("nan"), device="cuda")
+    x = torch.randn(4, 8, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for i in range(6):
+            (net(x).square().mean() * (poison if i == 0 else 1.0)).backward()
+            opt.step()
+            opt.zero_grad()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert torch.isfinite(net.weight).all()
+
+
+@pytest.mark.parametrize("scaled", ["fused", "plain"])
+def test_grad_scaler(make_engine: MakeEngine, scaled: str) -> None:
+    """The user's scaler and the guard together: overflow is the scaler's, NaN is skipped."""
+    engine = make_engine()
+    torch.manual_seed(0)
+    net = nn.Linear(16, 4).cuda()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=scaled == "fused")
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40)
+    for i in range(60):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(torch.randn(8, 16, device="cuda")).float().square().mean()
+        if i == 50:
+            loss = loss * float("nan")
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+    engine.close()
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert len(rows) == 60
+    assert torch.isfinite(net.weight).all()
+    assert rows["scaler_skipped"].sum() >= 5
+    good = rows[(rows["scaler_skipped"] == 0) & (rows["skipped"] == 0)]
+    assert (good["loss"] < 100).all(), "the loss is recorded unscaled"
+
+
+def test_compiled_model_and_tensor_to(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).cuda()
+
+    @torch.compile
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return net(x.to(torch.float32)).to(torch.float64).mean()
+
+    opt = torch.optim.AdamW(net.parameters())
+    for i in range(20):
+        x = torch.randn(8, 16).to("cuda")
+        loss = forward(x)
+        (loss * float("nan") if i == 7 else loss).backward()
+        opt.step()
+        opt.zero_grad()
+    torch.cuda.synchronize()
+    engine.close()
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert rows["skipped"].sum() == 1
+    assert (rows["h2d"] > 0).any()
+    assert torch.isfinite(net[0].weight).all()
+
+
+def test_whole_step_cuda_graph_is_left_alone(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    net = nn.Linear(16, 16).cuda()
+    opt = torch.optim.AdamW(net.parameters(), capturable=True)
+    x = torch.randn(8, 16, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            opt.zero_grad()
+            net(x).square().mean().backward()
+            opt.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    opt.zero_grad()
+    with torch.cuda.graph(graph):
+        net(x).square().mean().backward()
+        opt.step()
+    before = net.weight.clone()
+    for _ in range(5):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert not torch.equal(before, net.weight)
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+
+
+def test_phases_and_memory_are_measured(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))).cuda()
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(40):
+        net(torch.randn(256, 512, device="cuda")).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+    torch.cuda.synchronize()
+    engine.close()
+    rows = engine.memory.rows()[3:]  # type: ignore[attr-defined]
+    for column in ("forward", "backward", "optimizer"):
+        assert (rows[column] > 0).mean() > 0.9, column
+    sampled = rows["mem_allocated"][~torch.isnan(torch.tensor(rows["mem_allocated"].copy())).numpy()]
+    assert len(sampled) >= 2 and (sampled > 0).all()

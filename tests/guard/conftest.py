@@ -1,0 +1,84 @@
+"""An engine in this process, with its patches in and an in-memory recorder, taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.boot import patches
+from holdfast.config import Settings
+from holdfast.guard.engine import Engine
+from holdfast.guard.recorder import Table
+from holdfast.probes import STEP_COLUMNS
+
+STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in STEP_COLUMNS)])
+
+
+class MemoryRing:
+    """Keeps records in a list."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, bytes]] = []
+
+    def put(self, kind: int, payload: bytes) -> bool:
+        self.records.append((kind, payload))
+        return True
+
+
+class MemoryRecorder:
+    """A Recorder without a run folder."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self.ring = MemoryRing()
+        self.events: list[tuple[str, int, dict[str, Any]]] = []
+        self.batches: list[dict[str, Any]] = []
+        self.tables: dict[str, int] = {}
+
+    def event(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        self.events.append((kind, step, data))
+
+    def batch(self, data: dict[str, Any]) -> None:
+        self.batches.append(data)
+
+    def table(self, name: str, columns: list[str]) -> Table:
+        number = self.tables[name] = 16 + len(self.tables)
+        return Table(self.ring, number, columns)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+    def rows(self) -> np.ndarray:
+        number = self.tables.get("steps")
+        payload = b"".join(p for k, p in self.ring.records if k == number)
+        return np.frombuffer(payload, STEP_DTYPE)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [data for k, _, data in self.events if k == kind]
+
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine() -> Iterator[MakeEngine]:
+    """``make_engine(device_path=True, ...)`` installs an engine; guard settings by name."""
+    current: list[Engine] = []
+    patches.install(lambda: current[-1] if current else None)
+
+    def make(**guard: Any) -> Engine:
+        settings = Settings()
+        settings = replace(settings, guard=replace(settings.guard, **guard))
+        recorder = MemoryRecorder()
+        engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]
+        engine.memory = recorder  # type: ignore[attr-defined]
+        current.append(engine)
+        return engine
+
+    yield make
+    patches.uninstall()

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.report import end_lines, end_summary, painted, plain, report_lines, summarize
+
+NAN = np.nan
+
+
+@pytest.fixture
+def sick(make_run, make_rows, make_event):
+    rows = make_rows(
+        40, loss={5: NAN, 9: NAN}, loss_bad={5: 1, 9: 1}, skipped={5: 1, 9: 1}, lr=0.1,
+        grad_bad={20: 1}, grad_layer={20: 0}, rss=3e9,
+    )  # fmt: skip
+    events = [
+        make_event("not_covered", 0, 0, what="skipping a bad step", why="LBFGS evaluates often"),
+        make_event("holdfast_error", 0, 3, where="loss probe", error="KeyError: 1"),
+        make_event("dropped", 0, 3, records=5000),
+    ]
+    return make_run(rows, events=events, exit_code=-9)
+
+
+def text(run, width=88):
+    return plain(report_lines(summarize(run), width))
+
+
+def test_the_report_puts_the_verdict_first_then_findings_then_facts(sick):
+    told = text(sick)
+    order = [
+        str(sick.path), "KILLED    killed by SIGKILL", "2 findings, 2 steps skipped", "Findings",
+        "NUM002  nonfinite gradient  error", "NUM001  nonfinite loss  warning", "Not covered",
+        "Trouble inside holdfast", "Run", "Time per step", "forward",
+    ]  # fmt: skip
+    places = [told.find(part) for part in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places)
+
+
+def test_a_finding_is_told_with_steps_fate_and_next_move(sick):
+    told = text(sick)
+    assert "on      steps 5, 9; all were skipped" in told
+    assert "next    look for log, division or softmax" in told
+    assert "encoder.weight" in told
+    assert "holdfast explain NUM001" in told
+
+
+def test_facts(sick):
+    told = text(sick)
+    assert "command  train.py --epochs 3" in told
+    assert "holdfast 0.1.0, torch 2.13.0, cpu" in told.replace("\n           ", " ")
+    assert "at most host 2.794 GiB" in told
+    assert "lost     5 000 records" in told
+    assert "Guard cost 0.5 % (estimate)" in told
+
+
+@pytest.mark.parametrize("width", [40, 60, 88, 100])
+def test_no_line_is_wider_than_asked_unless_a_word_is(sick, width):
+    for line in text(sick, width).splitlines():
+        too_long = max(map(len, line.split()), default=0) > width - 20
+        assert len(line) <= width or too_long or "█" in line or "Time per step" in line
+
+
+def test_no_wrapped_line_tears_a_number_from_its_unit(sick):
+    for width in range(40, 100):
+        for line in text(sick, width).splitlines():
+            assert not line.strip().startswith("%")
+
+
+def test_colours_do_not_change_the_words(sick):
+    from rich.text import Text
+
+    lines = report_lines(summarize(sick))
+    shown = painted(lines)
+    assert "\x1b[" in shown
+    bare = Text.from_ansi(shown).plain
+    assert [line.rstrip() for line in bare.splitlines()] == plain(lines).splitlines()
+
+
+def test_the_end_summary_is_short_and_says_where_to_look(sick):
+    told = end_summary(sick)
+    assert told.startswith(
+        "holdfast: killed by SIGKILL, perhaps out of host memory after 40 steps."
+    )
+    assert "2 findings, 2 steps skipped, loss " in told.replace("\n          ", " ")
+    assert "NUM001  step 5 skipped: loss is NaN" in told
+    assert f"holdfast report {sick.path}" in told
+    assert "holdfast explain NUM002" in told
+    assert len(told.splitlines()) < 25
+
+
+def test_the_end_summary_of_a_healthy_run_is_two_lines(make_run):
+    told = end_summary(make_run(), width=200)
+    assert told.count("\n") == 2
+    assert told.startswith("holdfast: finished after 20 steps. No findings, loss ")
+    assert "explain" not in told
+
+
+def test_many_findings_of_one_code_are_counted_not_told(make_run, make_rows, make_event):
+    rows = make_rows(30, grad_bad=1, grad_layer=np.arange(30))
+    names = make_event("optimizer", 0, 0, opt=0, cls="SGD", layers=[f"l{i}" for i in range(30)])
+    run = make_run(rows, events=[names])
+    told = text(run)
+    assert told.count("nonfinite gradient") == 3
+    assert "27 more findings of this kind" in told
+    assert len(end_lines(summarize(run))) < 20
+
+
+def test_ranks_are_named_where_there_are_several(make_run, make_rows, record_lane):
+    run = make_run(make_rows(9, grad_bad={5: 1}))
+    for lane in ("r1", "r2"):
+        record_lane(run, make_rows(9, grad_bad={5: 1}), lane=lane)
+    record_lane(run, make_rows(9, grad_bad={5: 1}, loss_bad={5: 1}), lane="r4")
+    told = text(run)
+    assert "by      rank 4" in told
+    assert "also    NUM002 on ranks 0-2: all-reduce carried it there" in told
+    assert "r2: 9 steps, no steps skipped" in told
+
+
+def test_a_process_without_last_words_is_pointed_out(make_run):
+    assert "no last words" in text(make_run(end=False, exit_code=-9))
+
+
+def test_nothing_of_the_environment_is_told(make_run, monkeypatch):
+    monkeypatch.setenv("SOME_SECRET", "swordfish")
+    run = make_run()
+    assert "swordfish" not in text(run) + end_summary(run)

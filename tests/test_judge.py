@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.detectors import ALL, HISTORY, Detector
+from holdfast.detectors.nonfinite_loss import NonfiniteLoss
+from holdfast.judge import REMEMBERED, Judge, key_of, ranked
+from holdfast.types import Event, Finding, Severity
+
+NAN = np.nan
+
+
+def names(opt=0, step=0, layers=("a", "b", "c"), buffers=("bn.running_mean",)):
+    data = {"opt": opt, "layers": list(layers), "buffers": list(buffers)}
+    return Event(time=0.0, rank=0, step=step, kind="optimizer", data=data)
+
+
+def poison(rows, noise, share=0.02):
+    """Put every kind of fault into rows, at random."""
+    count = len(rows)
+
+    def some(p=share):
+        return noise.random(count) < p
+
+    rows["opt"] = noise.integers(0, 2, count)
+    rows["step"] = np.arange(count) // 2
+    for flag, value in (("loss_bad", "loss"), ("grad_bad", "grad_norm")):
+        hit = some()
+        rows[flag][hit], rows[value][hit] = 1, NAN
+    rows["grad_layer"] = np.where(rows["grad_bad"] > 0, noise.integers(0, 3, count), -1)
+    rows["input_bad"][some()] = 1
+    rows["param_bad"][some(share / 4)] = 1
+    rows["param_bad"][some(share / 2)] = 0
+    rows["buffer_bad"][some()] = 1
+    rows["buffer_layer"] = np.where(rows["buffer_bad"] > 0, 0, -1)
+    rows["skipped"] = (rows["loss_bad"] > 0) & (noise.random(count) < 0.8)
+    fp16 = np.arange(count) > count - 60
+    rows["scale"] = np.where(fp16, 2.0 ** noise.integers(-2, 4, count), NAN)
+    rows["scaler_skipped"] = fp16 & (noise.random(count) < 0.5)
+    return rows
+
+
+def batches_for(rows):
+    return [
+        {"step": int(s), "opt": 0, "indices": [int(s) * 10, int(s) * 10 + 1], "bad": [["x", [1]]]}
+        for s in np.unique(rows["step"][rows["input_bad"] > 0])
+    ]
+
+
+def live(rows, events, batches, cuts, late=0):
+    """Deliver in pieces, each batch and event with the rows of its step (batches ``late`` rows)."""
+    judge = Judge()
+    arrivals = np.searchsorted(rows["step"], [b["step"] for b in batches]) + late
+    heard = np.searchsorted(rows["step"], [e.step for e in events])
+    edges = [0, *sorted(cuts), len(rows) + late + 1]
+    last: dict = {}
+    for start, stop in pairwise(edges):
+        changed = judge.feed(
+            rows[start:stop],
+            [e for e, at in zip(events, heard, strict=True) if start <= at < stop],
+            [b for b, at in zip(batches, arrivals, strict=True) if start <= at < stop],
+        )
+        last |= {key_of(f): f for f in changed}
+    assert ranked(last.values(), ALL) == judge.findings, "what was announced is what is known"
+    assert not judge.errors
+    return judge.findings
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), seed=st.integers(0, 10**6), count=st.integers(1, 120))
+def test_live_and_offline_agree(make_rows, data, seed, count):
+    rows = poison(make_rows(count), np.random.default_rng(seed), share=0.15)
+    events = [names(0), names(1), names(0, step=count // 4, layers=("x", "y", "z", "w"))]
+    batches = batches_for(rows)
+    cuts = data.draw(st.lists(st.integers(0, count), max_size=20))
+    late = data.draw(st.sampled_from([0, 0, 3, 17]))
+    offline = Judge()
+    offline.feed(rows, events, batches)
+    assert live(rows, events, batches, cuts, late) == offline.findings
+    if rows["loss_bad"].any():
+        assert offline.findings
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_live_and_offline_agree_beyond_the_history(make_rows, data, seed):
+    count = 2 * HISTORY + 900
+    rows = poison(make_rows(count), np.random.default_rng(seed), share=0.003)
+    events, batches = [names(0), names(1)], batches_for(rows)
+    cuts = data.draw(st.lists(st.integers(0, count), max_size=6))
+    whole = live(rows, events, batches, [])
+    assert live(rows, events, batches, cuts) == whole
+    assert live(rows, events, batches, range(0, count, 37), late=5) == whole
+
+
+def test_merges_what_is_the_same_fault(make_rows):
+    bad = dict.fromkeys(range(2, 42), 1)
+    judge = Judge()
+    judge.feed(make_rows(50, loss_bad=bad, loss=dict.fromkeys(bad, NAN), skipped={2: 1, 3: 1}))
+    (finding,) = judge.findings
+    assert (finding.step, finding.last_step) == (2, 41)
+    assert finding.evidence["count"] == 40
+    assert finding.evidence["skipped"] == 2
+    assert finding.evidence["steps"] == list(range(2, 2 + REMEMBERED))
+    assert finding.severity is Severity.ERROR, "the worst of all sightings"
+    assert finding.message.startswith("step 2 skipped"), "the words of the first"
+
+
+def test_layers_and_optimizers_are_told_apart(make_rows):
+    rows = make_rows(6, grad_bad=1, grad_layer=[0, 1, 1, 0, 0, 1], opt=[0, 0, 0, 0, 1, 1])
+    judge = Judge()
+    judge.feed(rows, [names(0), names(1)])
+    found = {(f.evidence["opt"], f.evidence["layer"]): f.evidence["count"] for f in judge.findings}
+    assert found == {(0, "a"): 2, (0, "b"): 2, (1, "a"): 1, (1, "b"): 1}
+
+
+def test_samples_of_all_sightings_are_collected(make_rows):
+    rows = make_rows(6, input_bad={1: 1, 4: 1}, loss_bad={1: 1, 4: 1})
+    batches = [{"step": s, "indices": [s * 10], "bad": [["x", [0]]]} for s in (1, 4)]
+    judge = Judge()
+    judge.feed(rows, (), batches)
+    assert judge.findings[0].evidence["samples"] == [10, 40]
+
+
+def test_returns_only_what_changed(make_rows):
+    judge = Judge()
+    assert judge.feed(make_rows(5)) == []
+    (first,) = judge.feed(make_rows(5, start=5, loss_bad={0: 1}))
+    assert first.evidence["count"] == 1
+    assert judge.feed(make_rows(5, start=10)) == []
+    (again,) = judge.feed(make_rows(5, start=15, loss_bad={0: 1}))
+    assert again.evidence["count"] == 2
+    assert judge.feed() == []
+
+
+def test_a_late_batch_completes_the_finding_and_only_that(make_rows):
+    judge = Judge()
+    judge.feed(make_rows(3, input_bad={2: 1}, loss_bad={2: 1}))
+    record = {"step": 2, "indices": [77], "bad": [["x", [0]]]}
+    (finding,) = judge.feed(None, (), [record])
+    assert finding.evidence["samples"] == [77]
+    assert finding.evidence["count"] == 1
+    assert judge.feed(None, (), [record]) == []
+
+
+def test_ranking_severity_then_cause_then_step(make_rows):
+    rows = make_rows(
+        6,
+        loss_bad={1: 1, 4: 1}, grad_bad={0: 1}, input_bad={4: 1},
+        skipped={0: 1, 4: 1},
+    )  # fmt: skip
+    judge = Judge()
+    judge.feed(rows)
+    assert [f.code for f in judge.findings] == ["NUM001", "NUM005", "NUM002"]
+    assert [f.severity for f in judge.findings] == [
+        Severity.ERROR, Severity.WARNING, Severity.WARNING,
+    ]  # fmt: skip
+
+
+class Broken(Detector):
+    """Raises at step 3."""
+
+    code, name, severity, needs, since = "TST001", "broken", Severity.INFO, ("loss",), "0.1"
+
+    def check(self, window):
+        if window.step == 3:
+            raise ZeroDivisionError("by design")
+        return self.finding(window, "1 seen", "nothing to do")
+
+
+def test_a_detector_that_raises_is_switched_off_and_told(make_rows):
+    judge = Judge([Broken, NonfiniteLoss], rank=5)
+    judge.feed(make_rows(6, loss_bad={4: 1}))
+    judge.feed(make_rows(6, start=6))
+    (event,) = judge.errors
+    assert (event.kind, event.rank) == ("holdfast_error", 5)
+    assert "TST001" in event.data["where"] and "ZeroDivisionError" in event.data["error"]
+    counts = {f.code: f.evidence["count"] for f in judge.findings}
+    assert counts == {"TST001": 3, "NUM001": 1}, "the others go on, nothing is taken back"
+
+
+def test_a_detector_cannot_change_the_rows(make_rows):
+    class Vandal(Broken):
+        code = "TST002"
+
+        def check(self, window):
+            window.rows["loss"][:] = 0
+            return None
+
+    judge = Judge([Vandal])
+    rows = make_rows(3)
+    judge.feed(rows)
+    assert judge.errors and rows["loss"].all()
+
+
+def test_events_are_seen_from_their_step_on(make_rows):
+    class Listener(Broken):
+        code = "TST003"
+
+        def check(self, window):
+            heard = [e.step for e in window.events]
+            return replace(self.finding(window, "1", "x"), evidence={"key": str(heard)})
+
+    event = Event(time=0.0, rank=0, step=2, kind="signal")
+    judge = Judge([Listener])
+    judge.feed(make_rows(4), [event])
+    spans = {f.evidence["key"]: (f.step, f.last_step) for f in judge.findings}
+    assert spans == {"[]": (0, 1), "[2]": (2, 3)}
+
+
+def test_detectors_without_their_columns_are_not_asked(make_rows):
+    judge = Judge([Broken])
+    judge.feed(make_rows(6)[["step", "time", "grad_norm"]])
+    assert not judge.errors and not judge.findings
+
+
+def test_columns_may_change_in_mid_run(make_rows):
+    judge = Judge()
+    judge.feed(make_rows(3)[["step", "time", "loss", "loss_bad"]])
+    judge.feed(make_rows(3, start=3, grad_bad={1: 1}))
+    judge.feed(make_rows(3, start=6, loss_bad={1: 1})[["step", "time", "loss", "loss_bad"]])
+    assert {(f.code, f.step) for f in judge.findings} == {("NUM002", 4), ("NUM001", 7)}
+    assert not judge.errors
+
+
+def test_key_of_findings_from_elsewhere():
+    finding = Finding(
+        code="X", name="x", severity=Severity.INFO, step=1, message="m", advice="a",
+        evidence={"key": "worker 3"},
+    )  # fmt: skip
+    assert key_of(finding) == ("X", 0, "worker 3")
+    assert key_of(replace(finding, evidence={})) == ("X", 0, "")
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_tiny_deliveries(make_rows, count):
+    judge = Judge()
+    assert judge.feed(make_rows(count)) == []
