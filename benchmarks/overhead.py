@@ -55,7 +55,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """124 million parameters at the default size."""
 
-    def __init__(self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 50304) -> None:
+    def __init__(
+        self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 50304
+    ) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width)
         self.places = nn.Embedding(512, width)
@@ -187,20 +189,25 @@ def _synchronize() -> None:
 def hardware() -> str:
     """The machine in a few words."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{device}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{device}, {os.cpu_count()} cores, {versions}"
 
 
 def markdown(results: list[Result], command: str) -> str:
     """The table that is committed."""
     lines = [
-        "# Guard overhead", "",
-        f"Command: `{command}`", f"Hardware: {hardware()}", f"Date: {date.today()}", "",
-        "| workload | plain ms | guarded ms | guarded / plain | spread plain | spread guarded | blocks x steps |",
-        "|---|---|---|---|---|---|---|",
+        "# Guard overhead",
+        "",
+        f"Command: `{command}`",
+        f"Hardware: {hardware()}",
+        f"Date: {date.today()}",
+        "",
+        "| workload | plain ms | guarded ms | guarded / plain | spread plain, guarded | blocks |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {r.workload} | {r.plain_ms:.3f} | {r.guarded_ms:.3f} | {r.ratio:.4f} "
-        f"| {r.plain_spread:.3f} | {r.guarded_spread:.3f} | {r.blocks} x {r.steps} |"
+        f"| {r.plain_spread:.3f}, {r.guarded_spread:.3f} | {r.blocks} x {r.steps} steps |"
         for r in results
     ]
     return "\n".join(lines) + "\n"
@@ -208,11 +215,15 @@ def markdown(results: list[Result], command: str) -> str:
 
 def parse() -> argparse.Namespace:
     """Options of the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", action="append", help="prefix of the workloads to run")
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results"))
+    parser.add_argument(
+        "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
+    )
     return parser.parse_args()
 
 
@@ -221,7 +232,15 @@ def main() -> int:
     args = parse()
     if "HOLDFAST_RUN" not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
-            under = [sys.executable, "-m", "holdfast", "run", "--quiet", "--run-dir", f"{folder}/run"]
+            under = [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "run",
+                "--quiet",
+                "--run-dir",
+                f"{folder}/run",
+            ]
             return subprocess.run([*under, *sys.argv], check=False).returncode
     results: list[Result] = []
     for workload in WORKLOADS:

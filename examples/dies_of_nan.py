@@ -53,6 +53,7 @@ def main() -> None:
     model = Regressor()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
+    held_out = torch.tensor(float("nan"))
     for epoch in range(args.epochs):
         model.train()
         for readings, energy in train:

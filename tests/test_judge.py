@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,13 @@ from holdfast.judge import REMEMBERED, Judge, key_of, ranked
 from holdfast.types import Event, Finding, Severity
 
 NAN = np.nan
+
+
+# A fixture that only makes rows is as good as new for every example.
+UNHURRIED: Any = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
 
 
 def names(opt=0, step=0, layers=("a", "b", "c"), buffers=("bn.running_mean",)):
@@ -72,7 +80,7 @@ def live(rows, events, batches, cuts, late=0):
     return judge.findings
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, **UNHURRIED)
 @given(data=st.data(), seed=st.integers(0, 10**6), count=st.integers(1, 120))
 def test_live_and_offline_agree(make_rows, data, seed, count):
     rows = poison(make_rows(count), np.random.default_rng(seed), share=0.15)
@@ -87,7 +95,7 @@ def test_live_and_offline_agree(make_rows, data, seed, count):
         assert offline.findings
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, **UNHURRIED)
 @given(data=st.data(), seed=st.integers(0, 10**6))
 def test_live_and_offline_agree_beyond_the_history(make_rows, data, seed):
     count = 2 * HISTORY + 900
@@ -168,7 +176,7 @@ class Broken(Detector):
 
     code, name, severity, needs, since = "TST001", "broken", Severity.INFO, ("loss",), "0.1"
 
-    def check(self, window):
+    def check(self, window) -> Finding | None:
         if window.step == 3:
             raise ZeroDivisionError("by design")
         return self.finding(window, "1 seen", "nothing to do")

@@ -34,7 +34,11 @@ class Scribe:
     """Writes the lanes of one run that belong to one owner."""
 
     def __init__(
-        self, run: Run, owner: str, settings: Settings, detectors: Iterable[type[Detector]],
+        self,
+        run: Run,
+        owner: str,
+        settings: Settings,
+        detectors: Iterable[type[Detector]],
         say: Callable[[str], None],
     ) -> None:
         self.run = run
@@ -98,10 +102,17 @@ class Scribe:
         taken = lane.writer.drain()
         if lane.ring.dropped > lane.dropped:
             lane.dropped = lane.ring.dropped
-            lane.writer.write_events([
-                Event(time=time.time(), rank=lane.judge.rank, step=0, kind="dropped",
-                      data={"records": lane.dropped})
-            ])
+            lane.writer.write_events(
+                [
+                    Event(
+                        time=time.time(),
+                        rank=lane.judge.rank,
+                        step=0,
+                        kind="dropped",
+                        data={"records": lane.dropped},
+                    )
+                ]
+            )
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
         if changed:
             lane.writer.write_findings(changed)
@@ -116,8 +127,6 @@ class Scribe:
         self.errors.append(f"{lane.name}: {error}")
         self._done.add(lane.name)
         del self._lanes[lane.name]
-
-
 
 
 class ScribeThread:

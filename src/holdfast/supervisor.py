@@ -98,9 +98,7 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
         return
     if main:
         code = os.waitstatus_to_exitcode(status)
-        run.update_meta(
-            status="finished", exit_code=code, finished=datetime.now(UTC).isoformat()
-        )
+        run.update_meta(status="finished", exit_code=code, finished=datetime.now(UTC).isoformat())
         if not quiet:
             _say(end_summary(run))
 

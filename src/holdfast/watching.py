@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import config
 from .boot import session
@@ -77,8 +78,12 @@ class Watch:
     """One guarded loop: ``for batch in watch(loader)``, ``watch.backward``, ``watch.step``."""
 
     def __init__(
-        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], scaler: Any,
-        settings: Settings, say: Callable[[str], None],
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        settings: Settings,
+        say: Callable[[str], None],
     ) -> None:
         self._optimizers = list(optimizers)
         self._scaler = scaler
@@ -103,7 +108,7 @@ class Watch:
     def __call__(self, loader: Iterable[B]) -> Iterator[B]:
         """Iterate over batches, counting the time they are waited for."""
         iterator = iter(loader)
-        if not self._own and isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter):
+        if not self._own and isinstance(iterator, _BaseDataLoaderIter):
             yield from iterator  # its own __next__ tells the engine already
             return
         while True:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ class Broken(Chatty):
 @pytest.fixture
 def plugin(monkeypatch):
     def put(*detectors):
-        module = types.ModuleType("holdfast_test_plugin")
+        module: Any = types.ModuleType("holdfast_test_plugin")
         module.DETECTORS = detectors
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setenv("HOLDFAST_PLUGINS", module.__name__)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def commands(monkeypatch):
     """Puts a command of the test's own into the list."""
 
     def put(command):
-        module = types.ModuleType("holdfast_test_command")
+        module: Any = types.ModuleType("holdfast_test_command")
         module.Made = command
         monkeypatch.setitem(sys.modules, module.__name__, module)
         known = (*_commands.COMMANDS, (command.name, module.__name__, "Made"))

@@ -105,5 +105,9 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
             return [f"{path}: keys {sorted(map(str, a))} != {sorted(map(str, b))}"]
         return [d for k in a for d in differences(a[k], b[k], f"{path}/{k}")]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{path}/{i}")]
+        return [
+            d
+            for i, (x, y) in enumerate(zip(a, b, strict=True))
+            for d in differences(x, y, f"{path}/{i}")
+        ]
     return [] if a == b else [f"{path}: {a!r} != {b!r}"]

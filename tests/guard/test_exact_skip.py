@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
 from .conftest import MakeEngine
 from .loops import STEPS, differences, poisoned_steps, train
 
-O = torch.optim
 
-
-class Lion(O.Optimizer):
+class Lion(optim.Optimizer):
     """A third-party optimizer as they are written: state made on first use, an int counter."""
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3) -> None:
@@ -43,29 +41,29 @@ class Lion(O.Optimizer):
         return loss
 
 
-def muon_and_adam(params: Iterable[Any]) -> O.Optimizer:
+def muon_and_adam(params: Iterable[Any]) -> optim.Optimizer:
     matrices = [p for p in params if p.ndim == 2]
-    return O.Muon(matrices, lr=1e-2)
+    return optim.Muon(matrices, lr=1e-2)
 
 
-OPTIMIZERS: dict[str, Callable[[Any], O.Optimizer]] = {
-    "sgd": lambda p: O.SGD(p, lr=0.05),
-    "sgd-momentum": lambda p: O.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2),
-    "sgd-dampening": lambda p: O.SGD(p, lr=0.05, momentum=0.9, dampening=0.3),
-    "sgd-momentum-fused": lambda p: O.SGD(p, lr=0.05, momentum=0.9, fused=True),
-    "sgd-dampening-fused": lambda p: O.SGD(p, lr=0.05, momentum=0.9, dampening=0.3, fused=True),
-    "adam": lambda p: O.Adam(p, lr=1e-2),
-    "adam-amsgrad-fused": lambda p: O.Adam(p, lr=1e-2, amsgrad=True, fused=True),
-    "adamw": lambda p: O.AdamW(p, lr=1e-2),
-    "adamw-fused": lambda p: O.AdamW(p, lr=1e-2, fused=True),
-    "rmsprop": lambda p: O.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
-    "nadam": lambda p: O.NAdam(p, lr=1e-2),
-    "radam": lambda p: O.RAdam(p, lr=1e-2),
-    "adagrad": lambda p: O.Adagrad(p, lr=1e-2),
-    "adagrad-fused": lambda p: O.Adagrad(p, lr=1e-2, fused=True),
-    "adafactor": lambda p: O.Adafactor(p, lr=1e-2),
-    "adadelta": lambda p: O.Adadelta(p),
-    "asgd": lambda p: O.ASGD(p, lr=1e-2),
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "sgd": lambda p: optim.SGD(p, lr=0.05),
+    "sgd-momentum": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2),
+    "sgd-dampening": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, dampening=0.3),
+    "sgd-momentum-fused": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, fused=True),
+    "sgd-dampening-fused": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, dampening=0.3, fused=True),
+    "adam": lambda p: optim.Adam(p, lr=1e-2),
+    "adam-amsgrad-fused": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True, fused=True),
+    "adamw": lambda p: optim.AdamW(p, lr=1e-2),
+    "adamw-fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
+    "nadam": lambda p: optim.NAdam(p, lr=1e-2),
+    "radam": lambda p: optim.RAdam(p, lr=1e-2),
+    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2),
+    "adagrad-fused": lambda p: optim.Adagrad(p, lr=1e-2, fused=True),
+    "adafactor": lambda p: optim.Adafactor(p, lr=1e-2),
+    "adadelta": lambda p: optim.Adadelta(p),
+    "asgd": lambda p: optim.ASGD(p, lr=1e-2),
     "muon": muon_and_adam,
     "lion (third party)": lambda p: Lion(p, lr=1e-3),
 }
@@ -153,7 +151,7 @@ def test_the_comparison_can_fail(make_engine: MakeEngine) -> None:
 def test_a_fused_kernel_goes_on_when_found_inf_is_two() -> None:
     """The trap behind the clamp: a scaler's sum over two devices is taken for "no overflow"."""
     p = nn.Parameter(torch.ones(3))
-    optimizer = O.AdamW([p], fused=True)
+    optimizer = optim.AdamW([p], fused=True)
     p.grad = torch.full((3,), float("nan"))
     optimizer.found_inf, optimizer.grad_scale = torch.tensor(2.0), None  # type: ignore[attr-defined]
     optimizer.step()
@@ -166,7 +164,7 @@ def test_buffers_of_a_poisoned_forward_come_back(make_engine: MakeEngine) -> Non
         make_engine(device_path=device_path)
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-        optimizer = O.SGD(net.parameters(), lr=0.1)
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
         for step in range(6):
             x = torch.randn(8, 4)
             if step in (0, 3):

@@ -59,7 +59,7 @@ def test_facts(sick):
 def test_no_line_is_wider_than_asked_unless_a_word_is(sick, width):
     for line in text(sick, width).splitlines():
         too_long = max(map(len, line.split()), default=0) > width - 20
-        assert len(line) <= width or too_long or "█" in line or "Time per step" in line
+        assert len(line) <= width or too_long or "█" in line or not line.startswith(" ")
 
 
 def test_no_wrapped_line_tears_a_number_from_its_unit(sick):
@@ -81,7 +81,7 @@ def test_colours_do_not_change_the_words(sick):
 def test_the_end_summary_is_short_and_says_where_to_look(sick):
     told = end_summary(sick)
     assert told.startswith(
-        "holdfast: killed by SIGKILL, perhaps out of host memory after 40 steps."
+        "holdfast: killed by SIGKILL, perhaps out of host memory, after 40 steps."
     )
     assert "2 findings, 2 steps skipped, loss " in told.replace("\n          ", " ")
     assert "NUM001  step 5 skipped: loss is NaN" in told

@@ -95,7 +95,7 @@ def _kernel() -> Any:
         return None
 
     @triton.jit
-    def put_back(  # noqa: PLR0913 - a kernel takes what it needs
+    def put_back(
         flag, live, saved, sizes, owner, offset, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
     ):
         if tl.load(flag) != 0.0:

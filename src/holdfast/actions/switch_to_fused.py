@@ -14,16 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.torch_version import TorchVersion
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 COUNTED = (
-    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.ASGD,
-    torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.ASGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
 )
 _COUNTERS = ("step", "mu_product", "eta", "mu")
 _SWITCHED = "_holdfast_switched"
 # Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
-_ADAGRAD_ON_CUDA = torch.torch_version.TorchVersion(torch.__version__) >= (2, 13)
+_ADAGRAD_ON_CUDA = TorchVersion(torch.__version__) >= (2, 13)
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -89,8 +94,7 @@ def _as_chosen(saved: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
     # The inner dictionaries are the live ones: counters go to the host in copies of them.
     saved["state"] = {
         key: {
-            k: v.cpu() if k in _COUNTERS and isinstance(v, Tensor) else v
-            for k, v in state.items()
+            k: v.cpu() if k in _COUNTERS and isinstance(v, Tensor) else v for k, v in state.items()
         }
         if isinstance(state, dict)
         else state

@@ -46,7 +46,10 @@ def _make_engine() -> None:
             # Children of multiprocessing leave through os._exit, past atexit.
             multiprocessing_util.Finalize(None, _end, exitpriority=100)
         return Recorder(
-            run, rank(), os.getpid(), os.environ.get(OWNER_VARIABLE, ""),
+            run,
+            rank(),
+            os.getpid(),
+            os.environ.get(OWNER_VARIABLE, ""),
             settings.run.ring_mib << 20,
         )
 
@@ -84,8 +87,12 @@ def _end() -> None:
             engine.journal.recorder.event(
                 "exception",
                 engine.journal.iteration,
-                {"type": type(error).__name__, "message": str(error)[:2000],
-                 "file": file, "line": line},
+                {
+                    "type": type(error).__name__,
+                    "message": str(error)[:2000],
+                    "file": file,
+                    "line": line,
+                },
             )
         engine.close()
     except Exception as failure:

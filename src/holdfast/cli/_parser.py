@@ -25,9 +25,10 @@ class Parser(argparse.ArgumentParser):
     @classmethod
     def of(cls, command: Any) -> Parser:
         """The parser of a command: its docstring is the help, its options are its own."""
+        kind: type[Any] = type(command)
         parser = cls(
             prog=f"holdfast {command.name}",
-            description=inspect.cleandoc(command.__doc__ or ""),
+            description=inspect.getdoc(kind),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             # An abbreviation that works today is ambiguous tomorrow.
             allow_abbrev=False,

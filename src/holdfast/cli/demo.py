@@ -41,7 +41,9 @@ class DemoCommand:
         _title("What happened")
         print(f"  python        final loss {plain}")
         print(f"  holdfast run  final loss {guarded}")
-        print("\n  The whole report:  holdfast report\n  What a code means: holdfast explain NUM001")
+        print(
+            "\n  The whole report:  holdfast report\n  What a code means: holdfast explain NUM001"
+        )
         survived = plain == "nan" and guarded not in ("", "nan")
         return 0 if survived else 1
 

@@ -33,13 +33,33 @@ class RunCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options; what follows the script is never parsed."""
         parser.usage = "holdfast run [options] SCRIPT|-m MODULE [arguments of the script]"
-        parser.add_argument("--run-dir", metavar="DIR", help="folder for this run (default: a new one under runs/)")
-        parser.add_argument("--no-fused", action="store_true", help="keep optimizers in the form the script chose")
-        parser.add_argument("--observe", action="store_true", help="only watch: detect and report, never skip a step")
-        parser.add_argument("--quiet", action="store_true", help="no live lines and no summary; the run folder has it all")
+        parser.add_argument(
+            "--run-dir", metavar="DIR", help="folder for this run (default: a new one under runs/)"
+        )
+        parser.add_argument(
+            "--no-fused", action="store_true", help="keep optimizers in the form the script chose"
+        )
+        parser.add_argument(
+            "--observe",
+            action="store_true",
+            help="only watch: detect and report, never skip a step",
+        )
+        parser.add_argument(
+            "--quiet",
+            action="store_true",
+            help="no live lines and no summary; the run folder has it all",
+        )
         parser.add_argument("--config", metavar="FILE", help="settings as YAML")
-        parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, e.g. guard.restore_rng=false (repeatable)")
-        parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module as a script, like python -m")
+        parser.add_argument(
+            "--set",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help="one setting, e.g. guard.restore_rng=false (repeatable)",
+        )
+        parser.add_argument(
+            "-m", metavar="MODULE", dest="module", help="run a module as a script, like python -m"
+        )
         parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to run")
 
     def run_raw(self, argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
@@ -117,9 +137,7 @@ def check_script(path: Path) -> None:
         with tokenize.open(path) as file:
             ast.parse(file.read(), filename=str(path))
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}; check its permissions"
-        ) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}; check its permissions") from error
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         raise UsageError(

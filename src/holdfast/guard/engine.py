@@ -177,8 +177,12 @@ class Engine:
         verdict = self._new_verdict(optimizer, guard)
         began = self.journal.sample_cost(verdict)
         guard.before(
-            optimizer, verdict, self._window(), early=self._early,
-            losses_decide=self._losses_decide(), scale=self._scale(),
+            optimizer,
+            verdict,
+            self._window(),
+            early=self._early,
+            losses_decide=self._losses_decide(),
+            scale=self._scale(),
             look_at_parameters=self.journal.wants_parameters(verdict),
         )
         self.journal.cost_sampled(verdict, began)
@@ -217,8 +221,11 @@ class Engine:
     # ------------------------------------------------------------------ closures
 
     def _with_closure(
-        self, optimizer: Optimizer, closure: Callable[[], Any],
-        args: tuple[Any, ...], kwargs: dict[str, Any],
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The gradients appear inside ``step()``: decide when the closure has made them."""
         guard = self._closure_guard(optimizer)
@@ -330,9 +337,8 @@ class Engine:
         Never with several ranks, which see different losses and must decide alike; and with
         several optimizers only when there is no doubt whose loss it is.
         """
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            if torch.distributed.get_world_size() > 1:
-                return False
+        if _ranks() > 1:
+            return False
         return len(self._guards) <= 1 or len(self._window().values) == 1
 
     def _guard_of(
@@ -376,6 +382,13 @@ class Engine:
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
         self.journal.close()
+
+
+def _ranks() -> int:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
 
 
 def _out_of_reach() -> bool:

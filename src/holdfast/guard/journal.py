@@ -115,10 +115,17 @@ class Journal:
         rows, self._by_hand = self._by_hand or [], []
         for at, loss in rows:
             if self._table is not None:
-                self._table.put(self.iteration, at, {
-                    "loss": loss, "loss_bad": float(not math.isfinite(loss)), "backwards": 1.0,
-                    "opt": -1.0, "skipped": 0.0,
-                })
+                self._table.put(
+                    self.iteration,
+                    at,
+                    {
+                        "loss": loss,
+                        "loss_bad": float(not math.isfinite(loss)),
+                        "backwards": 1.0,
+                        "opt": -1.0,
+                        "skipped": 0.0,
+                    },
+                )
             self.iteration += 1
 
     def wants_parameters(self, verdict: Verdict) -> bool:
@@ -160,9 +167,7 @@ class Journal:
             row["worker"] = float(verdict.batch.worker)
             if verdict.bad:
                 row["input_bad"] = float(verdict.batch.look())
-                recorder.batch(
-                    {"step": verdict.step, "opt": verdict.opt, **verdict.batch.record()}
-                )
+                recorder.batch({"step": verdict.step, "opt": verdict.opt, **verdict.batch.record()})
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
@@ -173,9 +178,7 @@ class Journal:
         self._write_layers(recorder, guard, verdict)
         self._rows += 1
 
-    def _write_layers(
-        self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict
-    ) -> None:
+    def _write_layers(self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """Norms of every layer: every k steps, and each step around an incident."""
         if verdict.reading is None or not guard.layers:
             return
@@ -239,11 +242,15 @@ class Journal:
         if self._by_hand:
             self._write_by_hand()
         if self._rows == 0 and self._passes:
-            self.recorder.event("not_covered", self.iteration, {
-                "what": "guarding",
-                "why": f"{self._passes} backward passes and no step of a torch.optim.Optimizer: "
-                "weights are updated by hand or by an optimizer of another kind",
-            })
+            self.recorder.event(
+                "not_covered",
+                self.iteration,
+                {
+                    "what": "guarding",
+                    "why": f"{self._passes} backward passes and no step of a torch.optim."
+                    "Optimizer: weights are updated by hand or by an optimizer of another kind",
+                },
+            )
         if self._readback.dropped:
             self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
         self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})

@@ -91,13 +91,14 @@ class GuardedOptimizer:
             norms = early.on_device if early is not None else None
             if norms is None:
                 norms = norms_on_device(grads, device)
-            self._measure_on_device(
-                optimizer, verdict, norms, losses, scale, looked_at, device
-            )
+            self._measure_on_device(optimizer, verdict, norms, losses, scale, looked_at, device)
             self._arm_on_device(optimizer, verdict, grads, device)
 
     def _decide_on_host(
-        self, optimizer: Optimizer, verdict: Verdict, scale: Tensor | None,
+        self,
+        optimizer: Optimizer,
+        verdict: Verdict,
+        scale: Tensor | None,
         parameters: Sequence[Tensor],
     ) -> None:
         verdict.buffers = self._buffers.nonfinite_on_host()
@@ -120,8 +121,14 @@ class GuardedOptimizer:
             verdict.row["skipped"] = 1.0
 
     def _measure_on_device(
-        self, optimizer: Optimizer, verdict: Verdict, norms: Tensor,
-        losses: Losses, scale: Tensor | None, parameters: Sequence[Tensor], device: torch.device,
+        self,
+        optimizer: Optimizer,
+        verdict: Verdict,
+        norms: Tensor,
+        losses: Losses,
+        scale: Tensor | None,
+        parameters: Sequence[Tensor],
+        device: torch.device,
     ) -> None:
         extras: list[Tensor] = []
         if scale is not None:
@@ -238,10 +245,9 @@ class GuardedOptimizer:
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
             return grads[0].device
         if kinds != {"cpu"} and not self.why:
-            self.notes.append(("not_covered", {
-                "what": "sync-free guarding",
-                "why": f"gradients live on {', '.join(sorted(kinds))}: one host read per step",
-            }))
+            where = ", ".join(sorted(kinds))
+            why = f"gradients live on {where}: one host read per step"
+            self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
         return None
 
     def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:
@@ -254,15 +260,16 @@ class GuardedOptimizer:
         reason = switch_to_fused.reason_not_fused(optimizer, grads)
         if not self._settings.fused and not reason:
             reason = "switched off"
+        note = {"opt": self.index, "cls": name}
         if not reason:
             switch_to_fused.to_fused(optimizer)
-            if not self._looked_at_form:
-                self.notes.append(("switched_to_fused", {"opt": self.index, "cls": name}))
+            kind = "switched_to_fused"
         elif grads[0].is_cuda and switch_to_fused.to_device_counters(optimizer):
-            if not self._looked_at_form:
-                self.notes.append(
-                    ("switched_to_capturable", {"opt": self.index, "cls": name, "why": reason})
-                )
+            kind, note["why"] = "switched_to_capturable", reason
+        else:
+            kind = ""
+        if kind and not self._looked_at_form:
+            self.notes.append((kind, note))
         self._looked_at_form = True
 
     def only_detect(self, why: str) -> None:

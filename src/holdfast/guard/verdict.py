@@ -86,9 +86,7 @@ class Verdict:
         if losses.size:
             self.row["loss"] = float(np.mean(losses))
             self.row["loss_bad"] = float(not np.isfinite(losses).all())
-        self.bad = bool(reading.bad) or (
-            self.losses_decide and bool(self.row.get("loss_bad", 0.0))
-        )
+        self.bad = bool(reading.bad) or (self.losses_decide and bool(self.row.get("loss_bad", 0.0)))
         self.row["skipped"] = float(self.bad and self.acted)
 
     def norms_by_layer(self) -> np.ndarray:

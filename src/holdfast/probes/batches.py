@@ -106,9 +106,7 @@ class Batch:
             "indices": None if self.indices is None else self.indices[:4096],
             "worker": self.worker,
             "fingerprint": self.fingerprint,
-            "bad": [
-                [path, rows[:_NAMED], self._samples(rows)[:_NAMED]] for path, rows in self.bad
-            ],
+            "bad": [[path, rows[:_NAMED], self._samples(rows)[:_NAMED]] for path, rows in self.bad],
         }
 
     def _samples(self, rows: list[int]) -> list[Any]:
@@ -170,4 +168,3 @@ class LoaderLedger:
         else:
             worker = -1
         return Batch(content, indices, worker, fingerprint(content, indices))
-

@@ -70,7 +70,7 @@ def _accumulator(grads: Sequence[Tensor]) -> torch.dtype | None:
     return None if all(g.dtype in (torch.float32, torch.float64) for g in grads) else torch.float32
 
 
-def read_on_host(grads: Sequence[Tensor]) -> GradientReading:
+def read_on_host(grads: list[Tensor]) -> GradientReading:
     """Measure gradients that live on the CPU."""
     norms = torch._foreach_norm(grads, 2, _accumulator(grads))
     values = np.array(torch.stack(_same_dtype(norms)).tolist(), dtype=np.float64)
@@ -94,7 +94,7 @@ def _same_dtype(values: Sequence[Tensor]) -> list[Tensor]:
     return [v.double() for v in values]
 
 
-def norms_on_device(grads: Sequence[Tensor], home: torch.device) -> Tensor:
+def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
     """L2 norm per tensor in fp64, as one vector on ``home``."""
     if all(g.device == home for g in grads):
         return _norms(grads)
@@ -107,7 +107,7 @@ def norms_on_device(grads: Sequence[Tensor], home: torch.device) -> Tensor:
     return torch.stack(found)
 
 
-def _norms(grads: Sequence[Tensor]) -> Tensor:
+def _norms(grads: list[Tensor]) -> Tensor:
     norms = torch._foreach_norm(grads, 2, torch.float64)
     first, last = norms[0], norms[-1]
     # On CUDA the results are neighbours in one block of memory: no launch to collect them.
@@ -126,8 +126,8 @@ class EarlyNorms:
     evidence which layer went first.
     """
 
-    def __init__(self, grads: Sequence[Tensor]) -> None:
-        self._grads = list(grads)
+    def __init__(self, grads: list[Tensor]) -> None:
+        self._grads = grads
         self._seal: list[tuple[int, int]] = []
         dense = plain(grads)
         self.on_host: GradientReading | None = None
@@ -138,7 +138,7 @@ class EarlyNorms:
             self.on_device = norms_on_device(dense, dense[0].device)
 
     @classmethod
-    def of(cls, grads: Sequence[Tensor]) -> EarlyNorms | None:
+    def of(cls, grads: list[Tensor]) -> EarlyNorms | None:
         """Measure now; None when there is nothing to measure."""
         return cls(grads) if grads else None
 

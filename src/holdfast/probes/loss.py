@@ -26,7 +26,9 @@ _KEEP = 64
 
 def scalars(tensors: object) -> list[Tensor]:
     """The scalar floating tensors among what was handed to ``backward``, detached."""
-    found = tensors if isinstance(tensors, Iterable) and not isinstance(tensors, Tensor) else (tensors,)
+    found = (
+        tensors if isinstance(tensors, Iterable) and not isinstance(tensors, Tensor) else (tensors,)
+    )
     return [
         t.detach()
         for t in found

@@ -87,8 +87,11 @@ class Timed:
     """The phases of one finished step; device phases are known once their events are."""
 
     def __init__(
-        self, pool: EventPool, host: dict[str, float],
-        origin: torch.cuda.Event | None, moments: list[tuple[str, torch.cuda.Event]],
+        self,
+        pool: EventPool,
+        host: dict[str, float],
+        origin: torch.cuda.Event | None,
+        moments: list[tuple[str, torch.cuda.Event]],
     ) -> None:
         self._pool, self._host, self._origin, self._moments = pool, host, origin, moments
 

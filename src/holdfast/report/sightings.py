@@ -29,7 +29,8 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for lane, finding in found:
         restart = lane.partition("-")[2]
-        groups.setdefault((key_of(finding), finding.step, restart), []).append(finding)
+        steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
+        groups.setdefault((key_of(finding), str(steps), restart), []).append(finding)
     by_first = {id(group[0]): group for group in groups.values()}
     order = ranked(group[0] for group in groups.values())
     causes = {id(finding): _cause(finding, order) for finding in order}

@@ -46,7 +46,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     facts += (
         [change] if (change := words.loss_change(summary.first_loss, summary.last_loss)) else []
     )
-    after = f" after {words.plural(summary.steps, 'step')}"
+    after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
     text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
     for sighting in _told(summary.sightings)[0]:
