@@ -281,6 +281,45 @@ def test_a_death_at_any_bytecode_of_put_leaves_whole_records(path: Path) -> None
     assert writer.dropped == 0
 
 
+def test_a_death_at_any_bytecode_of_commit_leaves_note_and_tail_in_step(path: Path) -> None:
+    writer, reader = Ring.create(path, 512), Ring.attach(path)
+    copy = path.with_name("copy")
+    states: list[tuple[bytes, list[tuple[int, bytes]]]] = []
+
+    def die() -> None:
+        copy.write_bytes(path.read_bytes())
+        assert Ring.attach(copy).snapshot() in states
+
+    for serial in range(6):
+        writer.put(1, b"%d" % serial)
+        states = [Ring.attach(path).snapshot(), (b"%d done" % serial, [])]
+        reader.fetch()
+        with traced(die):
+            reader.commit(states[1][0])
+        assert reader.snapshot() == states[1]
+
+
+def test_a_snapshot_is_of_one_instant_while_another_drains(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, drainer = Ring.create(path, 512), Ring.attach(path)
+    reader = Ring.attach(path, readonly=True)
+    writer.put(1, b"old" * 50)
+    peek = Ring.peek
+
+    def slow_peek(self: Ring, limit: int | None = None) -> list[tuple[int, bytes]]:
+        monkeypatch.setattr(Ring, "peek", peek)
+        drainer.fetch()
+        drainer.commit(b"drained")
+        for _ in range(3):
+            assert writer.put(2, b"new" * 20)
+        return peek(self, limit)
+
+    monkeypatch.setattr(Ring, "peek", slow_peek)
+    assert reader.snapshot() == (b"drained", [(2, b"new" * 20)] * 3)
+    assert not reader.corrupt
+
+
 def test_a_put_that_breaks_into_a_put_loses_nothing(path: Path) -> None:
     """What a signal handler that records an event does, at every bytecode there is."""
     writer, reader = Ring.create(path, 1 << 16), Ring.attach(path)

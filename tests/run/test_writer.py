@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, encode
+from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, decode, encode
 from holdfast.run import durable as durable_module
 from holdfast.run import writer as writer_module
-from holdfast.run.table import load_segment
+from holdfast.run.segments import SegmentedTable
+from holdfast.run.table import Declaration, load_segment
 from holdfast.types import Event, Finding, Severity
 
 pytestmark = pytest.mark.timeout(60)
@@ -142,6 +143,20 @@ def test_torn_ends_are_cut_off_on_opening(run: Run, steps: Any) -> None:
     reader = LaneReader(run, "r0")
     assert reader.steps().tobytes() == steps.array(0, 5).tobytes()
     assert [e.step for e in reader.events()] == [1, 2]
+
+
+def test_rows_beyond_the_mark_are_gone_even_if_the_columns_change_next(
+    run: Run, steps: Any, supply: Any
+) -> None:
+    writer = LaneWriter(run, "r0")
+    writer.take([steps.declaration(), *steps.rows(0, 5)])
+    writer.close()
+    table = SegmentedTable(run, "r0", "steps", budget=10**6, segment_rows=100, mark=(0, 3))
+    other = supply("steps", 16, [["step", "<i8"], ["time", "<f8"], ["lr", "<f4"]])
+    table.push(Declaration.from_dict(decode(other.declaration()[1])), other.rows(3, 1)[0][1])
+    table.write()
+    table.close()
+    assert LaneReader(run, "r0").steps()["step"].tolist() == [0, 1, 2, 3]
 
 
 def test_records_of_nonsense_are_counted_and_left_out(run: Run, steps: Any) -> None:

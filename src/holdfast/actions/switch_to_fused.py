@@ -28,7 +28,7 @@ COUNTED = (
 _COUNTERS = ("step", "mu_product", "eta", "mu")
 _SWITCHED = "_holdfast_switched"
 # Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
-_ADAGRAD_ON_CUDA = TorchVersion(torch.__version__) >= (2, 13)
+_ADAGRAD_ON_CUDA = TorchVersion(torch.__version__) >= "2.13"
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 

@@ -271,7 +271,8 @@ class Engine:
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> EarlyNorms | None:
         """Clipping by a norm that is not finite ruins every gradient: measure before it."""
         given = [parameters] if isinstance(parameters, Tensor) else parameters
-        self._early = EarlyNorms.of([p.grad for p in given if p.grad is not None])
+        grads = [p.grad for p in given if p.grad is not None]
+        self._early = EarlyNorms.of(grads, on_device=self.settings.guard.device_path)
         return self._early
 
     @shielded("clip probe")

@@ -126,21 +126,21 @@ class EarlyNorms:
     evidence which layer went first.
     """
 
-    def __init__(self, grads: list[Tensor]) -> None:
+    def __init__(self, grads: list[Tensor], *, on_device: bool) -> None:
         self._grads = grads
         self._seal: list[tuple[int, int]] = []
         dense = plain(grads)
         self.on_host: GradientReading | None = None
         self.on_device: Tensor | None = None
-        if all(g.device.type == "cpu" for g in dense):
+        if not on_device and all(g.device.type == "cpu" for g in dense):
             self.on_host = read_on_host(dense)
         else:
             self.on_device = norms_on_device(dense, dense[0].device)
 
     @classmethod
-    def of(cls, grads: list[Tensor]) -> EarlyNorms | None:
+    def of(cls, grads: list[Tensor], *, on_device: bool) -> EarlyNorms | None:
         """Measure now; None when there is nothing to measure."""
-        return cls(grads) if grads else None
+        return cls(grads, on_device=on_device) if grads else None
 
     def seal(self) -> None:
         """Clipping is over."""

@@ -208,8 +208,6 @@ class Run:
         the rows of the first process must not be gone on with by the second.
         """
         for lane in _lane_names(rank, pid):
-            if lane in self.lanes():
-                continue
             ring = self.ring_path(lane)
             try:
                 os.close(os.open(ring, os.O_CREAT | os.O_EXCL | os.O_WRONLY | BINARY, 0o666))
@@ -221,7 +219,7 @@ class Run:
                     "choose another folder with --run-dir DIR"
                 ) from error
             if any(m["lane"] == lane and not m["ring"] for _, m in self._files()):
-                # Another process had this name, wrote, and was drained since we looked.
+                # Another process had this name, and its ring was drained and removed.
                 ring.unlink()
                 continue
             return lane

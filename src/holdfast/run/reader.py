@@ -198,21 +198,17 @@ class LaneReader:
     def _rows(self, name: str, ring: _Undrained, place: _Place) -> Rows:
         blocks: list[Rows] = []
         declared: dict[int, Declaration] = {}
-        covered = -1
         marked, marked_rows = (None, 0)
         if ring.mark is not None:
             marked, marked_rows = ring.mark.tables.get(name, (-1, 0))
         for path in self.run.table_paths(name, self.lane):
             with path.open("rb") as file:
                 segment = read_header(file, path)
-                if segment.number <= covered:
-                    continue
                 if marked is not None:
                     if segment.number > marked:
                         break
                     if segment.stride > 1 and segment.last >= marked:
                         raise _MovedError
-                covered = segment.last
                 declared[segment.declaration.id] = segment.declaration
                 stop = marked_rows if segment.number == marked else segment.rows
                 blocks.append(_rows_from(place, file, segment, stop))

@@ -211,10 +211,7 @@ class Ring:
         _RECORD.pack_into(self._map, at, kind, length, head)
         at += 16
         self._map[at : at + length] = payload
-        # Our own copy first: interrupted between the two stores, the next put publishes
-        # both records; the other way round it would overwrite a published one.
-        self._head = head + size
-        self._words[_HEAD] = head + size
+        self._head = self._words[_HEAD] = head + size
         return True
 
     def _has_room(self, need: int) -> bool:
