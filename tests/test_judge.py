@@ -171,6 +171,13 @@ def test_ranking_severity_then_cause_then_step(make_rows):
     ]  # fmt: skip
 
 
+def test_a_consequence_stands_behind_its_cause(make_rows):
+    rows = make_rows(9, loss={4: NAN}, loss_bad={4: 1}, param_bad={5: 2})
+    judge = Judge()
+    judge.feed(rows)
+    assert [f.code for f in judge.findings] == ["NUM001", "NUM003"]
+
+
 class Broken(Detector):
     """Raises at step 3."""
 

@@ -46,12 +46,19 @@ def key_of(finding: Finding) -> Key:
 def ranked(
     findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
 ) -> list[Finding]:
-    """Worst first; equal ones by cause before consequence, then by step."""
+    """Worst first; equal ones by cause before consequence, then by step.
+
+    The order of detectors is the order of causes. A finding whose evidence says that it is the
+    ``consequence`` of another stands behind all of them.
+    """
     position = {detector.code: i for i, detector in enumerate(order)}
-    return sorted(
-        findings,
-        key=lambda f: (-f.severity, position.get(f.code, len(position)), f.step, key_of(f)),
-    )
+
+    def place(finding: Finding) -> tuple[Any, ...]:
+        follows = bool(finding.evidence.get("consequence"))
+        cause = position.get(finding.code, len(position))
+        return -finding.severity, follows, cause, finding.step, key_of(finding)
+
+    return sorted(findings, key=place)
 
 
 @dataclass(slots=True)

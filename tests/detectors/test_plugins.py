@@ -86,6 +86,7 @@ def test_select_and_ignore_go_by_prefix():
     kept = detectors.select(["num"], ["NUM00", "TST"], among)
     assert kept == ()
     assert len(detectors.select([], ["NUM001"])) == len(ALL) - 1
+    assert detectors.select(["ALL"]) == ALL
 
 
 @pytest.mark.parametrize("prefix", ["NMU", "", "NUM9"])

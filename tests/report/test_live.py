@@ -116,3 +116,10 @@ def test_standard_error_that_is_gone_is_no_terminal(monkeypatch, said):
     monkeypatch.setattr("sys.stderr", None)
     Live(said.append).show([finding()])
     assert not said[0].startswith(CLEAR)
+
+
+def test_a_restarted_rank_counts_from_one_again(said):
+    live = Live(said.append, terminal=False)
+    live.show([finding(2, last=420)])
+    live.show([finding(1, step=3)])
+    assert len(said) == 2 and said[1].startswith("step 3  skipped")

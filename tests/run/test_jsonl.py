@@ -78,16 +78,8 @@ def test_only_strict_objects_decode(line: bytes) -> None:
         jsonl.decode(line)
 
 
-def test_append_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writes: list[bytes] = []
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: (writes.append(data), write(fd, data))[1])
-    fd = os.open(tmp_path / "a.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    size = jsonl.append(fd, [{"a": 1}, {"b": math.nan}])
-    os.close(fd)
-    assert writes == [b'{"a":1}\n{"b":"NaN"}\n']
-    assert size == len(writes[0])
-    assert jsonl.read_lines(tmp_path / "a.jsonl").objects == [{"a": 1}, {"b": "NaN"}]
+def test_a_line_ends_in_its_only_newline() -> None:
+    assert jsonl.line({"a": "x\ny", "b": math.nan}) == b'{"a":"x\\ny","b":"NaN"}\n'
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
@@ -11,10 +12,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, encode
 from holdfast.run.mark import Mark
+from holdfast.run.streams import Stream
 from holdfast.types import Event
 
 pytestmark = pytest.mark.timeout(60)
@@ -127,6 +130,59 @@ def test_a_full_disk_for_ever_drops_in_the_ring_and_is_bounded(
     kept = LaneReader(run, "r0").steps()
     assert kept.tobytes() == steps.array(0, len(kept)).tobytes()
     assert len(kept) + lane.ring.dropped == 5000
+
+
+def test_nothing_is_thinned_before_it_is_marked(
+    run: Run, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows get through to the disk, events do not, and then the draining process dies."""
+    lane = Lane(run, steps, capacity=1 << 20)
+    writer = lane.writer(budget_bytes=20_000, segment_rows=60)
+    lane.put(50)
+    writer.drain()
+
+    def fail(self: Stream) -> None:
+        if self.pending:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "write", fail)
+        for _ in range(40):
+            lane.put(50)
+            writer.drain()
+        assert writer.pending
+        lane.check(50)
+    writer = lane.writer(budget_bytes=20_000, segment_rows=60)
+    lane.check(50)
+    writer.drain()
+    lane.check(50)
+    assert writer.close()
+    assert np.all(np.diff(LaneReader(run, "r0").steps()["step"]) > 0)
+
+
+def test_a_reader_that_holds_an_old_mark_looks_again(
+    run: Run, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = Lane(run, steps, capacity=1 << 20)
+    writer = lane.writer(budget_bytes=20_000, segment_rows=50)
+    lane.put(60)
+    writer.drain()
+    lane.put(10)  # in the ring at the first look, in a thinned segment soon after
+    reader = LaneReader(run, "r0")
+    look = LaneReader._undrained  # pyright: ignore[reportPrivateUsage]
+
+    def slow_look(self: LaneReader) -> Any:
+        monkeypatch.setattr(LaneReader, "_undrained", look)
+        seen = look(self)
+        for _ in range(100):
+            lane.put(30)
+            writer.drain()
+        return seen
+
+    monkeypatch.setattr(LaneReader, "_undrained", slow_look)
+    rows = reader.steps()["step"]
+    assert np.all(np.diff(rows) > 0)
+    assert rows[-1] == lane.count - 1
 
 
 def test_own_events_of_the_watcher_are_seen_at_once(run: Run, steps: Any) -> None:

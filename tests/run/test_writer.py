@@ -3,9 +3,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +317,22 @@ def test_findings_are_never_left_out(run: Run) -> None:
     writer.write_findings([finding(step) for step in range(500)])
     writer.close()
     assert len(LaneReader(run, "r0").findings()) == 500
+
+
+def test_evidence_that_json_cannot_hold_does_not_cost_the_finding(run: Run) -> None:
+    writer = LaneWriter(run, "r0")
+    loop: dict[str, Any] = {}
+    loop["again"] = loop
+    odd = [{"a": object()}, {"a": threading.Lock()}, {"a": {1, 2}}, loop]
+    writer.write_findings([replace(finding(k), evidence=e) for k, e in enumerate(odd)])
+    writer.write_events([replace(event(k), data=e) for k, e in enumerate(odd)])
+    assert writer.close()
+    assert writer.errors == 8
+    reader = LaneReader(run, "r0")
+    assert [f.step for f in reader.findings()] == [0, 1, 2, 3]
+    assert [e.step for e in reader.events()] == [0, 1, 2, 3]
+    assert reader.findings()[0].message == "loss is NaN"
+    assert reader.findings()[0].evidence == {"unwritable": "TypeError"}
 
 
 # A disk that fails.

@@ -6,9 +6,18 @@ import argparse
 import difflib
 import inspect
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 from ..errors import UsageError
+
+
+class Command(Protocol):
+    """What every command has; the docstring of its class is its help."""
+
+    name: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the options."""
 
 
 class Leave(Exception):
@@ -23,12 +32,11 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing usage and leaving the process."""
 
     @classmethod
-    def of(cls, command: Any) -> Parser:
+    def of(cls, command: Command) -> Parser:
         """The parser of a command: its docstring is the help, its options are its own."""
-        kind: type[Any] = type(command)
         parser = cls(
             prog=f"holdfast {command.name}",
-            description=inspect.getdoc(kind),
+            description=inspect.getdoc(type(command)),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             # An abbreviation that works today is ambiguous tomorrow.
             allow_abbrev=False,

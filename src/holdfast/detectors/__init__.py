@@ -69,8 +69,10 @@ def select(
 ) -> tuple[type[Detector], ...]:
     """The detectors whose code starts with one of ``select`` and with none of ``ignore``.
 
-    Nothing selected means all of them. A prefix that matches no code is a mistake and says so.
+    Nothing selected means all of them, and so does ``ALL``. A prefix that matches no code is a
+    mistake and says so.
     """
+    select = [prefix for prefix in select if prefix.upper() != "ALL"]
     for prefix in (*select, *ignore):
         if not prefix or not any(d.code.startswith(prefix.upper()) for d in among):
             codes = ", ".join(sorted(d.code for d in among))

@@ -57,14 +57,30 @@ def parameters_bad(window: Window) -> bool:
 
     Any optimizer counts: a NaN in a discriminator makes the loss of its generator NaN.
     """
+    mine = window.last("param_bad", opt=window.opt)
+    if mine is not None and mine.value > 0:
+        return not _checked_afterwards(window)
     # Mostly none ever was, and that is quick to see.
     if not np.any(column(window.rows, "param_bad") > 0):
         return False
-    mine = window.last("param_bad", opt=window.opt)
-    if mine is not None and mine.value > 0:
-        return True
     readings = (window.last("param_bad", opt=int(o)) for o in np.unique(optimizer(window.rows)))
     return any(r is not None and r.value > 0 for r in readings)
+
+
+def _checked_afterwards(window: Window) -> bool:
+    """Whether the only check so far may have seen what the judged step itself did.
+
+    Weights are checked before the step, from the first one on. An optimizer that trained well
+    without ever being checked is one with a closure (LBFGS): its gradients appear inside the
+    step, so everything is looked at after it, and a bad loss that was applied comes first.
+    """
+    before = len(window) - 1
+    suffered = loss_bad(window.rows[-1:])[0] or gradient_bad(window.rows[-1:])[0]
+    if not suffered or window.says("skipped") or math.isnan(window.value("param_bad")):
+        return False
+    trained = window.last("loss", before=before, opt=window.opt)
+    checked = window.last("param_bad", before=before, opt=window.opt)
+    return checked is None and trained is not None and math.isfinite(trained.value)
 
 
 def input_is_harmless(window: Window) -> bool:

@@ -29,7 +29,8 @@ class NonfiniteParameter(Detector):
     Evidence:
         ``layer`` and ``tensors_bad``; ``origin``, one of ``start``, ``update``, ``outside`` and
         ``unknown``; ``clean_step``: the last check that found all finite; ``update_step``: the
-        first bad step after it whose update was applied.
+        first bad step after it whose update was applied; ``consequence``: true with the latter,
+        the finding at that step is the cause.
 
     Usual causes:
         - ``start``: ``torch.empty`` or ``nn.Parameter(torch.Tensor(n))`` without an init (the
@@ -96,6 +97,7 @@ class NonfiniteParameter(Detector):
                 "tensors_bad": bad,
                 "tensors": total,
                 "origin": origin.kind,
+                "consequence": origin.kind == "update",
                 "clean_step": origin.clean_step,
                 "update_step": origin.update_step,
             },
@@ -118,39 +120,40 @@ def _origin(window: Window) -> _Origin:
     mine = optimizer(rows) == opt
     checks = np.flatnonzero(mine & ~np.isnan(column(rows, "param_bad")))
     clean = checks[column(rows, "param_bad")[checks] == 0]
-    if not clean.size:
-        # A full window may begin anywhere, so only a short one knows what the first step was.
-        if len(rows) < HISTORY and not np.any(mine[: int(checks[0])]):
-            return _Origin(
-                "start",
-                "on the first step, before any update",
-                "initialise the tensor (torch.empty holds whatever was in memory) or load an "
-                "older checkpoint: no later step can repair it",
-            )
-        return _Origin(
-            "unknown",
-            f"no clean check in the {len(rows)} rows before",
-            "load a checkpoint whose weights are all finite; no later step can repair a NaN weight",
-        )
-    last = int(clean[-1])
-    step = int(rows["step"][last])
-    since = rows[last:-1]
+    last = int(clean[-1]) if clean.size else -1
+    step = int(rows["step"][last]) if clean.size else math.nan
+    known = f"clean at step {step}" if clean.size else "never seen clean"
+    since = rows[max(0, last) : -1]
     left_out = (column(since, "skipped") > 0) | (column(since, "scaler_skipped") > 0)
-    bad = (loss_bad(since) | gradient_bad(since)) & mine[last:-1]
+    bad = (loss_bad(since) | gradient_bad(since)) & mine[max(0, last) : -1]
     applied = np.flatnonzero(bad & ~left_out)
+    # A full window may begin anywhere, so only a short one knows what the first step was.
+    if last < 0 and len(rows) < HISTORY and not np.any(mine[: int(checks[0])]):
+        return _Origin(
+            "start",
+            "on the first step, before any update",
+            "initialise the tensor (torch.empty holds whatever was in memory) or load an "
+            "older checkpoint: no later step can repair it",
+        )
     if applied.size:
         culprit = int(since["step"][int(applied[0])])
         return _Origin(
             "update",
-            f"clean at step {step}, the bad update of step {culprit} was applied",
+            f"{known}, the bad update of step {culprit} was applied",
             f"go back to a checkpoint from before step {culprit} and repair what made that step "
             "bad: see the finding at that step",
             step,
             culprit,
         )
+    if last < 0:
+        return _Origin(
+            "unknown",
+            f"{known} in the {len(rows)} rows up to here",
+            "load a checkpoint whose weights are all finite; no later step can repair a NaN weight",
+        )
     return _Origin(
         "outside",
-        f"clean at step {step}, and no bad update was applied since",
+        f"{known}, and no bad update was applied since",
         "look at what writes to weights besides the optimizer (.data, EMA, merging), and at fp16 "
         "weights or an optimizer with eps=0",
         step,

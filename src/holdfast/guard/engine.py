@@ -24,7 +24,7 @@ from ..actions.restore_buffers import BufferKeeper
 from ..config import Settings
 from ..probes import learning_rate
 from ..probes.batches import Batch, LoaderLedger
-from ..probes.gradients import EarlyNorms
+from ..probes.gradients import EarlyNorms, Meters, plain, read_on_host
 from ..probes.loss import Losses
 from ..probes.state import buffers_of, layer_names, live_modules, roots_of
 from ..probes.timing import Phases
@@ -73,6 +73,7 @@ class Engine:
         self.steps = 0
         self.journal = Journal(settings, open_recorder)
         self.buffers = BufferKeeper()
+        self._meters = Meters()
         self.phases = Phases()
         self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
             weakref.WeakKeyDictionary()
@@ -186,7 +187,7 @@ class Engine:
             look_at_parameters=self.journal.wants_parameters(verdict),
         )
         self.journal.cost_sampled(verdict, began)
-        self.phases.use_events = verdict.vector is not None and verdict.vector.is_cuda
+        self.phases.use_events = verdict.measured is not None and verdict.measured.row.is_cuda
 
     @shielded("guard")
     def _conclude(self, optimizer: Optimizer) -> None:
@@ -201,7 +202,7 @@ class Engine:
         began = self.journal.sample_cost(verdict)
         guard.after(optimizer, verdict)
         self.journal.cost_sampled(verdict, began)
-        if verdict.bad and verdict.acted and verdict.vector is None and self._rng is not None:
+        if verdict.bad and verdict.acted and verdict.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, verdict, window)
 
@@ -268,12 +269,20 @@ class Engine:
     # ------------------------------------------------------------------ clipping and scaling
 
     @shielded("clip probe")
-    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> EarlyNorms | None:
+    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Clipping by a norm that is not finite ruins every gradient: measure before it."""
         given = [parameters] if isinstance(parameters, Tensor) else parameters
         grads = [p.grad for p in given if p.grad is not None]
-        self._early = EarlyNorms.of(grads, on_device=self.settings.guard.device_path)
-        return self._early
+        kinds = {g.device.type for g in grads}
+        early = EarlyNorms(grads)
+        if kinds == {"cpu"} and not self.settings.guard.device_path:
+            early.on_host = read_on_host(plain(grads))
+        elif kinds in ({"cuda"}, {"cpu"}):
+            home = grads[0].device
+            early.on_device = self._meters.of(home).measure(
+                plain(grads), self._window().on_device(home), loss_decides=self._losses_decide()
+            )
+        self._early = early
 
     @shielded("clip probe")
     def clip_ends(self) -> None:
@@ -348,7 +357,7 @@ class Engine:
         guard = self._guards.get(optimizer)
         if guard is None:
             number, name = self.journal.next_optimizer(), type(optimizer).__name__
-            guard = GuardedOptimizer(number, name, self.settings.guard, self.buffers)
+            guard = GuardedOptimizer(number, name, self.settings.guard, self.buffers, self._meters)
             self._guards[optimizer] = guard
         count = sum(len(g["params"]) for g in optimizer.param_groups)
         if len(guard.layers) != count:

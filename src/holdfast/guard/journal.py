@@ -136,15 +136,15 @@ class Journal:
         """A step is over: write its row now, or when its numbers have arrived."""
         self._by_hand = None
         self._announce(guard)
-        device = verdict.vector.device if verdict.vector is not None else torch.device("cpu")
+        measured = verdict.measured
+        device = measured.row.device if measured is not None else torch.device("cpu")
         self._host.read(verdict.step, verdict.row)
         self._memory.read(verdict.step, device, verdict.row)
-        if verdict.vector is None:
+        if measured is None:
             self._write(guard, verdict)
         else:
-            vector, verdict.vector = verdict.vector, None
             self.in_flight += 1
-            self._readback.send(vector, lambda values: self._arrived(guard, verdict, values))
+            self._readback.send(measured.row, lambda values: self._arrived(guard, verdict, values))
         self._readback.poll()
 
     def _arrived(

@@ -13,7 +13,7 @@ from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
 from ..config import GuardSettings
-from ..probes.gradients import DeviceRow, EarlyNorms, norms_on_device, plain, read_on_host
+from ..probes.gradients import DeviceReading, EarlyNorms, Meters, plain, read_on_host
 from ..probes.loss import Losses
 from ..probes.state import largest_on_device, nonfinite_on_host
 from .verdict import Verdict
@@ -28,7 +28,7 @@ class GuardedOptimizer:
     """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
 
     def __init__(
-        self, index: int, cls: str, settings: GuardSettings, buffers: BufferKeeper
+        self, index: int, cls: str, settings: GuardSettings, buffers: BufferKeeper, meters: Meters
     ) -> None:
         self.index = index
         self.cls = cls
@@ -45,7 +45,7 @@ class GuardedOptimizer:
         self._hide = HideGradients()
         self._raise = RaiseFoundInf()
         self._snapshot = Snapshot()
-        self._rows: dict[torch.device, DeviceRow] = {}
+        self._meters = meters
         self._settle: str = ""
         self._positions: Sequence[int] = ()
 
@@ -88,11 +88,14 @@ class GuardedOptimizer:
             self.note_losses(verdict, losses)
             self._decide_on_host(optimizer, verdict, scale, looked_at)
         else:
-            norms = early.on_device if early is not None else None
-            if norms is None:
-                norms = norms_on_device(grads, device)
-            self._measure_on_device(optimizer, verdict, norms, losses, scale, looked_at, device)
-            self._arm_on_device(optimizer, verdict, grads, device)
+            measured = early.on_device if early is not None else None
+            if measured is None:
+                meter = self._meters.of(device)
+                loss = losses.on_device(device)
+                measured = meter.measure(grads, loss, loss_decides=losses_decide)
+            verdict.measured = measured
+            self._measure_more(optimizer, verdict, measured, scale, looked_at, device)
+            self._arm_on_device(optimizer, verdict, measured, grads, device)
 
     def _decide_on_host(
         self,
@@ -120,16 +123,16 @@ class GuardedOptimizer:
             verdict.acted = True
             verdict.row["skipped"] = 1.0
 
-    def _measure_on_device(
+    def _measure_more(
         self,
         optimizer: Optimizer,
         verdict: Verdict,
-        norms: Tensor,
-        losses: Losses,
+        measured: DeviceReading,
         scale: Tensor | None,
         parameters: Sequence[Tensor],
         device: torch.device,
     ) -> None:
+        """What is not measured for everybody on every step rides behind norms and loss."""
         extras: list[Tensor] = []
         if scale is not None:
             verdict.scaled = True
@@ -142,20 +145,20 @@ class GuardedOptimizer:
         if parameters:
             verdict.parameters = len(parameters)
             extras.append(largest_on_device(parameters).to(device, non_blocking=True))
-        values = losses.on_device(device)
-        verdict.losses = len(values)
-        row = self._rows.get(device)
-        if row is None:
-            row = self._rows[device] = DeviceRow(device)
-        verdict.vector = row.fill(norms, values, extras, losses_decide=verdict.losses_decide)
+        if extras:
+            measured.row = torch.cat([measured.row, *extras])
 
     def _arm_on_device(
-        self, optimizer: Optimizer, verdict: Verdict, grads: list[Tensor], device: torch.device
+        self,
+        optimizer: Optimizer,
+        verdict: Verdict,
+        measured: DeviceReading,
+        grads: list[Tensor],
+        device: torch.device,
     ) -> None:
         if self.detect_only:
             self._say(DETECT, self.detect_only)
             return
-        row = self._rows[device]
         self._look_at_form(optimizer, grads)
         fused = switch_to_fused.is_fused(optimizer)
         if fused:
@@ -164,22 +167,22 @@ class GuardedOptimizer:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
         verdict.acted = True
         if verdict.positions != self._seasoned and not set(verdict.positions) <= {*self._seasoned}:
-            self._first_step(optimizer, verdict, row)
+            self._first_step(optimizer, verdict, measured.flag)
         elif fused:
-            self._raise.before(optimizer, row.flag)
+            self._raise.before(optimizer, measured.flag)
             self._settle = FUSED
         else:
             self._snapshot.before(optimizer, device)
             self._settle = SNAPSHOT
 
-    def _first_step(self, optimizer: Optimizer, verdict: Verdict, row: DeviceRow) -> None:
+    def _first_step(self, optimizer: Optimizer, verdict: Verdict, flag: Tensor) -> None:
         """State is about to be created: look at the flag on the host, this once.
 
         A skipped first step must leave no state behind (fused SGD would go on with an
         uninitialised momentum buffer, others with a counter that says one). The wait goes
         through an event, so that it is no error where a script forbids synchronising reads.
         """
-        if _wait_for(row.flag):
+        if _wait_for(flag):
             self._hide.before(optimizer)
             self._settle = HIDDEN
         else:
@@ -194,9 +197,8 @@ class GuardedOptimizer:
             self._hide.after()
         elif settle == FUSED:
             self._raise.after(optimizer)
-        elif settle == SNAPSHOT and verdict.vector is not None:
-            flag = self._rows[verdict.vector.device].flag
-            verdict.moved = self._snapshot.after(optimizer, flag)
+        elif settle == SNAPSHOT and verdict.measured is not None:
+            verdict.moved = self._snapshot.after(optimizer, verdict.measured.flag)
         self._settle_buffers(verdict)
 
     def arrived(self, verdict: Verdict) -> None:
@@ -216,21 +218,22 @@ class GuardedOptimizer:
     def _settle_buffers(self, verdict: Verdict) -> None:
         if not self._settings.restore_buffers:
             return
-        if verdict.vector is None:
+        measured = verdict.measured
+        if measured is None:
             if verdict.bad and verdict.acted:
                 self._buffers.restore()
             else:
                 self._buffers.keep(but=verdict.buffers)
             return
-        row = self._rows[verdict.vector.device]
         if not verdict.buffers:
             return
         if verdict.acted:
-            self._buffers.restore_where(row.flag)
+            self._buffers.restore_where(measured.flag)
         # From here the flag says "a buffer or a gradient is not finite": then nothing is kept.
-        start = len(verdict.positions) + verdict.losses + (2 if verdict.scaled else 0)
-        row.raise_flag(verdict.vector[start : start + len(verdict.buffers)])
-        self._buffers.keep_where(1.0 - row.flag)
+        start = measured.end + (2 if verdict.scaled else 0)
+        values = measured.row[start : start + len(verdict.buffers)]
+        self._meters.of(measured.row.device).raise_flag(measured.flag, values)
+        self._buffers.keep_where(1.0 - measured.flag)
 
     def note_losses(self, verdict: Verdict, losses: Losses) -> None:
         """Fill the loss columns from losses that are on the host already."""

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..probes.batches import Batch
-from ..probes.gradients import GradientReading, read_row
+from ..probes.gradients import DeviceReading, GradientReading
 from ..probes.timing import Timed
 
 
@@ -40,10 +39,9 @@ class Verdict:
     cost_events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(
         default_factory=list[tuple[torch.cuda.Event, torch.cuda.Event]]
     )
-    # Only on the device path: the row on its way, and how it is laid out.
-    vector: Tensor | None = None
-    losses: int = 0
     losses_decide: bool = False
+    # Only on the device path: what is on its way, and what lies behind norms and loss.
+    measured: DeviceReading | None = None
     scaled: bool = False
     buffers: Sequence[int] = ()
     parameters: int = 0
@@ -68,13 +66,12 @@ class Verdict:
 
     def arrive(self, values: np.ndarray) -> None:
         """The device row has reached the host."""
-        reading, losses, extras = read_row(values, len(self.positions), self.losses)
-        scaler_found = False
+        if self.measured is None:
+            return
+        reading, loss, extras = self.measured.read(values)
         if self.scaled:
-            scale = float(extras[0])
-            scaler_found = bool(extras[1] > 0)
-            self.row["scale"] = scale
-            self.row["scaler_skipped"] = float(scaler_found)
+            self.row["scale"] = float(extras[0])
+            self.row["scaler_skipped"] = float(extras[1] > 0)
             extras = extras[2:]
         self.see_gradients(reading)
         if len(self.buffers):
@@ -83,9 +80,9 @@ class Verdict:
         if self.parameters:
             weights = extras[len(self.buffers) :]
             self.see_parameters(np.flatnonzero(~np.isfinite(weights)).tolist())
-        if losses.size:
-            self.row["loss"] = float(np.mean(losses))
-            self.row["loss_bad"] = float(not np.isfinite(losses).all())
+        if self.measured.has_loss:
+            self.row["loss"] = loss
+            self.row["loss_bad"] = float(not math.isfinite(loss))
         self.bad = bool(reading.bad) or (self.losses_decide and bool(self.row.get("loss_bad", 0.0)))
         self.row["skipped"] = float(self.bad and self.acted)
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._norm_kernel import Layout, NormKernel, usable
+
 COLUMNS = {
     "grad_norm": "L2 norm over all gradients of the optimizer",
     "grad_max": "NaN or infinity, whichever the blamed gradient holds; measured on bad steps",
@@ -119,6 +121,99 @@ def _norms(grads: list[Tensor]) -> Tensor:
     return torch.stack(norms)
 
 
+@dataclass(slots=True)
+class DeviceReading:
+    """Gradients measured on a device: the flag is good now, the numbers when they arrive.
+
+    The row is ``[norms or sums of blocks | loss | extras]``, all fp64. The flag is exactly 0.0
+    or 1.0, which is what the fused optimizer kernels compare with.
+    """
+
+    row: Tensor
+    flag: Tensor
+    tensors: int
+    has_loss: bool
+    layout: Layout | None = None
+
+    @property
+    def end(self) -> int:
+        """Where extras begin."""
+        if self.layout is not None:
+            return self.layout.blocks + 1
+        return self.tensors + self.has_loss
+
+    def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
+        """The row has arrived: gradient reading, loss (NaN without one) and extras."""
+        if self.layout is not None:
+            norms = self.layout.norms(values)
+            loss = float(values[self.layout.blocks]) if self.has_loss else math.nan
+        else:
+            norms = values[: self.tensors]
+            loss = float(values[self.tensors]) if self.has_loss else math.nan
+        bad = np.flatnonzero(~np.isfinite(norms)).tolist()
+        reading = GradientReading(norms=norms, bad=bad)
+        if bad:
+            reading.largest = float(norms[bad[-1]])
+        return reading, loss, values[self.end :]
+
+
+class Meter:
+    """Measures gradients on one device, with one launch where that can be had."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._one = torch.ones((), dtype=torch.float32, device=device)
+        self._flags: list[Tensor] = []
+        self._kernels: dict[torch.dtype, NormKernel] = {}
+        self._no_kernel = device.type != "cuda"
+
+    def measure(
+        self, grads: list[Tensor], loss: Tensor | None, *, loss_decides: bool
+    ) -> DeviceReading:
+        """Start measuring and decide; nothing here waits for the device."""
+        if not self._flags:
+            # Cleared by the dozen: one launch for many steps.
+            self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
+        flag = self._flags.pop()
+        if not self._no_kernel and usable(grads):
+            try:
+                return self._by_kernel(grads, loss, flag, loss_decides)
+            except Exception:
+                # No compiler, no place for its cache: the plain way gives the same answer.
+                self._no_kernel = True
+        norms = norms_on_device(grads, self._device)
+        row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
+        self.raise_flag(flag, row if loss_decides else row[: len(grads)])
+        return DeviceReading(row, flag, len(grads), loss is not None)
+
+    def _by_kernel(
+        self, grads: list[Tensor], loss: Tensor | None, flag: Tensor, loss_decides: bool
+    ) -> DeviceReading:
+        kernel = self._kernels.get(grads[0].dtype)
+        if kernel is None:
+            kernel = self._kernels[grads[0].dtype] = NormKernel(self._device)
+        row, layout = kernel.measure(grads, loss, flag, loss_decides=loss_decides)
+        return DeviceReading(row, flag, len(grads), loss is not None, layout)
+
+    def raise_flag(self, flag: Tensor, values: Tensor) -> None:
+        """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""
+        torch._amp_foreach_non_finite_check_and_unscale_([values], flag, self._one)
+
+
+class Meters:
+    """One meter per device, shared by all optimizers."""
+
+    def __init__(self) -> None:
+        self._meters: dict[torch.device, Meter] = {}
+
+    def of(self, device: torch.device) -> Meter:
+        """The meter of a device."""
+        meter = self._meters.get(device)
+        if meter is None:
+            meter = self._meters[device] = Meter(device)
+        return meter
+
+
 class EarlyNorms:
     """Norms taken before the user's clipping, valid while nobody touches the gradients after it.
 
@@ -126,21 +221,11 @@ class EarlyNorms:
     evidence which layer went first.
     """
 
-    def __init__(self, grads: list[Tensor], *, on_device: bool) -> None:
+    def __init__(self, grads: list[Tensor]) -> None:
         self._grads = grads
         self._seal: list[tuple[int, int]] = []
-        dense = plain(grads)
         self.on_host: GradientReading | None = None
-        self.on_device: Tensor | None = None
-        if not on_device and all(g.device.type == "cpu" for g in dense):
-            self.on_host = read_on_host(dense)
-        else:
-            self.on_device = norms_on_device(dense, dense[0].device)
-
-    @classmethod
-    def of(cls, grads: list[Tensor], *, on_device: bool) -> EarlyNorms | None:
-        """Measure now; None when there is nothing to measure."""
-        return cls(grads, on_device=on_device) if grads else None
+        self.on_device: DeviceReading | None = None
 
     def seal(self) -> None:
         """Clipping is over."""
@@ -154,52 +239,3 @@ class EarlyNorms:
 
 def _state(grads: Sequence[Tensor]) -> list[tuple[int, int]]:
     return [(id(g), g._version) for g in grads]
-
-
-class DeviceRow:
-    """One row of numbers computed on the device: norms, losses, extras, and the flag.
-
-    Layout: ``[L2 norm per tensor | losses | extras]``, all fp64. Norms, and losses where they
-    count, take part in the finite check. The flag is exactly 0.0 or 1.0, which is what the fused
-    optimizer kernels compare with.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.flag = torch.zeros((), dtype=torch.float32, device=device)
-        self._one = torch.ones((), dtype=torch.float32, device=device)
-        self._flags: list[Tensor] = []
-
-    def fill(
-        self,
-        norms: Tensor,
-        losses: Sequence[Tensor],
-        extras: Sequence[Tensor],
-        *,
-        losses_decide: bool,
-    ) -> Tensor:
-        """Lay out the row and leave the decision in ``flag``."""
-        row = torch.cat([norms, *losses, *extras])
-        decisive = norms.numel() + (len(losses) if losses_decide else 0)
-        if not self._flags:
-            # Cleared by the dozen: one launch for many steps.
-            self._flags = list(torch.zeros(64, dtype=torch.float32, device=self.device).unbind())
-        self.flag = self._flags.pop()
-        self.raise_flag(row[:decisive])
-        return row
-
-    def raise_flag(self, values: Tensor) -> None:
-        """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""
-        torch._amp_foreach_non_finite_check_and_unscale_([values], self.flag, self._one)
-
-
-def read_row(
-    row: np.ndarray, tensors: int, losses: int
-) -> tuple[GradientReading, np.ndarray, np.ndarray]:
-    """Split a device row that has arrived into gradient reading, losses and extras."""
-    norms = row[:tensors]
-    bad = np.flatnonzero(~np.isfinite(norms)).tolist()
-    reading = GradientReading(norms=norms, bad=bad)
-    if bad:
-        reading.largest = float(norms[bad[-1]])
-    return reading, row[tensors : tensors + losses], row[tensors + losses :]

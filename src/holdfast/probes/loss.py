@@ -64,6 +64,9 @@ class Losses:
         """Whether every loss can be read without touching a device."""
         return all(v.device.type == "cpu" for v in self.values)
 
-    def on_device(self, device: torch.device) -> list[Tensor]:
-        """The losses as one-element vectors on ``device``, for the device row."""
-        return [v.reshape(1).to(device, non_blocking=True) for v in self.values]
+    def on_device(self, device: torch.device) -> Tensor | None:
+        """The mean of the losses on ``device``; one that is not finite shows in it."""
+        if not self.values:
+            return None
+        here = [v.reshape(()).to(device, non_blocking=True) for v in self.values]
+        return here[0] if len(here) == 1 else torch.stack(here).mean()

@@ -55,8 +55,10 @@ class Live:
             place = (finding.rank, key_of(finding))
             count = int(finding.evidence.get("count", 1))
             before = self._counts.get(finding.code, 0)
-            now = before + count - self._known.get(place, 0)
-            again = place in self._known
+            known = self._known.get(place, 0)
+            # A rank that was restarted counts from one again.
+            again = 0 < known <= count
+            now = before + count - (known if again else 0)
             self._known[place], self._counts[finding.code] = count, now
             if _due(before, now):
                 self._say(f"{self._clear}{finding_line(finding, again=again)}")

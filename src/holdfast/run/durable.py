@@ -91,8 +91,9 @@ class Appender:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
+        """Let go of the file; whether the disk is well is for ``sync`` to say."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
 
     def _cut(self) -> None:
         if self._torn:

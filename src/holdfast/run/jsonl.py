@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -58,10 +57,10 @@ def encode(value: Any, *, indent: int | None = None) -> bytes:
     return text.encode("ascii")
 
 
-def decode(line: bytes) -> dict[str, Any]:
+def decode(text: bytes) -> dict[str, Any]:
     """Read one JSON object; anything else, bare NaN included, is a ``ValueError``."""
     try:
-        value: Any = json.loads(line, parse_constant=_refuse)
+        value: Any = json.loads(text, parse_constant=_refuse)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(value, dict):
@@ -69,13 +68,9 @@ def decode(line: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def append(fd: int, objects: Iterable[dict[str, Any]]) -> int:
-    """Add the objects as lines with one ``os.write``; gives back the bytes written.
-
-    On a descriptor opened with ``O_APPEND`` the lines of two writers do not mix. A result
-    below the length asked for means the disk is full; ``durable.Appender`` undoes that.
-    """
-    return os.write(fd, b"".join(encode(item) + b"\n" for item in objects))
+def line(item: Mapping[str, Any]) -> bytes:
+    """One object as one line, to be appended with a single write (``durable.Appender``)."""
+    return encode(item) + b"\n"
 
 
 def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
@@ -99,9 +94,9 @@ def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
     objects: list[dict[str, Any]] = []
     corrupt = 0
     lines = data[:complete].split(b"\n")[:-1]
-    for number, line in enumerate(lines, start=1):
+    for number, text in enumerate(lines, start=1):
         try:
-            objects.append(decode(line))
+            objects.append(decode(text))
         except ValueError:
             corrupt += number < len(lines)
     return Lines(objects, corrupt, start + complete)

@@ -44,7 +44,7 @@ class Stream:
         if self.full and not always:
             self.left_out += 1
             return
-        line = jsonl.encode(item) + b"\n"
+        line = jsonl.line(item)
         self._pending.append(line)
         self._lines += 1
         self.pending_bytes += len(line)

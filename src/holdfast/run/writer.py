@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +42,10 @@ SEGMENT_ROWS = 65_536
 STREAM_LINES = 20_000
 PENDING_MAX = 32 * 1024 * 1024
 """What one file may owe while its disk is full, without a ring to hold it."""
+
+# What copying or encoding says of evidence that JSON cannot hold: a plugin's detector may
+# put anything there, and its finding must not be lost for that, nor end the writer.
+_UNWRITABLE = (TypeError, ValueError, RecursionError)
 
 _Sink = TypeVar("_Sink", SegmentedTable, Stream, SegmentedTable | Stream)
 
@@ -150,6 +154,8 @@ class LaneWriter:
                     self.corrupt += 1
             except (ValueError, TypeError):
                 self.corrupt += 1
+            except (OSError, RunFolderError) as error:
+                self._failed(error)
         rows = {name: self._push_rows(name, parts) for name, parts in blocks.parts.items()}
         rows = {name: array for name, array in rows.items() if len(array)}
         self._report_left_out(doubled=True)
@@ -159,13 +165,23 @@ class LaneWriter:
     def write_events(self, events: Sequence[Event]) -> None:
         """Append events that did not come through the ring: those of the watching process."""
         for event in events:
-            self._push(self._streams["events"], event.to_dict())
+            try:
+                self._push(self._streams["events"], event.to_dict())
+            except _UNWRITABLE as error:
+                self._failed(error)
+                bare = replace(event, data={"unwritable": type(error).__name__})
+                self._push(self._streams["events"], bare.to_dict())
         self._write()
 
     def write_findings(self, findings: Sequence[Finding]) -> None:
         """Append findings; of several with the same code, step and rank the last one counts."""
         for finding in findings:
-            self._findings.push(finding.to_dict())
+            try:
+                self._findings.push(finding.to_dict())
+            except _UNWRITABLE as error:
+                self._failed(error)
+                bare = replace(finding, evidence={"unwritable": type(error).__name__})
+                self._findings.push(bare.to_dict())
         self._write()
 
     def flush(self) -> None:
@@ -203,8 +219,11 @@ class LaneWriter:
             try:
                 do(sink)
             except (OSError, RunFolderError) as error:
-                self.errors += 1
-                self.last_error = str(error)
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        self.last_error = str(error)
 
     def _table(self, name: str, mark: tuple[int, int] | None = None) -> SegmentedTable:
         if name not in self._tables:

@@ -10,7 +10,7 @@ def _step_aside() -> None:
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here]
     ours = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401 - the user's own, or none
+        import sitecustomize  # noqa: F401 # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
