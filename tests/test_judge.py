@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.detectors import ALL, HISTORY, Detector
 from holdfast.detectors.nonfinite_loss import NonfiniteLoss
-from holdfast.judge import REMEMBERED, Judge, key_of, ranked
+from holdfast.judge import REMEMBERED, Judge, ranked
 from holdfast.types import Event, Finding, Severity
 
 NAN = np.nan
@@ -74,7 +74,7 @@ def live(rows, events, batches, cuts, late=0):
             [e for e, at in zip(events, heard, strict=True) if start <= at < stop],
             [b for b, at in zip(batches, arrivals, strict=True) if start <= at < stop],
         )
-        last |= {key_of(f): f for f in changed}
+        last |= {f.key: f for f in changed}
     assert ranked(last.values(), ALL) == judge.findings, "what was announced is what is known"
     assert not judge.errors
     return judge.findings
@@ -249,8 +249,8 @@ def test_key_of_findings_from_elsewhere():
         code="X", name="x", severity=Severity.INFO, step=1, message="m", advice="a",
         evidence={"key": "worker 3"},
     )  # fmt: skip
-    assert key_of(finding) == ("X", 0, "worker 3")
-    assert key_of(replace(finding, evidence={})) == ("X", 0, "")
+    assert finding.key == ("X", 0, "worker 3")
+    assert replace(finding, evidence={}).key == ("X", 0, "")
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -33,16 +33,6 @@ _EVENTS = 512
 Key = tuple[str, int, str]
 
 
-def key_of(finding: Finding) -> Key:
-    """What makes two findings the same one: code, optimizer, and layer (or other key)."""
-    evidence = finding.evidence
-    return (
-        finding.code,
-        int(evidence.get("opt", 0)),
-        str(evidence.get("layer") or evidence.get("key", "")),
-    )
-
-
 def ranked(
     findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
 ) -> list[Finding]:
@@ -56,7 +46,7 @@ def ranked(
     def place(finding: Finding) -> tuple[Any, ...]:
         follows = bool(finding.evidence.get("consequence"))
         cause = position.get(finding.code, len(position))
-        return -finding.severity, follows, cause, finding.step, key_of(finding)
+        return -finding.severity, follows, cause, finding.step, finding.key
 
     return sorted(findings, key=place)
 
@@ -218,7 +208,7 @@ class Judge:
         for detector in [d for d in self.detectors if columns.issuperset(d.needs)]:
             try:
                 for finding in detector.scan(window):
-                    key = key_of(finding)
+                    key = finding.key
                     self._cases.setdefault(key, _Case()).add(finding)
                     changed[key] = None
             except Exception as error:
@@ -238,13 +228,13 @@ class Judge:
                 except Exception as error:
                     self._switch_off(detector, error)
                     continue
-                case = self._cases.get(key_of(finding)) if finding else None
+                case = self._cases.get(finding.key) if finding else None
                 if finding is None or case is None:
                     continue
                 for i, sighting in enumerate(case.sightings):
                     if sighting.step == step and sighting != finding:
                         case.sightings[i] = finding
-                        changed[key_of(finding)] = None
+                        changed[finding.key] = None
 
     def _window(self, rows: Rows, fresh: int = 1) -> Window:
         return Window(

@@ -10,12 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .config import Settings
 from .detectors import Detector
 from .errors import HoldfastError
-from .judge import Judge
+from .judge import Judge, Key
 from .report.live import Live
 from .run import LaneWriter, Ring, Run, rank_of
 from .types import Event, Finding
@@ -28,6 +28,7 @@ class _Lane:
     writer: LaneWriter
     judge: Judge
     dropped: int = 0
+    written: dict[Key, int] = field(default_factory=dict[Key, int])
 
 
 class Scribe:
@@ -71,6 +72,7 @@ class Scribe:
         while self.tick():
             pass
         for lane in list(self._lanes.values()):
+            lane.writer.write_findings(lane.judge.findings)
             if lane.writer.close():
                 lane.ring.detach()
                 self.run.remove_ring(lane.name)
@@ -114,13 +116,21 @@ class Scribe:
                 ]
             )
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
-        if changed:
-            lane.writer.write_findings(changed)
+        lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
         if lane.judge.errors:
             lane.writer.write_events(lane.judge.errors)
             lane.judge.errors.clear()
         self._live.show(changed, taken.events)
         return 0 if taken.rows is None else len(taken.rows)
+
+    @staticmethod
+    def _worth_writing(lane: _Lane, finding: Finding) -> bool:
+        """New, or seen twice as often as when last written: a storm must not fill the disk."""
+        key, count = finding.key, int(finding.evidence.get("count", 1))
+        if count < 2 * lane.written.get(key, 0):
+            return False
+        lane.written[key] = count
+        return True
 
     def _give_up(self, lane: _Lane, error: Exception) -> None:
         """A lane that cannot be written must not take the others along."""

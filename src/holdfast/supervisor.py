@@ -100,7 +100,7 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
         code = os.waitstatus_to_exitcode(status)
         run.update_meta(status="finished", exit_code=code, finished=datetime.now(UTC).isoformat())
         if not quiet:
-            _say(end_summary(run))
+            _say(end_summary(run, color=sys.stderr.isatty()))
 
 
 def leave_like(status: int) -> int:

@@ -92,6 +92,13 @@ class Finding:
     confidence: float = 1.0
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What makes two findings of a rank the same one: code, optimizer, layer (or other key)."""
+        where = self.evidence.get("layer") or self.evidence.get("key", "")
+        optimizer = self.evidence.get("opt", 0)
+        return self.code, int(optimizer) if isinstance(optimizer, int | float) else 0, str(where)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for one line of ``findings.rN.jsonl``."""
         data = asdict(self)
@@ -102,5 +109,7 @@ class Finding:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from one line; keys of later versions are ignored."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        if not isinstance(known.get("evidence", {}), Mapping):
+            raise TypeError(f"evidence is {type(known['evidence']).__name__}, not a mapping")
         known["severity"] = Severity.parse(known["severity"])
         return cls(**known)

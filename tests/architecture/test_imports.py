@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "actions": f"{BASE} probes exams checkpoint",
     "guard": f"{BASE} probes exams checkpoint actions",
     "boot.__init__": "",
-    "boot": f"{MEASURING} boot.__init__",
+    "boot": f"{MEASURING} redaction boot.__init__",
     "watching": f"{JUDGING} {MEASURING} boot boot.__init__",
     # built from the public names
     "holdfast": SPINE,
@@ -62,7 +62,7 @@ PARTS_OF = {"_strict": "config", "_yaml": "config"}  # modules that belong to an
 TORCH_SIDE = {*MEASURING.split(), "boot", "watching", "training", "faults"} - {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
     "torch": TORCH_SIDE | {"integrations"},
-    "triton": {"actions"},
+    "triton": {"actions", "probes"},
     "numpy": set(ALLOWED) - {"types", "errors", "config", "holdfast", "__main__"},
     "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard"},
     "yaml": {"config"},

@@ -33,6 +33,7 @@ class BufferKeeper:
         self._bytes = 0
         self._restore = Restorer()
         self._refresh = Restorer()
+        self._heal = Restorer()
 
     def add(self, buffers: Iterable[Buffer]) -> None:
         """Watch more buffers; what they hold now counts as good."""
@@ -85,14 +86,19 @@ class BufferKeeper:
             return [], None
         return [i for i, _ in live], largest_on_device([t for _, t in live])
 
-    def restore(self) -> None:
-        """Put every moving buffer back, now."""
-        for live, copy in self._pairs():
+    def restore(self, *, running_only: bool = False) -> None:
+        """Put every moving buffer back, now.
+
+        ``running_only`` means the statistics of norm layers: those are never meant to be
+        infinite, while an observer's minimum may well start there.
+        """
+        for live, copy in self._pairs(running_only):
             live.copy_(copy)
 
-    def restore_where(self, flag: Tensor) -> None:
+    def restore_where(self, flag: Tensor, *, running_only: bool = False) -> None:
         """Put every moving buffer back where the device flag is 1."""
-        self._restore.restore(self._pairs(), flag)
+        restorer = self._heal if running_only else self._restore
+        restorer.restore(self._pairs(running_only), flag)
 
     def keep(self, but: Iterable[int] = ()) -> None:
         """What the moving buffers hold now is good, ``but`` these: copy it."""
@@ -127,8 +133,12 @@ class BufferKeeper:
             and copy.device == tensor.device
         ]
 
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        return [(live, copy) for _, live, copy in self._matched()]
+    def _pairs(self, running_only: bool = False) -> list[tuple[Tensor, Tensor]]:
+        return [
+            (live, copy)
+            for i, live, copy in self._matched()
+            if not running_only or self.buffers[i].running
+        ]
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

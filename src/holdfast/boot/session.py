@@ -13,6 +13,7 @@ from types import TracebackType
 from .. import config
 from ..guard.engine import Engine
 from ..guard.recorder import Recorder
+from ..redaction import redact_text
 from ..run import Run
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, patches
 
@@ -89,7 +90,7 @@ def _end() -> None:
                 engine.journal.iteration,
                 {
                     "type": type(error).__name__,
-                    "message": str(error)[:2000],
+                    "message": redact_text(str(error)[:2000]),
                     "file": file,
                     "line": line,
                 },

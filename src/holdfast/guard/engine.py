@@ -20,17 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from ..actions.restore_buffers import BufferKeeper
 from ..config import Settings
 from ..probes import learning_rate
 from ..probes.batches import Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, plain, read_on_host
 from ..probes.loss import Losses
-from ..probes.state import buffers_of, layer_names, live_modules, roots_of
 from ..probes.timing import Phases
 from .journal import Journal
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder
+from .roster import Roster
 from .verdict import Verdict
 
 P = ParamSpec("P")
@@ -72,13 +71,9 @@ class Engine:
         self.off: set[str] = set()
         self.steps = 0
         self.journal = Journal(settings, open_recorder)
-        self.buffers = BufferKeeper()
         self._meters = Meters()
+        self.roster = Roster(settings.guard, self._meters)
         self.phases = Phases()
-        self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._losses = Losses()
         self._previous = Losses()
         self._batch: Batch | None = None
@@ -152,7 +147,7 @@ class Engine:
     @shielded("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._guard_of(optimizer, models)
+        self.roster.of(optimizer, models)
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -174,7 +169,7 @@ class Engine:
     @shielded("guard")
     def _decide(self, optimizer: Optimizer) -> None:
         self.phases.mark("other")
-        guard = self._guard_of(optimizer)
+        guard = self.roster.of(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         began = self.journal.sample_cost(verdict)
         guard.before(
@@ -187,13 +182,13 @@ class Engine:
             look_at_parameters=self.journal.wants_parameters(verdict),
         )
         self.journal.cost_sampled(verdict, began)
-        self.phases.use_events = verdict.measured is not None and verdict.measured.row.is_cuda
+        self.phases.on_device = verdict.measured is not None and verdict.measured.row.is_cuda
 
     @shielded("guard")
     def _conclude(self, optimizer: Optimizer) -> None:
         self.phases.mark("optimizer")
         verdict = self._open.pop(optimizer, None)
-        guard = self._guards.get(optimizer)
+        guard = self.roster.known(optimizer)
         if verdict is None or guard is None:
             return
         window = self._window()
@@ -253,7 +248,7 @@ class Engine:
 
     @shielded("guard")
     def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
-        guard = self._guard_of(optimizer)
+        guard = self.roster.of(optimizer)
         ours = type(optimizer).__module__.startswith("torch.optim")
         if isinstance(optimizer, LBFGS):
             guard.only_detect("LBFGS evaluates its closure many times in a step")
@@ -307,7 +302,7 @@ class Engine:
         current, self._scaler = self._scaler, None
         if current is None or current[1]:
             return
-        guard = self._guard_of(optimizer)
+        guard = self.roster.of(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         self._open.pop(optimizer, None)
         window = self._window()
@@ -349,34 +344,7 @@ class Engine:
         """
         if _ranks() > 1:
             return False
-        return len(self._guards) <= 1 or len(self._window().values) == 1
-
-    def _guard_of(
-        self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
-    ) -> GuardedOptimizer:
-        guard = self._guards.get(optimizer)
-        if guard is None:
-            number, name = self.journal.next_optimizer(), type(optimizer).__name__
-            guard = GuardedOptimizer(number, name, self.settings.guard, self.buffers, self._meters)
-            self._guards[optimizer] = guard
-        count = sum(len(g["params"]) for g in optimizer.param_groups)
-        if len(guard.layers) != count:
-            self._learn(optimizer, guard, models)
-        return guard
-
-    def _learn(
-        self, optimizer: Optimizer, guard: GuardedOptimizer, models: Iterable[nn.Module] | None
-    ) -> None:
-        """Names and buffers of the models behind an optimizer."""
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        roots = roots_of(parameters, models if models is not None else self._models)
-        known = {id(p) for root in roots for p in root.parameters()}
-        if any(id(p) not in known for p in parameters):
-            self._models.update(live_modules())
-            roots = roots_of(parameters, self._models)
-        guard.layers = layer_names(parameters, roots)
-        self.buffers.add(buffers_of(roots))
-        guard.announced = False
+        return len(self.roster.all()) <= 1 or len(self._window().values) == 1
 
     def spend(self, seconds: float) -> None:
         """Time spent in holdfast: counted, and kept out of the loop's own phases."""
@@ -385,7 +353,7 @@ class Engine:
     def failed(self, where: str, error: Exception) -> None:
         """Something of ours broke: switch it off, put everything back, write it down."""
         self.off.add(where)
-        for optimizer, guard in list(self._guards.items()):
+        for optimizer, guard in self.roster.all():
             guard.release(optimizer)
         self.journal.failure(where, error)
 

@@ -51,10 +51,9 @@ class Journal:
         self._host = Host(settings.run.memory_every)
         self._memory = Memory(settings.run.memory_every)
         self._events = EventPool()
-        self._optimizers = 0
         self._table: Table | None = None
         self._layers: dict[int, Table] = {}
-        self._recent: dict[int, deque[tuple[int, float, np.ndarray]]] = {}
+        self._recent: dict[int, deque[Verdict]] = {}
         self._aftermath: dict[int, int] = {}
         self._suspicious = False
         self._rows = 0
@@ -63,11 +62,6 @@ class Journal:
         self._dead = False
 
     # ------------------------------------------------------------------ opening
-
-    def next_optimizer(self) -> int:
-        """A number for a new optimizer."""
-        self._optimizers += 1
-        return self._optimizers - 1
 
     def _opened(self) -> Recorder | None:
         if self.recorder is None and not self._dead:
@@ -154,6 +148,7 @@ class Journal:
         if values is not None:
             verdict.arrive(values)
             guard.arrived(verdict)
+        verdict.measured = None
         self._write(guard, verdict)
 
     def _write(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
@@ -190,17 +185,18 @@ class Journal:
         recent = self._recent[guard.index]
         if verdict.layers != len(guard.layers):
             return
-        norms = verdict.norms_by_layer()
         if verdict.bad:
-            while recent:
-                table.put_array(*recent.popleft())
+            for earlier in recent:
+                table.put_array(earlier.step, earlier.time, earlier.norms_by_layer())
+            recent.clear()
             self._aftermath[guard.index] = _AROUND
         following = self._aftermath.get(guard.index, 0)
         if verdict.bad or following or verdict.step % self._settings.layers_every == 0:
-            table.put_array(verdict.step, verdict.time, norms)
+            table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
             self._aftermath[guard.index] = max(0, following - (not verdict.bad))
         else:
-            recent.append((verdict.step, verdict.time, norms))
+            verdict.batch = None  # kept for its norms, not for its data
+            recent.append(verdict)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
         recorder = self._opened()

@@ -40,7 +40,8 @@ class GuardedOptimizer:
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._settings = settings
         self._buffers = buffers
-        self._seasoned: list[int] = []
+        self._seasoned: set[int] = set()
+        self._known: Sequence[int] = ()
         self._looked_at_form = False
         self._hide = HideGradients()
         self._raise = RaiseFoundInf()
@@ -48,6 +49,7 @@ class GuardedOptimizer:
         self._meters = meters
         self._settle: str = ""
         self._positions: Sequence[int] = ()
+        self._same_device: tuple[Sequence[int], torch.device] | None = None
 
     # ------------------------------------------------------------------ before the step
 
@@ -66,16 +68,24 @@ class GuardedOptimizer:
         self.release(optimizer)
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         verdict.layers = len(self.layers)
-        verdict.positions = [i for i, p in enumerate(parameters) if p.grad is not None]
-        given = [g for p in parameters if (g := p.grad) is not None]
-        self._buffers.look()
+        positions: list[int] = []
+        given: list[Tensor] = []
+        for i, parameter in enumerate(parameters):
+            grad = parameter.grad
+            if grad is not None:
+                positions.append(i)
+                given.append(grad)
+        if self._buffers.buffers:
+            self._buffers.look()
         if not given:
+            verdict.positions = positions
             self.note_losses(verdict, losses)
             return
-        if verdict.positions != self._positions:
-            self._positions = verdict.positions
+        if positions != self._positions:
+            self._positions = positions
             if _sharded(parameters):
                 self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
+        verdict.positions = self._positions
         grads = plain(given)
         early = early if early is not None and early.fits(given) else None
         looked_at = parameters if look_at_parameters else []
@@ -113,7 +123,8 @@ class GuardedOptimizer:
         verdict.bad = bool(verdict.reading and verdict.reading.bad) or (
             verdict.losses_decide and bool(verdict.row.get("loss_bad"))
         )
-        if parameters or verdict.bad:
+        # After a closure has run the weights have moved: they say nothing about this step.
+        if (parameters or verdict.bad) and not verdict.late:
             everything = [p for g in optimizer.param_groups for p in g["params"]]
             verdict.see_parameters(nonfinite_on_host(everything))
         self._say(HIDDEN, "the verdict is known on the host before the step")
@@ -166,7 +177,7 @@ class GuardedOptimizer:
         else:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
         verdict.acted = True
-        if verdict.positions != self._seasoned and not set(verdict.positions) <= {*self._seasoned}:
+        if not self._is_seasoned(verdict.positions):
             self._first_step(optimizer, verdict, measured.flag)
         elif fused:
             self._raise.before(optimizer, measured.flag)
@@ -186,7 +197,17 @@ class GuardedOptimizer:
             self._hide.before(optimizer)
             self._settle = HIDDEN
         else:
-            self._seasoned = sorted({*self._seasoned, *verdict.positions})
+            self._seasoned = {*self._seasoned, *verdict.positions}
+            self._known = verdict.positions
+
+    def _is_seasoned(self, positions: Sequence[int]) -> bool:
+        """Whether every parameter in this step has been through one before."""
+        if positions is self._known:
+            return True
+        if self._seasoned.issuperset(positions):
+            self._known = positions
+            return True
+        return False
 
     # ------------------------------------------------------------------ after the step
 
@@ -222,8 +243,10 @@ class GuardedOptimizer:
         if measured is None:
             if verdict.bad and verdict.acted:
                 self._buffers.restore()
-            else:
-                self._buffers.keep(but=verdict.buffers)
+                return
+            if verdict.buffers and not self.detect_only:
+                self._buffers.restore(running_only=True)
+            self._buffers.keep(but=verdict.buffers)
             return
         if not verdict.buffers:
             return
@@ -233,6 +256,8 @@ class GuardedOptimizer:
         start = measured.end + (2 if verdict.scaled else 0)
         values = measured.row[start : start + len(verdict.buffers)]
         self._meters.of(measured.row.device).raise_flag(measured.flag, values)
+        if verdict.acted:
+            self._buffers.restore_where(measured.flag, running_only=True)
         self._buffers.keep_where(1.0 - measured.flag)
 
     def note_losses(self, verdict: Verdict, losses: Losses) -> None:
@@ -244,8 +269,13 @@ class GuardedOptimizer:
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""
+        if self._same_device is not None and self._same_device[0] is self._positions:
+            device = self._same_device[1]
+            if grads[0].device == device:
+                return device
         kinds = {g.device.type for g in grads}
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
+            self._same_device = (self._positions, grads[0].device)
             return grads[0].device
         if kinds != {"cpu"} and not self.why:
             where = ", ".join(sorted(kinds))

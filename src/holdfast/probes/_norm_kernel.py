@@ -56,22 +56,23 @@ class NormKernel:
         self._device = device
         self._layout: Layout | None = None
         self._uploaded: list[int] = []
-        self._addresses: Tensor | None = None
+        self._addresses = torch.empty(0, dtype=torch.int64, device=device)
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
 
     def measure(
         self, grads: Sequence[Tensor], loss: Tensor | None, flag: Tensor, *, loss_decides: bool
     ) -> tuple[Tensor, Layout]:
         """Launch; the row holds the sums of all blocks and the loss behind them."""
-        sizes = [g.numel() for g in grads]
+        sizes = list(map(Tensor.numel, grads))
         if self._layout is None or self._layout.sizes != sizes:
             self._layout = Layout.of(sizes, self._device)
             self._uploaded = []
+            self._addresses = torch.empty(len(sizes), dtype=torch.int64, device=self._device)
         layout = self._layout
         row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
         kernel = _kernel()
         kernel[(layout.blocks + (loss is not None),)](
-            self._addressed([g.data_ptr() for g in grads]),
+            self._addressed(list(map(Tensor.data_ptr, grads))),
             *layout.on_device,
             row,
             flag,
@@ -87,19 +88,17 @@ class NormKernel:
 
     def _addressed(self, addresses: list[int]) -> Tensor:
         """The gradients' addresses on the device; most loops allocate them anew each step."""
-        if addresses == self._uploaded and self._addresses is not None:
-            return self._addresses
-        count = len(addresses)
-        pinned, view, event = self._table(count)
-        view[:count] = addresses
-        self._addresses = pinned[:count].to(self._device, non_blocking=True)
-        event.record()
-        self._uploaded = addresses
+        if addresses != self._uploaded:
+            pinned, view, event = self._table(len(addresses))
+            view[:] = addresses
+            self._addresses.copy_(pinned, non_blocking=True)
+            event.record()
+            self._uploaded = addresses
         return self._addresses
 
     def _table(self, count: int) -> tuple[Tensor, np.ndarray, torch.cuda.Event]:
         """A pinned table whose last upload is over, the oldest first; else a new one."""
-        if self._tables and self._tables[0][1].size < count:
+        if self._tables and self._tables[0][1].size != count:
             self._tables.clear()
         if self._tables and self._tables[0][2].query():
             self._tables.rotate(-1)
@@ -114,8 +113,10 @@ def usable(grads: Sequence[Tensor]) -> bool:
     first = grads[0]
     if not first.is_cuda or first.dtype not in _DTYPES or _kernel() is None:
         return False
-    return all(
-        g.dtype is first.dtype and g.device == first.device and g.is_contiguous() for g in grads
+    return (
+        all(map(Tensor.is_contiguous, grads))
+        and len({g.dtype for g in grads}) == 1
+        and len({g.device for g in grads}) == 1
     )
 
 

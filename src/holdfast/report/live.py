@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
-from ..judge import Key, key_of
+from ..judge import Key
 from ..types import Event, Finding
 from . import words
 
@@ -52,7 +52,7 @@ class Live:
                 self._told.add(told)
                 self._say(f"{self._clear}{told}")
         for finding in sorted(findings, key=lambda f: f.last_step):
-            place = (finding.rank, key_of(finding))
+            place = (finding.rank, finding.key)
             count = int(finding.evidence.get("count", 1))
             before = self._counts.get(finding.code, 0)
             known = self._known.get(place, 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..judge import key_of, ranked
+from ..judge import ranked
 from ..types import Finding
 
 
@@ -30,7 +30,7 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
     for lane, finding in found:
         restart = lane.partition("-")[2]
         steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
-        groups.setdefault((key_of(finding), str(steps), restart), []).append(finding)
+        groups.setdefault((finding.key, str(steps), restart), []).append(finding)
     by_first = {id(group[0]): group for group in groups.values()}
     order = ranked(group[0] for group in groups.values())
     causes = {id(finding): _cause(finding, order) for finding in order}

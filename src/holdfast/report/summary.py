@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..judge import Judge, key_of
+from ..judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding
 from .lanes import LaneSummary, read_lanes, summarize_lane
@@ -120,11 +120,11 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
         return lane.findings
     judge = Judge(rank=lane.rank)
     judge.feed(lane.steps, lane.events, lane.batches)
-    best = {key_of(finding): finding for finding in lane.findings}
+    best = {finding.key: finding for finding in lane.findings}
     for finding in judge.findings:
-        known = best.get(key_of(finding))
+        known = best.get(finding.key)
         if known is None or finding.evidence["count"] > known.evidence.get("count", 1):
-            best[key_of(finding)] = finding
+            best[finding.key] = finding
     return best.values()
 
 

@@ -122,7 +122,7 @@ class LaneReader:
         return self.read(tables=()).events
 
     def findings(self) -> list[Finding]:
-        """What was found: one for each code, step and rank, as last written."""
+        """What was found: one for each code, optimizer, layer and rank, as last written."""
         return self.read(tables=()).findings
 
     def batches(self) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ class LaneReader:
             steps=found.pop("steps", NO_ROWS),
             tables=found,
             events=events,
-            findings=list({(f.code, f.step, f.rank): f for f in findings}.values()),
+            findings=list({(f.rank, f.key): f for f in findings}.values()),
             batches=lines["batches"].objects,
             corrupt=sum(each.corrupt for each in lines.values()) + bad_events + bad_findings,
         )

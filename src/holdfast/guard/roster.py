@@ -1,0 +1,65 @@
+"""The optimizers of this process, each with its guard, and the models they train."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..actions.restore_buffers import BufferKeeper
+from ..config import GuardSettings
+from ..probes.gradients import Meters
+from ..probes.state import buffers_of, layer_names, live_modules, roots_of
+from .optimizer import GuardedOptimizer
+
+
+class Roster:
+    """Finds the guard of an optimizer; only weak references to optimizers and models are kept."""
+
+    def __init__(self, settings: GuardSettings, meters: Meters) -> None:
+        self.buffers = BufferKeeper()
+        self._settings = settings
+        self._meters = meters
+        self._count = 0
+        self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def of(
+        self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
+    ) -> GuardedOptimizer:
+        """The guard of an optimizer, made on first sight; new parameters are learned."""
+        guard = self._guards.get(optimizer)
+        if guard is None:
+            name = type(optimizer).__name__
+            guard = GuardedOptimizer(self._count, name, self._settings, self.buffers, self._meters)
+            self._guards[optimizer] = guard
+            self._count += 1
+        if len(guard.layers) != sum(len(g["params"]) for g in optimizer.param_groups):
+            self._learn(optimizer, guard, models)
+        return guard
+
+    def known(self, optimizer: Optimizer) -> GuardedOptimizer | None:
+        """The guard of an optimizer seen before."""
+        return self._guards.get(optimizer)
+
+    def all(self) -> list[tuple[Optimizer, GuardedOptimizer]]:
+        """Every optimizer still alive, with its guard."""
+        return list(self._guards.items())
+
+    def _learn(
+        self, optimizer: Optimizer, guard: GuardedOptimizer, models: Iterable[nn.Module] | None
+    ) -> None:
+        """Names and buffers of the models behind an optimizer."""
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        roots = roots_of(parameters, models if models is not None else self._models)
+        known = {id(p) for root in roots for p in root.parameters()}
+        if any(id(p) not in known for p in parameters):
+            self._models.update(live_modules())
+            roots = roots_of(parameters, self._models)
+        guard.layers = layer_names(parameters, roots)
+        guard.announced = False
+        self.buffers.add(buffers_of(roots))
