@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,6 +27,18 @@ pytestmark = [
 # Their step counters live on the host; a skip takes them back when the flag arrives, a few
 # steps later, so arithmetic that uses the counter is not exact in between.
 COUNT_ON_HOST = {"adafactor"}
+
+
+@contextmanager
+def no_syncs() -> Iterator[None]:
+    """Every call that waits for the device raises in here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "a prototype feature"
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def run(make_engine: MakeEngine, optimizer: str, guard: dict[str, Any], **loop: Any) -> Any:
@@ -75,12 +91,9 @@ def test_no_host_sync(make_engine: MakeEngine, optimizer: str) -> None:
     for _ in range(3):
         step(False)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_syncs():
         for i in range(150):
             step(i % 10 == 3)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     engine.close()
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
@@ -96,14 +109,11 @@ def test_first_step_under_sync_error(make_engine: MakeEngine) -> None:
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
     poison = torch.tensor(float("nan"), device="cuda")
     x = torch.randn(4, 8, device="cuda")
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_syncs():
         for i in range(6):
             (net(x).square().mean() * (poison if i == 0 else 1.0)).backward()
             opt.step()
             opt.zero_grad()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     assert torch.isfinite(net.weight).all()
@@ -136,6 +146,7 @@ def test_grad_scaler(make_engine: MakeEngine, scaled: str) -> None:
     assert (good["loss"] < 100).all(), "the loss is recorded unscaled"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 def test_compiled_model_and_tensor_to(make_engine: MakeEngine) -> None:
     engine = make_engine()
     torch.manual_seed(0)
@@ -200,8 +211,7 @@ def test_phases_and_memory_are_measured(make_engine: MakeEngine) -> None:
     engine.close()
     rows = engine.memory.rows()[3:]  # type: ignore[attr-defined]
     for column in ("forward", "backward", "optimizer"):
-        assert (rows[column] > 0).mean() > 0.9, column
-    sampled = rows["mem_allocated"][
-        ~torch.isnan(torch.tensor(rows["mem_allocated"].copy())).numpy()
-    ]
+        timed = rows[column][np.isfinite(rows[column])]
+        assert len(timed) >= 4 and (timed > 0).all(), "one step in eight"
+    sampled = rows["mem_allocated"][np.isfinite(rows["mem_allocated"])]
     assert len(sampled) >= 2 and (sampled > 0).all()

@@ -31,7 +31,7 @@ def event(step: int, kind: str = "start") -> Event:
 
 def finding(step: int) -> Finding:
     return Finding(
-        code="NUM001", name="nonfinite_loss", severity=Severity.ERROR, step=step,
+        code=f"NUM{step:03d}", name="nonfinite_loss", severity=Severity.ERROR, step=step,
         message="loss is NaN", advice="look", evidence={"loss": float("nan")},
     )  # fmt: skip
 

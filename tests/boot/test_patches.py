@@ -1,0 +1,78 @@
+"""The one table of patches: every entry goes in, says why, and comes out without a trace."""
+
+from __future__ import annotations
+
+import torch
+
+from holdfast.boot import patches
+
+
+def targets() -> list[str]:
+    return [t for p in patches.TABLE for t in (p.target, *p.aliases)]
+
+
+def standing(target: str) -> object:
+    """What stands at a target, as its owner holds it."""
+    owner, name = patches.locate(target)
+    return owner.__dict__.get(name)
+
+
+def test_every_target_exists_and_says_why() -> None:
+    for patch in patches.TABLE:
+        owner, name = patches.locate(patch.target)
+        assert callable(getattr(owner, name)), patch.target
+        assert len(patch.why) > 20, patch.target
+
+
+def test_all_go_in_and_come_out_again() -> None:
+    before = {t: standing(t) for t in targets()}
+    patches.install(lambda: None)
+    try:
+        active = [p for p in patches.TABLE if p.when()]
+        for patch in active:
+            for target in (patch.target, *patch.aliases):
+                assert standing(target) is not before[target], target
+        patches.install(lambda: None)  # twice is once
+    finally:
+        patches.uninstall()
+    assert {t: standing(t) for t in targets()} == before
+
+
+def test_aliases_are_the_same_function() -> None:
+    for patch in patches.TABLE:
+        assert len({id(standing(t)) for t in (patch.target, *patch.aliases)}) == 1
+
+
+def test_tensor_backward_goes_through_the_patched_name() -> None:
+    """If torch changed this, losses would go unseen: then patch Tensor.backward too."""
+    seen: list[object] = []
+
+    class Spy:
+        def backward_begins(self, tensors: object) -> None:
+            seen.append(tensors)
+
+        def backward_ends(self) -> None:
+            seen.append("end")
+
+    patches.install(lambda: Spy())  # type: ignore[arg-type,return-value]
+    try:
+        x = torch.ones((), requires_grad=True)
+        y = x * 2
+        y.backward()
+    finally:
+        patches.uninstall()
+    assert seen[0] is y and seen[-1] == "end"
+
+
+def test_without_an_engine_everything_works_as_ever() -> None:
+    patches.install(lambda: None)
+    try:
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.ones(4, 2))
+        for (x,) in torch.utils.data.DataLoader(data, 2):
+            net(x).sum().backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()
+    finally:
+        patches.uninstall()

@@ -1,0 +1,241 @@
+"""When something of ours fails the training goes on, untouched, and the failure is told.
+
+As with the optimizers, one script forks once per case. A case breaks one part of holdfast from
+within and then trains; what it prints must be what plain python prints.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .conftest import TRAIN, Bench, Outcome, Record, await_line
+
+SCRIPT = """
+import atexit, json, os, sys
+import torch, torch._dynamo
+from torch.utils.data import DataLoader, TensorDataset
+
+def boom(*args, **kwargs):
+    raise RuntimeError("broken on purpose")
+
+def break_part(name):
+    # Only what is loaded already: under plain python there is nothing to break.
+    module, _, rest = name.partition(":")
+    if module not in sys.modules:
+        return
+    owner = sys.modules[module]
+    *path, last = rest.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    assert hasattr(owner, last), name
+    setattr(owner, last, boom)
+
+def train(name):
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(80, 4))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for step, (x,) in enumerate(DataLoader(data, batch_size=8, shuffle=True)):
+        if step == 3:
+            break_part(name)
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.sum().item() for p in model.state_dict().values()]
+
+torch.set_num_threads(1)
+for name in sys.argv[1:]:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        print(json.dumps([name, os.getpid(), train(name)]), flush=True)
+        atexit._run_exitfuncs()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, name
+"""
+
+# What is broken, and where the report says the trouble was.
+PARTS = {
+    "holdfast.probes.batches:LoaderLedger.upcoming": "loader probe",
+    "holdfast.probes.batches:LoaderLedger.handed_out": "loader probe",
+    "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
+    "holdfast.probes.loss:Losses.saw": "loss probe",
+    "holdfast.guard.journal:Journal.saw_backward": "loss probe",
+    "holdfast.probes.gradients:EarlyNorms.of": "clip probe",
+    "holdfast.probes.gradients:EarlyNorms.seal": "clip probe",
+    "holdfast.guard.optimizer:read_on_host": "guard",
+    "holdfast.guard.optimizer:GuardedOptimizer.before": "guard",
+    "holdfast.guard.optimizer:GuardedOptimizer.after": "guard",
+    "holdfast.actions.restore_buffers:BufferKeeper.look": "guard",
+    "holdfast.actions.restore_buffers:BufferKeeper.keep": "guard",
+    "holdfast.probes.learning_rate:read": "guard",
+    "holdfast.probes.host:Host.read": "guard",
+    "holdfast.probes.timing:Phases.mark": "",
+    "holdfast.probes.timing:Phases.take": "guard",
+    "holdfast.probes.timing:Phases.add": "",
+    "holdfast.guard.recorder:Table.put": "guard",
+    "holdfast.run.ring:Ring.put": None,
+    "holdfast.guard.recorder:Recorder.event": None,
+    "holdfast.guard.journal:Journal.close_step": "guard",
+    "holdfast.guard.journal:Journal.close": "closing",
+    "holdfast.guard.engine:Engine.failed": None,
+}
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Outcome, Record]:
+    bench = Bench(tmp_path_factory.mktemp("broken"))
+    plain, guarded = bench.both(bench.write(SCRIPT), *PARTS)
+    return plain, guarded, bench.record
+
+
+def cases(outcome: Outcome) -> dict[str, tuple[int, Any]]:
+    return {name: (pid, result) for name, pid, result in map(json.loads, outcome.lines)}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_training_goes_on_without_a_part_of_ours(
+    broken: tuple[Outcome, Outcome, Record], part: str
+):
+    plain, guarded, record = broken
+    assert part in cases(guarded), f"training was broken: {guarded.told[-2000:]}"
+    pid, result = cases(guarded)[part]
+    assert result == cases(plain)[part][1]
+    where = PARTS[part]
+    if where is None:
+        return  # the place where it would be written is what was broken
+    lanes = [
+        n for n in record.lanes if any(e.data["pid"] == pid for e in record.events("start", n))
+    ]
+    assert len(lanes) == 1
+    told = [e.data for e in record.events("holdfast_error", lanes[0])]
+    assert any("broken on purpose" in data["error"] for data in told)
+    assert where in {data["where"] for data in told} or where == ""
+
+
+def test_breaking_us_says_nothing_on_the_streams(broken: tuple[Outcome, Outcome, Record]):
+    plain, guarded, _ = broken
+    assert (guarded.code, guarded.err) == (plain.code, plain.err) == (0, b"")
+
+
+# The script goes on while the test takes the floor away below us.
+WAITING = (
+    TRAIN
+    + """
+import sys
+train(5)
+print("ready", flush=True)
+sys.stdin.readline()
+print(train(200, bad=[7]))
+print(torch.isfinite(model.weight).all().item())
+sys.exit(4)
+"""
+)
+
+
+def broken_from_outside(bench: Bench, act: Any, options: tuple[str, ...] = ()) -> Outcome:
+    process = bench.start_guarded(bench.write(WAITING), options=options, stdin=-1)
+    await_line(process, b"ready")
+    act()
+    seen = bench.end(process, b"\n")
+    assert (seen.code, seen.lines[-1]) == (4, "True"), seen.told
+    assert len(seen.lines) == 2
+    assert "Traceback" not in seen.told
+    return seen
+
+
+def test_the_ring_is_deleted_in_mid_run(bench: Bench):
+    broken_from_outside(bench, lambda: (bench.path / "ring.r0.bin").unlink())
+    # The mapping outlives the name: nothing is lost.
+    assert len(bench.record.steps()) == 205
+    assert bench.record.skipped() == [12]
+
+
+def test_the_run_folder_is_deleted_in_mid_run(bench: Bench):
+    def remove() -> None:
+        for path in bench.path.iterdir():
+            path.unlink()
+        bench.path.rmdir()
+
+    seen = broken_from_outside(bench, remove)
+    # Whoever deletes the folder is told that there is nothing to look at, in plain words.
+    assert "holdfast: " in seen.told
+    assert not seen.told.count("holdfast: finished")
+
+
+def test_the_run_folder_becomes_a_file_in_mid_run(bench: Bench):
+    """As bad as a disk that vanishes: nothing can be made there any more."""
+
+    def replace() -> None:
+        bench.path.rename(bench.folder / "elsewhere")
+        bench.path.write_text("in the way")
+
+    seen = broken_from_outside(bench, replace)
+    assert "holdfast: " in seen.told
+
+
+def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
+    """The folder vanishes before the first step: no lane can be opened, training is guarded."""
+    script = bench.write(
+        """
+        import os, shutil, sys
+        shutil.rmtree(os.environ.get("HOLDFAST_RUN", "nowhere"), ignore_errors=True)
+        """
+        + TRAIN.replace("\n", "\n        ")
+        + """
+        train(10, bad=[4])
+        print(torch.isfinite(model.weight).all().item())
+        sys.exit(6)
+        """
+    )
+    seen = bench.guarded(script, options=[])
+    assert (seen.code, seen.text) == (6, "True\n"), seen.told
+    assert "Traceback" not in seen.told and "holdfast: " in seen.told
+
+
+def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
+    """The parent is stopped, so that nobody drains: rows are dropped and counted, never waited."""
+    import os
+    import signal
+
+    script = bench.write(
+        TRAIN + "print('ready', flush=True)\ntrain(9000)\nprint('done', flush=True)\n"
+    )
+    options = ("--quiet", "--set", "run.ring_mib=1")
+    process = bench.start_guarded(script, options=options)
+    await_line(process, b"ready")
+    os.kill(process.pid, signal.SIGSTOP)
+    await_line(process, b"done")
+    os.kill(process.pid, signal.SIGCONT)
+    assert bench.end(process).code == 0
+    dropped = [e.data for e in bench.record.events("dropped")]
+    rows = len(bench.record.steps())
+    assert 0 < rows < 9000
+    assert dropped and dropped[-1]["records"] >= 9000 - rows
+    report = bench.cli("report", str(bench.path))
+    assert "the ring was full" in report.text
+
+
+def test_no_standard_error_at_all(bench: Bench):
+    """``2>&-``: the number 2 may by now belong to a file of ours, which must stay whole."""
+    import os
+
+    script = bench.write(TRAIN + "train(30, bad=[3, 9, 20])\nprint('done')\n")
+    process = bench.start_guarded(script, options=[], stderr=None, preexec_fn=lambda: os.close(2))
+    seen = bench.end(process)
+    assert (seen.code, seen.text) == (0, "done\n")
+    assert len(bench.record.steps()) == 30
+    report = bench.cli("report", str(bench.path), "--format", "json")
+    assert report.code == 0
+    told = json.loads(report.text)
+    assert told["skipped"] == 3
+    assert all(lane["corrupt"] == 0 for lane in told["lanes"])
+    for path in bench.path.iterdir():
+        assert b"holdfast: finished" not in path.read_bytes(), path.name

@@ -1,0 +1,158 @@
+"""``holdfast.watch`` in a loop of one's own: the same guard, the same run folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+from holdfast.errors import UsageError
+from holdfast.run import LaneReader, Run
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    return net, torch.optim.AdamW(net.parameters(), lr=1e-2)
+
+
+def loader(count: int = 64, poisoned: int = 21) -> torch.utils.data.DataLoader[Any]:
+    x = torch.randn(count, 4)
+    x[poisoned] = math.nan
+    data = torch.utils.data.TensorDataset(x, torch.randn(count, 1))
+    return torch.utils.data.DataLoader(data, 8)
+
+
+def test_a_loop_is_guarded_recorded_and_explained(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    said: list[str] = []
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", say=said.append) as watch:
+        for x, y in watch(loader()):
+            loss = nn.functional.mse_loss(net(x), y)
+            watch.backward(loss)
+            watch.step()
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    assert watch.skipped == 1
+    rows = LaneReader(Run.open(tmp_path / "run"), "r0").steps()
+    assert rows["step"].tolist() == list(range(8))
+    assert rows["skipped"].tolist() == [float(i == 2) for i in range(8)]
+    (finding,) = watch.findings
+    assert finding.code == "NUM005"
+    assert 21 in finding.evidence.get("indices", [21]) or "21" in finding.message
+    assert any("NUM005" in line for line in said)
+    assert "NUM005" in watch.report()
+    assert not (tmp_path / "run" / "ring.r0.bin").exists()
+
+
+def test_plain_calls_are_guarded_too(tmp_path: Path) -> None:
+    """Opting in halfway: only the optimizer knows us."""
+    net, opt = model_and_optimizer()
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", say=lambda line: None) as watch:
+        for i, (x, y) in enumerate(loader(poisoned=0)):
+            loss = nn.functional.mse_loss(net(x), y)
+            (loss * math.nan if i == 4 else loss).backward()
+            opt.step()
+            opt.zero_grad()
+    assert watch.skipped == 2
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+
+
+def test_run_step_does_it_all(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    watch = holdfast.watch(net, opt, run_dir=tmp_path / "run", say=lambda line: None)
+    losses = [
+        watch.run_step(lambda b: nn.functional.mse_loss(net(b[0]), b[1]), batch)
+        for batch in watch(loader())
+    ]
+    watch.close()
+    assert [math.isnan(v.item()) for v in losses] == [i == 2 for i in range(8)]
+    assert watch.skipped == 1
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+
+
+def test_a_cell_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the second watch takes over: one guard, two runs, no leftovers."""
+    monkeypatch.chdir(tmp_path)
+    net, opt = model_and_optimizer()
+    watches = []
+    for _ in range(2):
+        watch = holdfast.watch(net, opt, say=lambda line: None)
+        for x, y in watch(loader(poisoned=63)):
+            watch.backward(nn.functional.mse_loss(net(x), y))
+            watch.step()
+        watches.append(watch)
+    watches[-1].close()
+    watches[-1].close()
+    assert [w.skipped for w in watches] == [1, 1]
+    assert len(Run.list("runs")) == 2
+    assert not opt._optimizer_step_pre_hooks
+
+
+def test_a_scaler(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with holdfast.watch(net, opt, scaler=scaler, run_dir=tmp_path / "r", say=lambda s: None) as w:
+        for i, (x, y) in enumerate(w(loader(poisoned=0))):
+            loss = nn.functional.mse_loss(net(x), y)
+            w.backward(loss * math.inf if i == 3 else loss)
+            w.step()
+    rows = LaneReader(Run.open(tmp_path / "r"), "r0").steps()
+    assert rows["scaler_skipped"][3] == 1
+    assert scaler.get_scale() == 2.0
+    assert rows["loss"][5] < 50
+
+
+def test_a_loop_that_never_trains_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net, opt = model_and_optimizer()
+    with holdfast.watch(net, opt) as watch:
+        assert sum(1 for _ in watch(loader())) == 8
+    assert watch.run is None and watch.report() == "" and watch.findings == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_not_an_optimizer() -> None:
+    with pytest.raises(UsageError, match=r"torch\.optim\.Optimizer, got str"):
+        holdfast.watch(nn.Linear(1, 1), ["adam"])  # type: ignore[list-item]
+
+
+def test_last_words_without_a_parent(tmp_path: Path) -> None:
+    """kill -9 in library use: nobody drains the ring, readers do."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch, holdfast
+        net = torch.nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.01)
+        watch = holdfast.watch(net, opt, run_dir="run")
+        for step in range(100000):
+            watch.backward(net(torch.randn(8, 4)).square().mean())
+            watch.step()
+            print(step, flush=True)
+        """)
+    )
+    command = [sys.executable, str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    last = -1
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        for line in process.stdout or ():
+            last = int(line)
+            if last == 300:
+                process.send_signal(signal.SIGKILL)
+    steps = LaneReader(Run.open(tmp_path / "run"), "r0").steps()
+    assert steps["step"][-1] >= last >= 300
+    assert steps["step"].tolist() == list(range(len(steps)))
