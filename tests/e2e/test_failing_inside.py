@@ -7,11 +7,14 @@ within and then trains; what it prints must be what plain python prints.
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from typing import Any
 
 import pytest
 
-from .conftest import TRAIN, Bench, Outcome, Record, await_line
+from .conftest import PATIENCE, TRAIN, Bench, Outcome, Record, await_line
 
 SCRIPT = """
 import atexit, json, os, sys
@@ -58,7 +61,9 @@ for name in sys.argv[1:]:
         print(json.dumps([name, os.getpid(), train(name)]), flush=True)
         atexit._run_exitfuncs()
         os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0, name
+    status = os.waitpid(pid, 0)[1]
+    if status:
+        print(json.dumps([name, 0, f"the child ended with {status}"]))
 """
 
 # What is broken, and where the report says the trouble was.
@@ -68,9 +73,10 @@ PARTS = {
     "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.guard.journal:Journal.saw_backward": "loss probe",
-    "holdfast.probes.gradients:EarlyNorms.of": "clip probe",
+    "holdfast.guard.engine:EarlyNorms": "clip probe",
     "holdfast.probes.gradients:EarlyNorms.seal": "clip probe",
-    "holdfast.guard.optimizer:read_on_host": "guard",
+    "holdfast.guard.engine:read_on_host": "clip probe",
+    "holdfast.guard.optimizer:GuardedOptimizer.release": "guard",
     "holdfast.guard.optimizer:GuardedOptimizer.before": "guard",
     "holdfast.guard.optimizer:GuardedOptimizer.after": "guard",
     "holdfast.actions.restore_buffers:BufferKeeper.look": "guard",
@@ -85,7 +91,6 @@ PARTS = {
     "holdfast.guard.recorder:Recorder.event": None,
     "holdfast.guard.journal:Journal.close_step": "guard",
     "holdfast.guard.journal:Journal.close": "closing",
-    "holdfast.guard.engine:Engine.failed": None,
 }
 
 
@@ -105,9 +110,8 @@ def test_training_goes_on_without_a_part_of_ours(
     broken: tuple[Outcome, Outcome, Record], part: str
 ):
     plain, guarded, record = broken
-    assert part in cases(guarded), f"training was broken: {guarded.told[-2000:]}"
     pid, result = cases(guarded)[part]
-    assert result == cases(plain)[part][1]
+    assert result == cases(plain)[part][1], guarded.told
     where = PARTS[part]
     if where is None:
         return  # the place where it would be written is what was broken
@@ -143,6 +147,9 @@ sys.exit(4)
 def broken_from_outside(bench: Bench, act: Any, options: tuple[str, ...] = ()) -> Outcome:
     process = bench.start_guarded(bench.write(WAITING), options=options, stdin=-1)
     await_line(process, b"ready")
+    until = time.monotonic() + PATIENCE
+    while not list(bench.path.glob("steps.*")) and time.monotonic() < until:
+        time.sleep(0.02)
     act()
     seen = bench.end(process, b"\n")
     assert (seen.code, seen.lines[-1]) == (4, "True"), seen.told
@@ -168,6 +175,11 @@ def test_the_run_folder_is_deleted_in_mid_run(bench: Bench):
     # Whoever deletes the folder is told that there is nothing to look at, in plain words.
     assert "holdfast: " in seen.told
     assert not seen.told.count("holdfast: finished")
+
+
+def test_the_facts_of_the_run_are_damaged_in_mid_run(bench: Bench):
+    seen = broken_from_outside(bench, lambda: (bench.path / "run.json").write_text("{"))
+    assert "holdfast: " in seen.told
 
 
 def test_the_run_folder_becomes_a_file_in_mid_run(bench: Bench):
@@ -202,9 +214,6 @@ def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
 
 def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
     """The parent is stopped, so that nobody drains: rows are dropped and counted, never waited."""
-    import os
-    import signal
-
     script = bench.write(
         TRAIN + "print('ready', flush=True)\ntrain(9000)\nprint('done', flush=True)\n"
     )
@@ -225,8 +234,6 @@ def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
 
 def test_no_standard_error_at_all(bench: Bench):
     """``2>&-``: the number 2 may by now belong to a file of ours, which must stay whole."""
-    import os
-
     script = bench.write(TRAIN + "train(30, bad=[3, 9, 20])\nprint('done')\n")
     process = bench.start_guarded(script, options=[], stderr=None, preexec_fn=lambda: os.close(2))
     seen = bench.end(process)
@@ -239,3 +246,4 @@ def test_no_standard_error_at_all(bench: Bench):
     assert all(lane["corrupt"] == 0 for lane in told["lanes"])
     for path in bench.path.iterdir():
         assert b"holdfast: finished" not in path.read_bytes(), path.name
+        assert b"[NUM001]" not in path.read_bytes(), path.name

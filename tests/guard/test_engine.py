@@ -273,3 +273,34 @@ def test_nothing_is_kept_alive(make_engine: MakeEngine) -> None:
     gc.collect()
     assert [r() for r in gone] == [None, None, None]
     assert not engine.off
+
+
+def test_a_guard_over_budget_backs_off_and_says_so(make_engine: MakeEngine) -> None:
+    """Only what is optional: the skip goes on."""
+    engine = make_engine(budget=1e-6)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(400):
+        loss = net(torch.randn(8, 4)).square().mean()
+        (loss * math.nan if step == 390 else loss).backward()
+        opt.step()
+        opt.zero_grad()
+    rows = rows_of(engine)
+    (told,) = engine.memory.of_kind("backed_off")  # type: ignore[attr-defined]
+    assert told["cost"] > 1e-6
+    assert rows["skipped"].sum() == 1
+    measured = np.flatnonzero(np.isfinite(rows["rss"])).tolist()
+    assert measured[:8] == [0, 16, 32, 48, 64, 80, 96, 112] and measured[-1] - measured[-2] > 16
+
+
+def test_a_guard_within_budget_measures_on(make_engine: MakeEngine) -> None:
+    engine = make_engine(budget=1.0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(300):
+        net(torch.randn(8, 4)).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+    rows = rows_of(engine)
+    assert engine.memory.of_kind("backed_off") == []  # type: ignore[attr-defined]
+    assert np.isfinite(rows["rss"]).sum() == math.ceil(300 / 16)

@@ -25,6 +25,7 @@ from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
 from ..probes.timing import EventPool
+from .budget import LEAN, Budget
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder, Table
 from .verdict import Verdict
@@ -45,11 +46,12 @@ class Journal:
         self.skipped = 0
         self.in_flight = 0
         self.recorder: Recorder | None = None
+        self.budget = Budget(settings.guard.budget)
         self._settings = settings.run
         self._open_recorder = open_recorder
         self._readback = Readback()
-        self._host = Host(settings.run.memory_every)
-        self._memory = Memory(settings.run.memory_every)
+        self._host = Host()
+        self._memory = Memory()
         self._events = EventPool()
         self._table: Table | None = None
         self._layers: dict[int, Table] = {}
@@ -124,7 +126,11 @@ class Journal:
 
     def wants_parameters(self, verdict: Verdict) -> bool:
         """Whether this step looks at the weights too: at the start, now and then, in trouble."""
-        return self._suspicious or verdict.step % self._settings.parameters_every == 0
+        return self._suspicious or verdict.step % self._often(self._settings.parameters_every) == 0
+
+    def _often(self, every: int) -> int:
+        """Every how many steps an optional measurement is due."""
+        return every * LEAN if self.budget.lean else every
 
     def close_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
@@ -132,8 +138,9 @@ class Journal:
         self._announce(guard)
         measured = verdict.measured
         device = measured.row.device if measured is not None else torch.device("cpu")
-        self._host.read(verdict.step, verdict.row)
-        self._memory.read(verdict.step, device, verdict.row)
+        if verdict.step % self._often(self._settings.memory_every) == 0:
+            self._host.read(verdict.row)
+            self._memory.read(device, verdict.row)
         if measured is None:
             self._write(guard, verdict)
         else:
@@ -168,6 +175,17 @@ class Journal:
         if verdict.cost_events:
             row["guard_device"] = self._cost_of(verdict)
         self.skipped += int(row.get("skipped", 0.0))
+        if self.budget.spend(row.get("guard", 0.0), verdict.time):
+            recorder.event(
+                "backed_off",
+                verdict.step,
+                {
+                    "cost": self.budget.measured,
+                    "why": f"the guard took {self.budget.measured:.1%} of the step time: weights, "
+                    f"memory and layers are looked at {LEAN} times less often; "
+                    "skipping goes on as before",
+                },
+            )
         self._suspicious = troubled
         self._table.put(verdict.step, verdict.time, row)
         self._write_layers(recorder, guard, verdict)
@@ -191,7 +209,8 @@ class Journal:
             recent.clear()
             self._aftermath[guard.index] = _AROUND
         following = self._aftermath.get(guard.index, 0)
-        if verdict.bad or following or verdict.step % self._settings.layers_every == 0:
+        due = verdict.step % self._often(self._settings.layers_every) == 0
+        if verdict.bad or following or due:
             table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
             self._aftermath[guard.index] = max(0, following - (not verdict.bad))
         else:

@@ -1,0 +1,46 @@
+"""What the guide says about columns, settings and the run folder is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from holdfast import config
+from holdfast.probes import STEP_COLUMNS
+from holdfast.run import LaneWriter, Run, encode
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+
+
+def test_every_column_is_explained() -> None:
+    for name, meaning in STEP_COLUMNS.items():
+        assert f"| `{name}` | {meaning} |" in GUIDE
+
+
+def test_every_setting_is_explained_with_its_default() -> None:
+    for section, values in config.to_dict(config.Settings()).items():
+        for key, default in values.items():
+            assert f"| `{section}.{key}` | `{default}` |" in GUIDE
+
+
+def test_the_reading_example_works(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"script": "x.py"})
+    writer = LaneWriter(run, "r0")
+    dtype = [["step", "<i8"], ["time", "<f8"], ["loss", "<f4"]]
+    rows = np.array([(i, 0.0, i / 2) for i in range(7)], [(a, b) for a, b in dtype])
+    declaration = encode({"id": 16, "table": "steps", "dtype": dtype})
+    writer.take([(3, declaration), *((16, row.tobytes()) for row in rows)])
+    writer.close()
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
+    scope: dict[str, object] = {}
+    exec(example.replace("runs/…", str(run.path)), scope)
+    assert np.array_equal(scope["rows"], rows)  # type: ignore[arg-type]
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
