@@ -70,6 +70,11 @@ class Outcome:
     def told(self) -> str:
         return self.err.decode()
 
+    @property
+    def words(self) -> str:
+        """Standard output however its lines were broken."""
+        return " ".join(self.text.split())
+
 
 class Record:
     """What holdfast wrote about a run."""
@@ -142,7 +147,8 @@ class Bench:
         cwd: Path | None = None,
         **popen: Any,
     ) -> subprocess.Popen[bytes]:
-        popen = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1} | popen
+        # Unbuffered, so that await_line takes no more than it returns.
+        popen = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, "bufsize": 0} | popen
         process = subprocess.Popen(
             [sys.executable, *flags, *words], cwd=cwd or self.folder, env=environment(env), **popen
         )

@@ -14,6 +14,7 @@ Three ways, chosen by where the decision is known and what the optimizer can do:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -193,7 +194,7 @@ class Snapshot:
         return [(place, by) for place, by in zip(plan.counters, moved, strict=True) if by]
 
     @staticmethod
-    def take_back(moved: list[tuple[Place, float]]) -> None:
+    def take_back(moved: Sequence[tuple[Place, float]]) -> None:
         """Undo host counters of a step that turned out to have been skipped."""
         for (holder, key), by in moved:
             value = holder[key]

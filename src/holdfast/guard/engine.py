@@ -50,8 +50,7 @@ def shielded(
                 return None
             began = perf_counter()
             try:
-                with torch.no_grad():
-                    return method(self, *args, **kwargs)
+                return method(self, *args, **kwargs)
             except Exception as error:
                 self.failed(where, error)
                 return None
@@ -79,7 +78,8 @@ class Engine:
         self._batch: Batch | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
-        self._open: weakref.WeakKeyDictionary[Optimizer, Verdict] = weakref.WeakKeyDictionary()
+        # By id: a step is open only while its optimizer is busy with it.
+        self._open: dict[int, tuple[GuardedOptimizer, Verdict]] = {}
         self._stepped: set[int] = set()
         self._scaler: tuple[Any, bool] | None = None
         self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
@@ -163,7 +163,7 @@ class Engine:
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        if not _out_of_reach():
+        if self._open and not torch.compiler.is_compiling():
             self._conclude(optimizer)
 
     @shielded("guard")
@@ -187,8 +187,7 @@ class Engine:
     @shielded("guard")
     def _conclude(self, optimizer: Optimizer) -> None:
         self.phases.mark("optimizer")
-        verdict = self._open.pop(optimizer, None)
-        guard = self.roster.known(optimizer)
+        guard, verdict = self._open.pop(id(optimizer), (None, None))
         if verdict is None or guard is None:
             return
         window = self._window()
@@ -304,7 +303,7 @@ class Engine:
             return
         guard = self.roster.of(optimizer)
         verdict = self._new_verdict(optimizer, guard)
-        self._open.pop(optimizer, None)
+        self._open.pop(id(optimizer), None)
         window = self._window()
         verdict.row.update(scaler_skipped=1.0, grad_norm=float("nan"))
         scale = current[0]._get_scale_async()
@@ -329,7 +328,7 @@ class Engine:
         self._stepped.add(guard.index)
         verdict = Verdict(step=self.journal.iteration, opt=guard.index)
         verdict.row["lr"] = learning_rate.read(optimizer)
-        self._open[optimizer] = verdict
+        self._open[id(optimizer)] = guard, verdict
         return verdict
 
     def _window(self) -> Losses:
@@ -344,7 +343,7 @@ class Engine:
         """
         if _ranks() > 1:
             return False
-        return len(self.roster.all()) <= 1 or len(self._window().values) == 1
+        return len(self.roster) <= 1 or len(self._window().values) == 1
 
     def spend(self, seconds: float) -> None:
         """Time spent in holdfast: counted, and kept out of the loop's own phases."""

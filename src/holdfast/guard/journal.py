@@ -239,7 +239,7 @@ class Journal:
     def cost_sampled(self, verdict: Verdict, began: torch.cuda.Event | None) -> None:
         """Stop timing our kernels."""
         if began is not None:
-            verdict.cost_events.append((began, self._events.record()))
+            verdict.cost_events = (*verdict.cost_events, (began, self._events.record()))
 
     def _cost_of(self, verdict: Verdict) -> float:
         done = [(a, b) for a, b in verdict.cost_events if b.query()]

@@ -49,7 +49,8 @@ class GuardedOptimizer:
         self._meters = meters
         self._settle: str = ""
         self._positions: Sequence[int] = ()
-        self._same_device: tuple[Sequence[int], torch.device] | None = None
+        # Parameters, the device of the first, and where the decision is made for them.
+        self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
 
     # ------------------------------------------------------------------ before the step
 
@@ -226,7 +227,7 @@ class GuardedOptimizer:
         """The device row is on the host: host counters of a skipped step are taken back."""
         if verdict.bad and verdict.acted and verdict.moved:
             self._snapshot.take_back(verdict.moved)
-        verdict.moved = []
+        verdict.moved = ()
 
     def measure_late(self, optimizer: Optimizer, verdict: Verdict, losses: Losses) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
@@ -269,18 +270,18 @@ class GuardedOptimizer:
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""
-        if self._same_device is not None and self._same_device[0] is self._positions:
-            device = self._same_device[1]
-            if grads[0].device == device:
-                return device
+        known = self._same_device
+        if known is not None and known[0] is self._positions and known[1] == grads[0].device:
+            return known[2]
         kinds = {g.device.type for g in grads}
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
-            self._same_device = (self._positions, grads[0].device)
+            self._same_device = (self._positions, grads[0].device, grads[0].device)
             return grads[0].device
         if kinds != {"cpu"} and not self.why:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
             self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
+        self._same_device = (self._positions, grads[0].device, None)
         return None
 
     def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:

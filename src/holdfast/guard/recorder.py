@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,12 @@ class Table:
     def put(self, step: int, at: float, values: Mapping[str, float]) -> None:
         """Write one row; columns that are not named are NaN."""
         get = values.get
-        numbers: Iterable[float] = [_fits(get(c, math.nan)) for c in self._columns]
-        self._ring.put(self._number, self._pack(step, at, *numbers))
+        numbers = [get(c, math.nan) for c in self._columns]
+        try:
+            row = self._pack(step, at, *numbers)
+        except OverflowError:
+            row = self._pack(step, at, *map(_fits, numbers))
+        self._ring.put(self._number, row)
 
     def put_array(self, step: int, at: float, values: np.ndarray) -> None:
         """Write one row from an array in column order."""

@@ -42,9 +42,8 @@ class Roster:
             self._learn(optimizer, guard, models)
         return guard
 
-    def known(self, optimizer: Optimizer) -> GuardedOptimizer | None:
-        """The guard of an optimizer seen before."""
-        return self._guards.get(optimizer)
+    def __len__(self) -> int:
+        return len(self._guards)
 
     def all(self) -> list[tuple[Optimizer, GuardedOptimizer]]:
         """Every optimizer still alive, with its guard."""

@@ -27,18 +27,16 @@ class Verdict:
     opt: int
     positions: Sequence[int] = ()
     layers: int = 0
-    row: dict[str, float] = field(default_factory=dict[str, float])
+    row: dict[str, float] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
     reading: GradientReading | None = None
     bad: bool = False
     acted: bool = False
     time: float = 0.0
     timed: Timed | None = None
     batch: Batch | None = None
-    moved: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
+    moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
-    cost_events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(
-        default_factory=list[tuple[torch.cuda.Event, torch.cuda.Event]]
-    )
+    cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
@@ -91,5 +89,5 @@ class Verdict:
         norms = np.full(self.layers, np.nan, dtype=np.float32)
         if self.reading is not None:
             with np.errstate(over="ignore"):
-                norms[list(self.positions)] = self.reading.norms
+                norms[list(self.positions)] = np.asarray(self.reading.norms)
         return norms

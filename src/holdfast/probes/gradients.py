@@ -9,8 +9,9 @@ comes first and only a norm that is not finite gets a second look.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -32,15 +33,10 @@ INF = float("inf")
 class GradientReading:
     """What the gradients of one step looked like, once it is on the host."""
 
-    norms: np.ndarray
-    bad: list[int]
+    norms: Sequence[float] | np.ndarray
+    total: float
+    bad: list[int] = field(default_factory=list[int])
     largest: float = math.nan
-
-    @property
-    def total(self) -> float:
-        """Global L2 norm; NaN or inf when a gradient is."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(np.sqrt(np.sum(np.square(self.norms, dtype=np.float64))))
 
     @property
     def blamed(self) -> int:
@@ -54,11 +50,13 @@ class GradientReading:
 
 def plain(grads: list[Tensor]) -> list[Tensor]:
     """Gradients as dense real local tensors, which is all the foreach kernels accept."""
-    if all(type(g) is Tensor and g.layout is torch.strided and not g.is_complex() for g in grads):
+    simple = {*map(type, grads)} == {Tensor} and {g.layout for g in grads} == {torch.strided}
+    if simple and not any(map(Tensor.is_complex, grads)) and not grads[0].requires_grad:
         return grads
     out: list[Tensor] = []
     for grad in grads:
-        local = getattr(grad, "_local_tensor", grad)
+        # Gradients of a graph that will be differentiated again must not carry us along.
+        local = getattr(grad, "_local_tensor", grad).detach()
         if local.is_sparse:
             local = local._values()
         if local.is_complex():
@@ -67,33 +65,37 @@ def plain(grads: list[Tensor]) -> list[Tensor]:
     return out
 
 
-def _accumulator(grads: Sequence[Tensor]) -> torch.dtype | None:
-    """fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16."""
-    return None if all(g.dtype in (torch.float32, torch.float64) for g in grads) else torch.float32
-
-
 def read_on_host(grads: list[Tensor]) -> GradientReading:
     """Measure gradients that live on the CPU."""
-    norms = torch._foreach_norm(grads, 2, _accumulator(grads))
-    values = np.array(torch.stack(_same_dtype(norms)).tolist(), dtype=np.float64)
-    reading = GradientReading(norms=values, bad=[])
-    suspects = np.flatnonzero(~np.isfinite(values))
-    if suspects.size:
-        for i in suspects.tolist():
-            largest = float(torch.linalg.vector_norm(grads[i], INF)) if grads[i].numel() else 0.0
-            if math.isfinite(largest):
-                values[i] = float(torch.linalg.vector_norm(grads[i].double()))
-            else:
-                reading.bad.append(i)
-                reading.largest = largest
-    return reading
+    dtypes = {g.dtype for g in grads}
+    # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16.
+    norms = torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else torch.float32)
+    if len(dtypes) > 1:
+        norms = [n.double() for n in norms]
+    values = torch.stack(norms).tolist()
+    total = _total(values)
+    if total < INF:
+        return GradientReading(values, total)
+    bad: list[int] = []
+    largest = math.nan
+    for i, value in enumerate(values):
+        if math.isfinite(value):
+            continue
+        peak = float(torch.linalg.vector_norm(grads[i], INF))
+        if math.isfinite(peak):
+            # Finite values whose squares overflow fp32.
+            values[i] = float(torch.linalg.vector_norm(grads[i].double()))
+        else:
+            bad.append(i)
+            largest = peak
+    return GradientReading(values, _total(values), bad, largest)
 
 
-def _same_dtype(values: Sequence[Tensor]) -> list[Tensor]:
-    first = values[0].dtype
-    if all(v.dtype == first for v in values):
-        return list(values)
-    return [v.double() for v in values]
+_WIDE = {torch.float32, torch.float64}
+
+
+def _total(norms: Sequence[float]) -> float:
+    return math.sqrt(sum(map(operator.mul, norms, norms)))
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -150,10 +152,10 @@ class DeviceReading:
         else:
             norms = values[: self.tensors]
             loss = float(values[self.tensors]) if self.has_loss else math.nan
-        bad = np.flatnonzero(~np.isfinite(norms)).tolist()
-        reading = GradientReading(norms=norms, bad=bad)
-        if bad:
-            reading.largest = float(norms[bad[-1]])
+        reading = GradientReading(norms, math.sqrt(float(np.dot(norms, norms))))
+        if not reading.total < INF:
+            reading.bad = np.flatnonzero(~np.isfinite(norms)).tolist()
+            reading.largest = float(norms[reading.bad[-1]]) if reading.bad else math.nan
         return reading, loss, values[self.end :]
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class VAE(nn.Module):
-    def __init__(self, pixels=4096, hidden=96, latent=8):
+    def __init__(self, pixels=2048, hidden=96, latent=8):
         super().__init__()
         self.fc1 = nn.Linear(pixels, hidden)
         self.mu = nn.Linear(hidden, latent)
@@ -31,10 +31,10 @@ def loss_function(recon, x, mu, logvar):
 def main():
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    basis = torch.rand(6, 4096)
+    basis = torch.rand(6, 2048)
     model = VAE()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for step in range(70):
+    for step in range(50):
         mix = torch.softmax(3 * torch.randn(64, 6), dim=1)
         x = (mix @ basis).clamp(0, 1)
         recon, mu, logvar = model(x)
@@ -42,7 +42,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 14 == 0:
+        if step % 10 == 0:
             print(f"step {step} loss {loss.item():.1f}")
     print(f"final loss {loss.item():.1f}")
 

@@ -1,0 +1,134 @@
+"""Every fault of the catalogue and every script of the corpus, under holdfast as a user's own.
+
+All are run ahead, two at a time, and each test asks for its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import faults
+from holdfast.report import summarize
+from holdfast.types import Finding, Severity
+
+from .conftest import Bench, Outcome, Record, Runner
+
+CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
+SCRIPTS = Path(__file__).parent / "scripts"
+FAULTY = {path.stem: path for path in sorted((SCRIPTS / "faulty").glob("*.py"))}
+HEALTHY = {path.stem: path for path in sorted((SCRIPTS / "healthy").glob("*.py"))}
+
+# Where there was never a good state, or the script's own scaler skips already.
+BEYOND_SAVING = ("nonfinite_parameter", "scaler_collapse")
+
+
+@dataclass
+class Ran:
+    """A script that was run under holdfast."""
+
+    guarded: Outcome
+    record: Record
+    findings: tuple[Finding, ...]
+    plain: Outcome | None = None
+
+
+def job(script: Path, *, plain: bool = False) -> Any:
+    def run(folder: Path) -> Ran:
+        folder.mkdir(parents=True)
+        bench = Bench(folder)
+        guarded = bench.guarded(str(script))
+        alone = bench.plain(str(script)) if plain else None
+        record = bench.record
+        return Ran(guarded, record, summarize(record.run).findings, alone)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def runner(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Runner]:
+    made = Runner(tmp_path_factory.mktemp("corpus"))
+    # Only what this session asks for, in the order it will.
+    for item in request.session.items:
+        if item.path == Path(__file__):
+            group, _, name = item.name.partition("[")[2].rstrip("]").partition("-")
+            script = {"fault": CATALOGUE, "faulty": FAULTY, "healthy": HEALTHY}[group][name]
+            made.submit(f"{group}-{name}", job(script, plain=group == "healthy"))
+    yield made
+    made.close()
+
+
+def constant(path: Path, name: str) -> Any:
+    """A constant of a script, read without running it."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{path.name} has no {name}")
+
+
+def header(path: Path, name: str) -> str:
+    """A line of the script's header, such as ``# expect: NUM001``."""
+    found = re.search(rf"^# {name}: (.*)$", path.read_text(), re.MULTILINE)
+    assert found is not None, f"{path.name} has no {name}"
+    return found[1].strip()
+
+
+def final_loss(outcome: Outcome) -> float:
+    found = re.findall(r"^final loss:? +(\S+)", outcome.text, re.MULTILINE)
+    assert found, f"no final loss in {outcome.text[-500:]!r}"
+    return float(found[-1])
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=f"fault-{name}") for name in CATALOGUE])
+def test_a_fault_of_the_catalogue(runner: Runner, name: str):
+    ran: Ran = runner.result(f"fault-{name}")
+    assert ran.guarded.code == 0, ran.guarded.told
+    assert ran.findings, "nothing was found"
+    first = ran.findings[0]
+    assert first.code == constant(CATALOGUE[name], "CODE")
+    assert first.step == constant(CATALOGUE[name], "FIRST_STEP")
+    assert ran.record.events("holdfast_error") == []
+    if name not in BEYOND_SAVING:
+        assert math.isfinite(final_loss(ran.guarded))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=f"faulty-{name}") for name in FAULTY])
+def test_a_faulty_script(runner: Runner, name: str):
+    """``expect`` is the code that comes first; ``none-saved`` where no step can be saved."""
+    ran: Ran = runner.result(f"faulty-{name}")
+    path = FAULTY[name]
+    assert ran.guarded.code == 0, ran.guarded.told
+    poisoned = ast.literal_eval(header(path, "poisoned-steps"))
+    assert ran.findings, "nothing was found"
+    first = ran.findings[0]
+    assert first.code == header(path, "category")
+    assert first.step == poisoned[0]
+    assert ran.record.events("holdfast_error") == []
+    covered = not ran.record.events("not_covered")
+    if header(path, "expect") != "none-saved":
+        assert first.code == header(path, "expect")
+        assert first.evidence["steps"][: len(poisoned)] == poisoned[: len(first.evidence["steps"])]
+    if header(path, "expect") != "none-saved" and covered:
+        assert math.isfinite(final_loss(ran.guarded))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=f"healthy-{name}") for name in HEALTHY])
+def test_a_healthy_script(runner: Runner, name: str):
+    """No finding, no skipped step, and not one byte that plain python would not have written."""
+    ran: Ran = runner.result(f"healthy-{name}")
+    assert ran.plain is not None
+    assert (ran.guarded.code, ran.guarded.out) == (ran.plain.code, ran.plain.out)
+    assert ran.guarded.err == ran.plain.err
+    assert [f.message for f in ran.findings if f.severity > Severity.INFO] == []
+    for lane in ran.record.lanes:
+        assert ran.record.skipped(lane) == []
+        assert ran.record.events("holdfast_error", lane) == []

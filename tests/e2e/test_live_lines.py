@@ -1,0 +1,132 @@
+"""What holdfast says while a script runs and when it ends, and how it keeps out of the way."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .conftest import TRAIN, Bench, Terminal
+
+BAR = (
+    TRAIN
+    + """
+import sys, time
+total = 40
+for step in range(total):
+    train(1, bad=[0] if step in (10, 20) else [])
+    sys.stderr.write(f"\\rtraining: {step + 1:3d}/{total} " + "#" * step)
+    sys.stderr.flush()
+    if step in (10, 20):
+        time.sleep(0.7)  # time for the line of holdfast to come in between
+sys.stderr.write("\\n")
+print("the end")
+"""
+)
+
+
+class Screen:
+    """As much of a terminal as a progress bar needs: carriage return, newline, erase, colour."""
+
+    def __init__(self) -> None:
+        self.lines = [""]
+        self._at = 0
+
+    def feed(self, text: str) -> Screen:
+        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]|[^\r\n\x1b]+", text):
+            if piece == "\r":
+                self._at = 0
+            elif piece == "\n":
+                # A terminal turns a newline of a program into both.
+                self.lines.append("")
+                self._at = 0
+            elif piece.endswith("K"):
+                self.lines[-1] = "" if piece == "\x1b[2K" else self.lines[-1][: self._at]
+            elif not piece.startswith("\x1b"):
+                line = self.lines[-1].ljust(self._at)
+                self.lines[-1] = line[: self._at] + piece + line[self._at + len(piece) :]
+                self._at += len(piece)
+        return self
+
+
+def test_a_progress_bar_on_a_terminal_is_not_garbled(bench: Bench):
+    terminal = Terminal(bench.under_holdfast([bench.write(BAR)], []), bench.folder)
+    assert terminal.end() == 0
+    lines = Screen().feed(terminal.seen.decode()).lines
+    ours = [line for line in lines if "[NUM001]" in line]
+    assert len(ours) == 2, lines
+    for step, line in zip((10, 20), ours, strict=True):
+        assert line.startswith(f"step {step} ") and "#" not in line and "training" not in line
+    bars = [line for line in lines if line.startswith("training: ")]
+    assert bars[-1] == f"training:  40/40 {'#' * 39}"
+    assert all(re.fullmatch(r"training: [ \d]{3}/40 #*", bar) for bar in bars)
+    assert "the end" in lines
+
+
+def test_what_is_said_and_where(bench: Bench):
+    """Plain text to a pipe: no control characters, nothing on standard output."""
+    seen = bench.guarded(bench.write(BAR), options=[])
+    assert (seen.code, seen.out) == (0, b"the end\n")
+    assert "\x1b" not in seen.told
+    # A bar that is not on a terminal still ends its line before ours begins, or after.
+    ours = [line for line in seen.told.splitlines() if "[NUM001]" in line]
+    assert len(ours) == 2
+    assert "skipped: loss is NaN" in ours[0]
+    summary = seen.told[seen.told.index("holdfast: ") :]
+    told = " ".join(summary.split())
+    assert told.startswith("holdfast: finished after 40 steps.")
+    assert "2 steps skipped" in told
+    assert re.search(r"Guard cost \d+(\.\d+)? % \(estimate\)", told)
+    assert f"holdfast report {bench.path}" in told
+    assert "holdfast explain NUM001" in told
+
+
+def test_quiet_says_nothing_and_records_all(bench: Bench):
+    script = bench.write(TRAIN + "train(20, bad=[3, 5])\nprint('x')\n")
+    seen = bench.same(script, options=["--quiet"])
+    assert (seen.code, seen.out, seen.err) == (0, b"x\n", b"")
+    assert bench.record.skipped() == [3, 5]
+    report = bench.cli("report", str(bench.path), "--format", "json")
+    told = json.loads(report.text)
+    assert (told["skipped"], told["steps"], told["outcome"]) == (2, 20, "finished")
+    assert [f["code"] for f in told["findings"]] == ["NUM001"]
+
+
+def test_a_storm_of_nan_is_no_storm_of_lines(bench: Bench):
+    script = bench.write(TRAIN + "train(300, bad=range(100, 250))\nprint('x')\n")
+    seen = bench.guarded(script, options=[])
+    assert seen.out == b"x\n"
+    lines = [line for line in seen.told.splitlines() if "[NUM001]" in line]
+    assert 1 <= len(lines) <= 8
+    assert lines[0].startswith("step 100 ")
+    assert "150 steps skipped" in " ".join(seen.told.split())
+
+
+def test_a_healthy_run_hears_one_summary_and_nothing_else(bench: Bench):
+    seen = bench.guarded(bench.write(TRAIN + "train(20)\n"), options=[])
+    assert seen.out == b""
+    lines = seen.told.splitlines()
+    assert lines[0].startswith("holdfast: finished after 20 steps. No findings")
+    assert len(lines) <= 4
+
+
+def test_observe_changes_nothing_and_tells_all(bench: Bench):
+    """``--observe``: the training dies of its NaN as it would have, and we say when."""
+    script = bench.write(TRAIN + "train(9, bad=[4])\nprint(model.weight.tolist())\n")
+    plain, guarded = bench.both(script, options=["--observe"])
+    assert (guarded.code, guarded.out) == (plain.code, plain.out)
+    assert b"nan" in guarded.out
+    assert bench.record.skipped() == []
+    assert bench.record.findings()[0].step == 4
+    assert "NOT skipped" in guarded.told
+
+
+def test_settings_from_every_source_are_recorded(bench: Bench):
+    (bench.folder / "own.yaml").write_text("run:\n  layers_every: 3\n  memory_every: 5\n")
+    script = bench.write(TRAIN + "train(9)\n")
+    options = ["--config", "own.yaml", "--set", "run.memory_every=7", "--no-fused", "--quiet"]
+    assert bench.guarded(script, options=options).code == 0
+    settings = bench.record.run.meta["settings"]
+    assert settings["run"]["layers_every"] == 3
+    assert settings["run"]["memory_every"] == 7
+    assert settings["guard"]["fused"] is False
+    assert bench.record.lane().tables["layers0"]["step"].tolist() == [0, 3, 6]
