@@ -248,7 +248,8 @@ def main() -> int:
         if wanted and (torch.cuda.is_available() or not workload.needs_cuda):
             results.append(measure(workload, args.blocks, args.steps))
             print(json.dumps(asdict(results[-1])), flush=True)
-    table = markdown(results, "python " + " ".join(["benchmarks/overhead.py", *sys.argv[1:]]))
+    options = sys.argv[1 : sys.argv.index("--write")] if args.write else sys.argv[1:]
+    table = markdown(results, " ".join(["python benchmarks/overhead.py", *options]))
     print(table)
     if args.write:
         place = "h200" if "H200" in hardware() else "cpu"

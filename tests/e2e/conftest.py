@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -149,9 +149,9 @@ class Bench:
     ) -> subprocess.Popen[bytes]:
         # Unbuffered, so that await_line takes no more than it returns.
         popen = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, "bufsize": 0} | popen
-        process = subprocess.Popen(
-            [sys.executable, *flags, *words], cwd=cwd or self.folder, env=environment(env), **popen
-        )
+        command = [sys.executable, *flags, *words]
+        made = subprocess.Popen(command, cwd=cwd or self.folder, env=environment(env), **popen)
+        process = cast("subprocess.Popen[bytes]", made)
         self._started.append(process)
         return process
 

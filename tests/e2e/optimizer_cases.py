@@ -1,6 +1,7 @@
 """Many small trainings, one forked child each; run by test_optimizers.py as a user's script."""
 
 import atexit
+import contextlib
 import hashlib
 import json
 import logging
@@ -67,15 +68,18 @@ def shared_loss():
 def with_closure(make, keyword=False):
     model = network()
     optimizer = make(model.parameters())
-    for step in range(STEPS):
-        x = data(step)
 
+    def closure_for(x):
         def closure():
             optimizer.zero_grad()
             loss = (model(x) ** 2).mean()
             loss.backward()
             return loss
 
+        return closure
+
+    for step in range(STEPS):
+        closure = closure_for(data(step))
         result = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
         assert isinstance(result, torch.Tensor)
     return model
@@ -138,7 +142,7 @@ def scaler_fused():
 def compiled_model():
     model = network()
     compiled = torch.compile(model, backend="eager")
-    return loop(compiled, torch.optim.SGD(compiled.parameters(), lr=0.1))
+    return loop(compiled, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def compiled_step():
@@ -272,7 +276,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None):  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -320,10 +324,8 @@ def exception_in_backward():
         if step == 3:
             y = (model(data(-1)) ** 2).mean()
             y.register_hook(lambda g: 1 / 0)
-            try:
+            with contextlib.suppress(ZeroDivisionError):
                 y.backward()
-            except ZeroDivisionError:
-                pass
 
     return loop(model, optimizer, before=before)
 
@@ -334,6 +336,7 @@ def by_hand():
         model.zero_grad()
         (model(data(step)) ** 2).mean().backward()
         for p in model.parameters():
+            assert p.grad is not None
             p.data -= 0.1 * p.grad
     return model
 

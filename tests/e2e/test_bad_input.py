@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import Bench
+from .conftest import Bench, Outcome, Runner
 
 
 def prepare(folder: Path) -> None:
@@ -109,40 +109,50 @@ FOLDERS = (
 )  # fmt: skip
 
 
+Complain = Callable[[list[str]], str]
+
+
 @pytest.fixture(scope="module")
-def complain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], str]:
+def complain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Complain]:
+    """Asks for the one line; all command lines are run ahead, two at a time."""
     bench = Bench(tmp_path_factory.mktemp("bad"))
     prepare(bench.folder)
     before = sorted(bench.folder.rglob("*"))
+    mistakes = [words for words, _ in (RUN | OTHERS).values()]
+    mistakes += [[command, folder] for folder in FOLDERS for command in ("report", "check")]
+    runner = Runner(bench.folder)
+    for words in mistakes:
+        runner.submit(repr(words), lambda _, words=words: bench.cli(*words))
 
     def ask(words: list[str]) -> str:
-        seen = bench.cli(*words)
+        seen: Outcome = runner.result(repr(words))
         assert seen.code == 2, seen
         assert seen.out == b""
         assert seen.told.startswith("holdfast: error: ") and seen.told.endswith("\n")
         assert seen.told.count("\n") == 1, seen.told
         assert "Traceback" not in seen.told
-        assert sorted(bench.folder.rglob("*")) == before, "clutter"
         return seen.told
 
-    return ask
+    yield ask
+    runner.close()
+    assert sorted(bench.folder.rglob("*")) == before, "clutter"
 
 
 @pytest.mark.parametrize("mistake", RUN)
-def test_run(complain: Callable[[list[str]], str], mistake: str):
+def test_run(complain: Complain, mistake: str):
     words, says = RUN[mistake]
     assert says in complain(words)
 
 
 @pytest.mark.parametrize("mistake", OTHERS)
-def test_other_commands(complain: Callable[[list[str]], str], mistake: str):
+def test_other_commands(complain: Complain, mistake: str):
     words, says = OTHERS[mistake]
     assert says in complain(words)
 
 
 @pytest.mark.parametrize("command", ["report", "check"])
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_that_is_no_run(complain: Callable[[list[str]], str], command: str, folder: str):
+def test_a_folder_that_is_no_run(complain: Complain, command: str, folder: str):
     assert folder in complain([command, folder])
 
 

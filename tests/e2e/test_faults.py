@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.report import summarize
-from holdfast.types import Finding, Severity
+from holdfast.types import Event, Finding, Severity
 
 from .conftest import Bench, Outcome, Record, Runner
 
@@ -35,9 +35,18 @@ class Ran:
     """A script that was run under holdfast."""
 
     guarded: Outcome
-    record: Record
+    record: Record | None
     findings: tuple[Finding, ...]
     plain: Outcome | None = None
+
+    def events(self, kind: str) -> list[Event]:
+        lanes = [] if self.record is None else self.record.lanes
+        return [e for lane in lanes if self.record for e in self.record.events(kind, lane)]
+
+    @property
+    def skipped(self) -> list[int]:
+        lanes = [] if self.record is None else self.record.lanes
+        return [s for lane in lanes if self.record for s in self.record.skipped(lane)]
 
 
 def job(script: Path, *, plain: bool = False) -> Any:
@@ -46,8 +55,10 @@ def job(script: Path, *, plain: bool = False) -> Any:
         bench = Bench(folder)
         guarded = bench.guarded(str(script))
         alone = bench.plain(str(script)) if plain else None
-        record = bench.record
-        return Ran(guarded, record, summarize(record.run).findings, alone)
+        # A script that never trains leaves nothing to read.
+        record = bench.record if bench.path.exists() else None
+        findings = summarize(record.run).findings if record is not None else ()
+        return Ran(guarded, record, findings, alone)
 
     return run
 
@@ -88,6 +99,14 @@ def final_loss(outcome: Outcome) -> float:
     return float(found[-1])
 
 
+def seen_at(finding: Finding, step: int) -> None:
+    """The fault is first seen where it first is; a scaler that falls is seen on its way."""
+    if finding.code == "NUM006":
+        assert finding.evidence["streak_start"] <= finding.step <= step
+    else:
+        assert finding.step == step
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"fault-{name}") for name in CATALOGUE])
 def test_a_fault_of_the_catalogue(runner: Runner, name: str):
     ran: Ran = runner.result(f"fault-{name}")
@@ -95,8 +114,8 @@ def test_a_fault_of_the_catalogue(runner: Runner, name: str):
     assert ran.findings, "nothing was found"
     first = ran.findings[0]
     assert first.code == constant(CATALOGUE[name], "CODE")
-    assert first.step == constant(CATALOGUE[name], "FIRST_STEP")
-    assert ran.record.events("holdfast_error") == []
+    seen_at(first, constant(CATALOGUE[name], "FIRST_STEP"))
+    assert ran.events("holdfast_error") == []
     if name not in BEYOND_SAVING:
         assert math.isfinite(final_loss(ran.guarded))
 
@@ -111,14 +130,18 @@ def test_a_faulty_script(runner: Runner, name: str):
     assert ran.findings, "nothing was found"
     first = ran.findings[0]
     assert first.code == header(path, "category")
-    assert first.step == poisoned[0]
-    assert ran.record.events("holdfast_error") == []
-    covered = not ran.record.events("not_covered")
-    if header(path, "expect") != "none-saved":
-        assert first.code == header(path, "expect")
-        assert first.evidence["steps"][: len(poisoned)] == poisoned[: len(first.evidence["steps"])]
-    if header(path, "expect") != "none-saved" and covered:
-        assert math.isfinite(final_loss(ran.guarded))
+    seen_at(first, poisoned[0])
+    assert first.last_step >= poisoned[-1]
+    assert ran.events("holdfast_error") == []
+    if header(path, "expect") == "none-saved":
+        return
+    assert first.code == header(path, "expect")
+    if ran.events("not_covered"):
+        assert ran.skipped == []
+        return
+    assert math.isfinite(final_loss(ran.guarded))
+    # A buffer may go bad while loss and gradients are fine: then there is nothing to leave out.
+    assert ran.skipped == ([] if first.code == "NUM004" else poisoned)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"healthy-{name}") for name in HEALTHY])
@@ -129,6 +152,5 @@ def test_a_healthy_script(runner: Runner, name: str):
     assert (ran.guarded.code, ran.guarded.out) == (ran.plain.code, ran.plain.out)
     assert ran.guarded.err == ran.plain.err
     assert [f.message for f in ran.findings if f.severity > Severity.INFO] == []
-    for lane in ran.record.lanes:
-        assert ran.record.skipped(lane) == []
-        assert ran.record.events("holdfast_error", lane) == []
+    assert ran.skipped == []
+    assert ran.events("holdfast_error") == []

@@ -19,7 +19,8 @@ class Regression(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+            torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(),
+            torch.nn.Linear(16, 1))
         self.steps = 0
     def training_step(self, batch, index):
         x, y = batch

@@ -121,9 +121,7 @@ def test_kills_at_random_instants(bench: Bench, kills: int):
     victims = [line.split()[1:] for line in seen.lines if line.startswith("victim")]
     assert len(victims) == kills
     record = bench.record
-    by_pid = {
-        e.data["pid"]: lane for lane in record.lanes for e in record.events("start", lane)
-    }
+    by_pid = {e.data["pid"]: lane for lane in record.lanes for e in record.events("start", lane)}
     for pid, last in ((int(a), int(b)) for a, b in victims):
         if last < 0:
             continue

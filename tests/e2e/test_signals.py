@@ -51,7 +51,10 @@ def test_a_signal_to_the_parent_reaches_the_handler_of_the_script(bench: Bench):
     guarded = ["-m", "holdfast", "run", "--quiet", script]
     running = {name: bench.start([*guarded, name]) for name in FORWARDED}
     for name, process in running.items():
-        seen = signalled(bench, process, getattr(signal, name))
+        await_line(process, b"ready")
+        process.send_signal(getattr(signal, name))
+    for name, process in running.items():
+        seen = bench.end(process)
         assert (seen.code, seen.lines[-1:], seen.err) == (5, [name], b"")
 
 

@@ -146,7 +146,7 @@ def test_grad_scaler(make_engine: MakeEngine, scaled: str) -> None:
     assert (good["loss"] < 100).all(), "the loss is recorded unscaled"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
 def test_compiled_model_and_tensor_to(make_engine: MakeEngine) -> None:
     engine = make_engine()
     torch.manual_seed(0)

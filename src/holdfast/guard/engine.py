@@ -26,7 +26,7 @@ from ..probes.batches import Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, plain, read_on_host
 from ..probes.loss import Losses
 from ..probes.timing import Phases
-from .journal import Journal
+from .journal import COST_EVERY, Journal
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder
 from .roster import Roster
@@ -55,7 +55,12 @@ def shielded(
                 self.failed(where, error)
                 return None
             finally:
-                self.spend(perf_counter() - began)
+                # Counted as ours, and kept out of the phase of the loop it falls into. Written
+                # out: this runs several times in every step.
+                spent = perf_counter() - began
+                phases = self.phases
+                phases.guard += spent
+                phases.last += spent
 
         return entry
 
@@ -140,7 +145,8 @@ class Engine:
     @shielded("loss probe")
     def _backward_done(self) -> None:
         self.phases.mark("backward")
-        self.journal.saw_backward(self._losses)
+        if self.journal.by_hand is not None:
+            self.journal.saw_backward(self._losses)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -171,17 +177,18 @@ class Engine:
         self.phases.mark("other")
         guard = self.roster.of(optimizer)
         verdict = self._new_verdict(optimizer, guard)
-        began = self.journal.sample_cost(verdict)
+        began = self.journal.sample_cost() if verdict.step % COST_EVERY == 0 else None
         guard.before(
             optimizer,
             verdict,
             self._window(),
             early=self._early,
-            losses_decide=self._losses_decide(),
+            losses_decide=self._losses_decide,
             scale=self._scale(),
             look_at_parameters=self.journal.wants_parameters(verdict),
         )
-        self.journal.cost_sampled(verdict, began)
+        if began is not None:
+            self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.row.is_cuda
 
     @shielded("guard")
@@ -193,9 +200,10 @@ class Engine:
         window = self._window()
         if verdict.late:
             guard.measure_late(optimizer, verdict, window)
-        began = self.journal.sample_cost(verdict)
+        began = self.journal.sample_cost() if verdict.cost_events else None
         guard.after(optimizer, verdict)
-        self.journal.cost_sampled(verdict, began)
+        if began is not None:
+            self.journal.cost_sampled(verdict, began)
         if verdict.bad and verdict.acted and verdict.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, verdict, window)
@@ -344,10 +352,6 @@ class Engine:
         if _ranks() > 1:
             return False
         return len(self.roster) <= 1 or len(self._window().values) == 1
-
-    def spend(self, seconds: float) -> None:
-        """Time spent in holdfast: counted, and kept out of the loop's own phases."""
-        self.phases.add("guard", seconds)
 
     def failed(self, where: str, error: Exception) -> None:
         """Something of ours broke: switch it off, put everything back, write it down."""

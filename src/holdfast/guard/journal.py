@@ -35,7 +35,7 @@ _AROUND = 8
 # Backward passes without any optimizer step before we take the loop for one that updates by hand.
 _BY_HAND = 64
 # The kernels of the guard are timed on one step in this many.
-_COST_EVERY = 64
+COST_EVERY = 64
 
 
 class Journal:
@@ -59,7 +59,7 @@ class Journal:
         self._aftermath: dict[int, int] = {}
         self._suspicious = False
         self._rows = 0
-        self._by_hand: list[tuple[float, float]] | None = []
+        self.by_hand: list[tuple[float, float]] | None = []
         self._passes = 0
         self._dead = False
 
@@ -98,17 +98,17 @@ class Journal:
         """A backward pass is over; without optimizers this is all we will ever see."""
         self._passes += 1
         recorder = self._opened()
-        if self._by_hand is None or recorder is None or not losses.values:
+        if self.by_hand is None or recorder is None or not losses.values:
             return
         last = losses.values[-1]
         if last.is_cuda:
             return
-        self._by_hand.append((time.time(), last.item()))
-        if len(self._by_hand) >= _BY_HAND:
+        self.by_hand.append((time.time(), last.item()))
+        if len(self.by_hand) >= _BY_HAND:
             self._write_by_hand()
 
     def _write_by_hand(self) -> None:
-        rows, self._by_hand = self._by_hand or [], []
+        rows, self.by_hand = self.by_hand or [], []
         for at, loss in rows:
             if self._table is not None:
                 self._table.put(
@@ -134,8 +134,9 @@ class Journal:
 
     def close_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
-        self._by_hand = None
-        self._announce(guard)
+        self.by_hand = None
+        if guard.notes or not guard.announced:
+            self._announce(guard)
         measured = verdict.measured
         device = measured.row.device if measured is not None else torch.device("cpu")
         if verdict.step % self._often(self._settings.memory_every) == 0:
@@ -146,7 +147,8 @@ class Journal:
         else:
             self.in_flight += 1
             self._readback.send(measured.row, lambda values: self._arrived(guard, verdict, values))
-        self._readback.poll()
+        if self.in_flight:
+            self._readback.poll()
 
     def _arrived(
         self, guard: GuardedOptimizer, verdict: Verdict, values: np.ndarray | None
@@ -230,16 +232,13 @@ class Journal:
 
     # ------------------------------------------------------------------ our own cost
 
-    def sample_cost(self, verdict: Verdict) -> torch.cuda.Event | None:
-        """Start timing our kernels, on the steps where that is due."""
-        if verdict.step % _COST_EVERY or not torch.cuda.is_initialized():
-            return None
-        return self._events.record()
+    def sample_cost(self) -> torch.cuda.Event | None:
+        """Start timing our kernels; None without a device to time."""
+        return self._events.record() if torch.cuda.is_initialized() else None
 
-    def cost_sampled(self, verdict: Verdict, began: torch.cuda.Event | None) -> None:
+    def cost_sampled(self, verdict: Verdict, began: torch.cuda.Event) -> None:
         """Stop timing our kernels."""
-        if began is not None:
-            verdict.cost_events = (*verdict.cost_events, (began, self._events.record()))
+        verdict.cost_events = (*verdict.cost_events, (began, self._events.record()))
 
     def _cost_of(self, verdict: Verdict) -> float:
         done = [(a, b) for a, b in verdict.cost_events if b.query()]
@@ -254,7 +253,7 @@ class Journal:
         if self.recorder is None:
             return
         self._readback.poll(wait=True)
-        if self._by_hand:
+        if self.by_hand:
             self._write_by_hand()
         if self._rows == 0 and self._passes:
             self.recorder.event(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -60,13 +60,14 @@ class GuardedOptimizer:
         verdict: Verdict,
         losses: Losses,
         *,
-        losses_decide: bool,
+        losses_decide: Callable[[], bool],
         scale: Tensor | None = None,
         early: EarlyNorms | None = None,
         look_at_parameters: bool = False,
     ) -> None:
         """Measure the gradients the optimizer is about to use, decide, and arm the skip."""
-        self.release(optimizer)
+        if self._settle:
+            self.release(optimizer)
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         verdict.layers = len(self.layers)
         positions: list[int] = []
@@ -90,20 +91,22 @@ class GuardedOptimizer:
         grads = plain(given)
         early = early if early is not None and early.fits(given) else None
         looked_at = parameters if look_at_parameters else []
-        verdict.losses_decide = losses_decide
         device = self._device(grads)
         if device is None:
             verdict.see_gradients(
                 early.on_host if early is not None and early.on_host else read_on_host(grads)
             )
             self.note_losses(verdict, losses)
+            # Who decides is asked only where it matters.
+            verdict.losses_decide = bool(verdict.row.get("loss_bad")) and losses_decide()
             self._decide_on_host(optimizer, verdict, scale, looked_at)
         else:
+            verdict.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
             if measured is None:
                 meter = self._meters.of(device)
                 loss = losses.on_device(device)
-                measured = meter.measure(grads, loss, loss_decides=losses_decide)
+                measured = meter.measure(grads, loss, loss_decides=verdict.losses_decide)
             verdict.measured = measured
             self._measure_more(optimizer, verdict, measured, scale, looked_at, device)
             self._arm_on_device(optimizer, verdict, measured, grads, device)
@@ -115,15 +118,14 @@ class GuardedOptimizer:
         scale: Tensor | None,
         parameters: Sequence[Tensor],
     ) -> None:
-        verdict.buffers = self._buffers.nonfinite_on_host()
-        verdict.see_buffers(verdict.buffers)
+        if self._buffers.buffers:
+            verdict.buffers = self._buffers.nonfinite_on_host()
+            verdict.see_buffers(verdict.buffers)
         if scale is not None:
             found = optimizer.__dict__.get("found_inf")
             verdict.row["scale"] = scale.item()
             verdict.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
-        verdict.bad = bool(verdict.reading and verdict.reading.bad) or (
-            verdict.losses_decide and bool(verdict.row.get("loss_bad"))
-        )
+        verdict.bad = bool(verdict.reading and verdict.reading.bad) or verdict.losses_decide
         # After a closure has run the weights have moved: they say nothing about this step.
         if (parameters or verdict.bad) and not verdict.late:
             everything = [p for g in optimizer.param_groups for p in g["params"]]
@@ -151,9 +153,10 @@ class GuardedOptimizer:
             found = optimizer.__dict__.get("found_inf")
             found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
             extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
-        verdict.buffers, largest = self._buffers.largest(device)
-        if largest is not None:
-            extras.append(largest)
+        if self._buffers.buffers:
+            verdict.buffers, largest = self._buffers.largest(device)
+            if largest is not None:
+                extras.append(largest)
         if parameters:
             verdict.parameters = len(parameters)
             extras.append(largest_on_device(parameters).to(device, non_blocking=True))
@@ -221,7 +224,8 @@ class GuardedOptimizer:
             self._raise.after(optimizer)
         elif settle == SNAPSHOT and verdict.measured is not None:
             verdict.moved = self._snapshot.after(optimizer, verdict.measured.flag)
-        self._settle_buffers(verdict)
+        if self._buffers.buffers:
+            self._settle_buffers(verdict)
 
     def arrived(self, verdict: Verdict) -> None:
         """The device row is on the host: host counters of a skipped step are taken back."""
@@ -232,7 +236,7 @@ class GuardedOptimizer:
     def measure_late(self, optimizer: Optimizer, verdict: Verdict, losses: Losses) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
         was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
-        self.before(optimizer, verdict, losses, losses_decide=True, scale=None)
+        self.before(optimizer, verdict, losses, losses_decide=lambda: True)
         self.detect_only = was
 
     # ------------------------------------------------------------------ details
@@ -263,10 +267,9 @@ class GuardedOptimizer:
 
     def note_losses(self, verdict: Verdict, losses: Losses) -> None:
         """Fill the loss columns from losses that are on the host already."""
-        if losses.on_cpu:
-            mean, bad = losses.on_host()
-            verdict.row["loss"] = mean
-            verdict.row["loss_bad"] = float(bad)
+        read = losses.on_host()
+        if read is not None:
+            verdict.row["loss"], verdict.row["loss_bad"] = read
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""

@@ -46,23 +46,23 @@ class Losses:
     def saw(self, tensors: object) -> None:
         """Remember the losses of one backward pass."""
         self.passes += 1
-        self.values.extend(scalars(tensors))
+        if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
+            self.values.append(tensors.detach())
+        else:
+            self.values.extend(scalars(tensors))
         if len(self.values) > _KEEP:
             with torch.no_grad():
                 self.values = [torch.stack([v.reshape(()) for v in self.values]).mean()]
 
-    def on_host(self) -> tuple[float, bool]:
-        """Mean and "is one not finite", for losses that already live on the host."""
+    def on_host(self) -> tuple[float, bool] | None:
+        """Mean and "is one not finite"; None when reading them would touch a device."""
         if not self.values:
             return math.nan, False
+        if not all([v.is_cpu for v in self.values]):
+            return None
         numbers = [v.item() for v in self.values]
         mean = sum(numbers) / len(numbers)
         return mean, not all(map(math.isfinite, numbers))
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether every loss can be read without touching a device."""
-        return all(v.device.type == "cpu" for v in self.values)
 
     def on_device(self, device: torch.device) -> Tensor | None:
         """The mean of the losses on ``device``; one that is not finite shows in it."""

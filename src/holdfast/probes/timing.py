@@ -57,7 +57,9 @@ class Phases:
         self.pool = EventPool()
         self.on_device = False
         self._steps = 0
-        self._last: float | None = None
+        self.last = perf_counter()
+        self.guard = 0.0
+        self._began = False
         self._host: dict[str, float] = {}
         self._moments: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
@@ -66,9 +68,10 @@ class Phases:
         """``phase`` ends here and the next one begins."""
         now = perf_counter()
         # What lies before the first moment belongs to no step.
-        elapsed = 0.0 if self._last is None else now - self._last
+        elapsed = now - self.last if self._began else 0.0
+        self._began = True
         self._host[phase] = self._host.get(phase, 0.0) + elapsed
-        self._last = now
+        self.last = now
         if not self.on_device or phase == "data_wait" or len(self._moments) >= _MOMENTS:
             return
         place = self._steps % _EVERY
@@ -79,11 +82,11 @@ class Phases:
     def add(self, phase: str, seconds: float) -> None:
         """Count ``seconds`` measured elsewhere and keep them out of the running phase."""
         self._host[phase] = self._host.get(phase, 0.0) + seconds
-        if self._last is not None:
-            self._last += seconds
+        self.last += seconds
 
     def take(self) -> Timed:
         """Close the step and hand out what was measured."""
+        self._host["guard"], self.guard = self.guard, 0.0
         if not self.on_device:
             timed = Timed(self.pool, self._host)
         elif self._steps % _EVERY == 0:
