@@ -6,16 +6,17 @@ import atexit
 import multiprocessing
 import os
 import sys
+import sysconfig
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from .. import config
-from ..guard.engine import Engine
-from ..guard.recorder import Recorder
-from ..redaction import redact_text
-from ..run import Run
-from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, patches
+from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
+
+if TYPE_CHECKING:
+    from ..guard.engine import Engine
+    from ..guard.recorder import Recorder
 
 _engine: Engine | None = None
 
@@ -26,22 +27,38 @@ def current() -> Engine | None:
 
 
 def begin() -> None:
-    """Torch has been imported: make the engine and put the patches in."""
+    """Torch has been imported: make the engine and put the patches in.
+
+    What needs torch is imported in here, where a torch that is broken or too old is noticed
+    and the script runs all the same.
+    """
+    undo = None
     try:
+        from . import patches
+
+        undo = patches.uninstall
         _make_engine()
         patches.install(current)
         atexit.register(_end)
         os.register_at_fork(after_in_child=_forked)
-    except Exception as error:  # the script must run, with us or without
-        patches.uninstall()
-        sys.stderr.write(f"holdfast: could not get in ({error}); the script runs unguarded\n")
+    except Exception as error:
+        if undo is not None:
+            undo()
+        text = " ".join(str(error).split())
+        sys.stderr.write(f"holdfast: could not get in ({text}); the script runs unguarded\n")
 
 
 def _make_engine() -> None:
     global _engine
+    from .. import config
+    from ..guard.engine import Engine
+
     settings = config.from_json(os.environ.get(SETTINGS_VARIABLE, "{}"))
 
     def open_recorder() -> Recorder:
+        from ..guard.recorder import Recorder
+        from ..run import Run
+
         run = Run.open(Path(os.environ[RUN_VARIABLE]))
         if multiprocessing.parent_process() is not None:
             # Children of multiprocessing leave through os._exit, past atexit.
@@ -82,6 +99,8 @@ def _end() -> None:
     if engine is None or engine.journal.recorder is None:
         return
     try:
+        from ..redaction import redact_text
+
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             file, line = blame(error.__traceback__)
@@ -103,7 +122,11 @@ def _end() -> None:
 def blame(traceback: TracebackType | None) -> tuple[str, int]:
     """The innermost line of the user's own code in a traceback."""
     found = ("", 0)
-    prefixes = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent))
+    libraries = {
+        sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+    libraries.add(str(Path(__file__).parent.parent))
+    prefixes = tuple(os.path.join(library, "") for library in libraries)
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if not file.startswith(("<", *prefixes)):
