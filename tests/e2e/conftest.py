@@ -26,6 +26,8 @@ import holdfast
 from holdfast.run import LaneData, LaneReader, Rows, Run
 from holdfast.types import Event, Finding
 
+HERE = Path(__file__).parent
+CORPUS = "test_faults.py"
 SRC = Path(holdfast.__file__).parents[1]
 PATIENCE = 100.0
 _ADDRESS = re.compile(rb"0x[0-9a-f]+")
@@ -284,7 +286,7 @@ class Terminal:
 
 
 class Runner:
-    """Runs many scripts two at a time ahead of the tests that ask for them."""
+    """Runs many scripts side by side ahead of the tests that ask for them."""
 
     def __init__(self, root: Path, workers: int = 2) -> None:
         self._root = root
@@ -301,3 +303,24 @@ class Runner:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The corpus comes last: it is run in the background while everything else is tested."""
+    items.sort(key=lambda item: item.path.name == CORPUS and item.path.parent == HERE)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    made = Runner(tmp_path_factory.mktemp("corpus"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _start_corpus(request: pytest.FixtureRequest, corpus: Runner) -> None:
+    """Only what this session asks for, in the order it will."""
+    for item in request.session.items:
+        start = getattr(getattr(item, "module", None), "start", None)
+        if item.path.name == CORPUS and item.path.parent == HERE and start is not None:
+            start(corpus, item.name.partition("[")[2].rstrip("]"))

@@ -73,7 +73,6 @@ PARTS = {
     "holdfast.probes.batches:LoaderLedger.handed_out": "loader probe",
     "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
     "holdfast.probes.loss:Losses.saw": "loss probe",
-    "holdfast.guard.journal:Journal.saw_backward": "loss probe",
     "holdfast.guard.engine:EarlyNorms": "clip probe",
     "holdfast.probes.gradients:EarlyNorms.seal": "clip probe",
     "holdfast.guard.engine:read_on_host": "clip probe",

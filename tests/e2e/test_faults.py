@@ -1,6 +1,6 @@
 """Every fault of the catalogue and every script of the corpus, under holdfast as a user's own.
 
-All are run ahead, two at a time, and each test asks for its own.
+All are run in the background from the beginning of the session; each test asks for its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,19 +62,11 @@ def job(script: Path, *, plain: bool = False) -> Any:
     return run
 
 
-@pytest.fixture(scope="module")
-def runner(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Runner]:
-    made = Runner(tmp_path_factory.mktemp("corpus"))
-    # Only what this session asks for, in the order it will.
-    for item in request.session.items:
-        if item.path == Path(__file__):
-            group, _, name = item.name.partition("[")[2].rstrip("]").partition("-")
-            script = {"fault": CATALOGUE, "faulty": FAULTY, "healthy": HEALTHY}[group][name]
-            made.submit(f"{group}-{name}", job(script, plain=group == "healthy"))
-    yield made
-    made.close()
+def start(corpus: Runner, case: str) -> None:
+    """Run the script of a test ahead of it; called when the session begins."""
+    group, _, name = case.partition("-")
+    script = {"fault": CATALOGUE, "faulty": FAULTY, "healthy": HEALTHY}[group][name]
+    corpus.submit(case, job(script, plain=group == "healthy"))
 
 
 def constant(path: Path, name: str) -> Any:
@@ -108,8 +99,8 @@ def seen_at(finding: Finding, step: int) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"fault-{name}") for name in CATALOGUE])
-def test_a_fault_of_the_catalogue(runner: Runner, name: str):
-    ran: Ran = runner.result(f"fault-{name}")
+def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
+    ran: Ran = corpus.result(f"fault-{name}")
     assert ran.guarded.code == 0, ran.guarded.told
     assert ran.findings, "nothing was found"
     first = ran.findings[0]
@@ -121,9 +112,9 @@ def test_a_fault_of_the_catalogue(runner: Runner, name: str):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"faulty-{name}") for name in FAULTY])
-def test_a_faulty_script(runner: Runner, name: str):
+def test_a_faulty_script(corpus: Runner, name: str):
     """``expect`` is the code that comes first; ``none-saved`` where no step can be saved."""
-    ran: Ran = runner.result(f"faulty-{name}")
+    ran: Ran = corpus.result(f"faulty-{name}")
     path = FAULTY[name]
     assert ran.guarded.code == 0, ran.guarded.told
     poisoned = ast.literal_eval(header(path, "poisoned-steps"))
@@ -145,9 +136,9 @@ def test_a_faulty_script(runner: Runner, name: str):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"healthy-{name}") for name in HEALTHY])
-def test_a_healthy_script(runner: Runner, name: str):
+def test_a_healthy_script(corpus: Runner, name: str):
     """No finding, no skipped step, and not one byte that plain python would not have written."""
-    ran: Ran = runner.result(f"healthy-{name}")
+    ran: Ran = corpus.result(f"healthy-{name}")
     assert ran.plain is not None
     assert (ran.guarded.code, ran.guarded.out) == (ran.plain.code, ran.plain.out)
     assert ran.guarded.err == ran.plain.err
