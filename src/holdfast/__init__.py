@@ -14,8 +14,8 @@ The public names are resolved when they are used, so that reading a run never im
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+# Nothing is imported: under ``holdfast run`` this comes before the script and its own modules.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
@@ -32,6 +32,8 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from .config import Settings
     from .errors import HoldfastError
     from .run import Run
@@ -53,6 +55,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
+        import importlib
+
         value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
         globals()[name] = value
         return value

@@ -1,10 +1,14 @@
-"""``python -m holdfast``: the command line, also where no script is on the path."""
+"""``python -m holdfast``."""
 
-from __future__ import annotations
-
+import os
 import sys
 
-from .cli import main
+# -m puts the working directory in front of the standard library; a random.py in it is meant for
+# the script, not for us.
+if sys.path and sys.path[0] in ("", os.getcwd()):
+    del sys.path[0]
+
+from holdfast.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

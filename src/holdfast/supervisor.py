@@ -7,6 +7,7 @@ is gone, however it went, and then leaves with the script's own exit status.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 
 from . import config
 from .boot import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, SITE
+from .canary import Canary
 from .config import Settings
 from .detectors import ALL, load_plugins
 from .report import end_summary
@@ -25,7 +27,6 @@ from .run import Run
 from .scribe import Scribe
 
 _TICK = 0.2
-_FSYNC = 5.0
 
 # Signals a launcher may send to us and means for the script.
 _FORWARDED = tuple(
@@ -34,50 +35,76 @@ _FORWARDED = tuple(
 )
 # The kernel raised it: Ctrl-C on the terminal, which the script has received as well.
 _FROM_TERMINAL = 0x80
+_TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str]:
     """The script's environment: its own, and what lets holdfast in."""
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([str(SITE), path] if path else [str(SITE)])
+    environment["PYTHONPATH"] = os.pathsep.join([SITE, path] if path else [SITE])
     environment[RUN_VARIABLE] = str(run.path.resolve())
     environment[OWNER_VARIABLE] = owner
     environment[SETTINGS_VARIABLE] = config.to_json(settings)
     return environment
 
 
+def interpreter_options(words: Sequence[str]) -> list[str]:
+    """The options our own interpreter was given, which the script's gets too.
+
+    Without ``-I``, ``-E`` and ``-S``: they would keep holdfast out.
+
+    >>> interpreter_options(["python", "-uE", "-X", "dev", "-m", "holdfast", "run", "-u"])
+    ['-u', '-X', 'dev']
+    """
+    options: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-m", "-c", "-") or not word.startswith("-"):
+            break
+        if word in _TAKES_VALUE:
+            options += [word, next(rest, "")]
+        elif word.startswith(("--", "-W", "-X")):
+            options.append(word)
+        elif letters := word[1:].translate({ord(c): None for c in "IES"}):
+            options.append(f"-{letters}")
+    return options
+
+
 def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
     """Run ``python *command`` under guard; returns what ``waitpid`` said about it."""
+    _fill_standard_streams()
     owner = uuid.uuid4().hex
     plugins = load_plugins(os.environ, ALL)
     for warning in plugins.warnings:
-        _say(f"holdfast: {warning}")
-    scribe = Scribe(run, owner, settings, (*ALL, *plugins.detectors), _say)
+        say(f"holdfast: {warning}")
+    scribe = Scribe(run, owner, settings, (*ALL, *plugins.detectors), say)
     watched = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, *command],
-        child_environment(run, owner, settings),
-        setsigmask=mask,
-    )
-    try:
-        status = _wait(pid, watched, scribe)
-    finally:
-        scribe.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with Canary(set(_FORWARDED)) as canary:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, *interpreter_options(sys.orig_argv), *command],
+            child_environment(run, owner, settings),
+            setsigmask=mask,
+        )
+        try:
+            status = _wait(pid, watched, scribe, canary)
+        finally:
+            scribe.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for error in scribe.errors:
-        _say(f"holdfast: could not record everything: {error}")
+        say(f"holdfast: could not record everything: {error}")
     return status
 
 
-def _wait(pid: int, watched: set[signal.Signals], scribe: Scribe) -> int:
+def _wait(pid: int, watched: set[signal.Signals], scribe: Scribe, canary: Canary) -> int:
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
-            if info.si_code != _FROM_TERMINAL:
-                _pass_on(pid, info.si_signo)
+            if info.si_code != _FROM_TERMINAL and not canary.heard(info.si_signo):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, info.si_signo)
             continue
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -85,22 +112,20 @@ def _wait(pid: int, watched: set[signal.Signals], scribe: Scribe) -> int:
         scribe.tick()
 
 
-def _pass_on(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
-    """Close the books of a run: its last facts, and the summary a person reads."""
-    if run.remove_if_empty():
-        return
-    if main:
-        code = os.waitstatus_to_exitcode(status)
-        run.update_meta(status="finished", exit_code=code, finished=datetime.now(UTC).isoformat())
-        if not quiet:
-            _say(end_summary(run, color=sys.stderr.isatty()))
+    """Close the books of a run; whatever goes wrong here is not the script's fault."""
+    try:
+        if not run.path.exists():
+            say(f"holdfast: the run folder {run.path} is gone; nothing was recorded")
+        elif not run.remove_if_empty() and main:
+            code = os.waitstatus_to_exitcode(status)
+            run.update_meta(
+                status="finished", exit_code=code, finished=datetime.now(UTC).isoformat()
+            )
+            if not quiet:
+                say(end_summary(run, color=os.isatty(2)))
+    except Exception as error:
+        say(f"holdfast: the summary could not be made: {error}")
 
 
 def leave_like(status: int) -> int:
@@ -108,21 +133,31 @@ def leave_like(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     # One core dump, the script's, is enough.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    number = signal.Signals(-code)
-    if number not in (signal.SIGKILL, signal.SIGSTOP):
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to reset
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
     time.sleep(1)
     return 128 - code
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """One write, so that lines of several processes never mix."""
-    try:
+    with contextlib.suppress(OSError):
         os.write(2, (line if line.endswith("\n") else line + "\n").encode())
-    except OSError:
-        return
+
+
+def _fill_standard_streams() -> None:
+    """Where one is closed, a file of ours would take its number and receive what is printed.
+
+    The descriptor is ours alone: the script finds its streams as it would without us.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

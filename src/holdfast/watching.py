@@ -115,6 +115,7 @@ class Watch:
             try:
                 batch = next(iterator)
             except StopIteration:
+                self.engine.fetch_fails(iterator)
                 return
             self.engine.fetched(iterator, expected, batch)
             yield batch

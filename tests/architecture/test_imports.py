@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "redaction": "",
     "launch": f"{BASE} redaction",
     "scribe": f"{BASE} detectors policy judge report",
-    "supervisor": f"{JUDGING} boot.__init__",
+    "canary": "",
+    "supervisor": f"{JUDGING} canary boot.__init__",
     # the training side: torch
     "probes": BASE,
     "exams": f"{BASE} probes",

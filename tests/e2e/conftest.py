@@ -236,8 +236,9 @@ def child_of(pid: int) -> int:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if children:
-            return int(children[0])
+        # The canary comes first and is one of us; the script is the other.
+        if len(children) == 2:
+            return int(children[1])
         time.sleep(0.02)
     raise TimeoutError(f"{pid} has no child")
 

@@ -18,8 +18,8 @@ POISONED = sys.argv[1:] == ["poisoned"]
 STEPS, BAD = 10, 4
 
 
-def data(step, bad=BAD, size=4):
-    x = torch.randn(8, size)
+def data(step, bad=BAD):
+    x = torch.randn(8, 4)
     if POISONED and step == bad:
         x[0, 0] = float("nan")
     return x
@@ -90,7 +90,7 @@ def closure_sgd():
 
 
 def closure_adam():
-    return with_closure(lambda p: torch.optim.Adam(p, lr=0.01))
+    return with_closure(torch.optim.Adam)
 
 
 def closure_keyword():
@@ -178,8 +178,7 @@ def added_group():
         if step == 2:
             optimizer.add_param_group({"params": more.parameters(), "lr": 0.001})
 
-    whole = nn.Sequential(model, more)
-    return loop(whole, optimizer, before=before)
+    return loop(nn.Sequential(model, more), optimizer, before=before)
 
 
 def half_and_double():
@@ -218,8 +217,8 @@ def sparse():
 
 def clipped():
     model = network()
-    clip = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # noqa: E731
-    return loop(model, torch.optim.SGD(model.parameters(), lr=0.1), after=clip)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return loop(model, optimizer, after=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5))
 
 
 def checkpointed():
@@ -290,8 +289,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def own_subclass():
-    model = network()
-    return loop(model, Lion(model.parameters(), lr=0.01))
+    return loop(model := network(), Lion(model.parameters(), lr=0.01))
 
 
 def scheduler():

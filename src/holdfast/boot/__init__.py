@@ -7,9 +7,10 @@ Spawned children and ranks inherit the variable and get in the same way.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
-SITE = Path(__file__).parent / "site"
+# No pathlib: this is imported before the script, which may bring modules of any name.
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 # How the parent talks to the processes below it.
 RUN_VARIABLE = "HOLDFAST_RUN"

@@ -1,21 +1,24 @@
-"""Wait for ``import torch`` and then install the patches; no cost for scripts without torch."""
+"""Wait for ``import torch`` and then install the patches; no cost for scripts without torch.
+
+Nothing but ``sys`` is imported here: a module that is loaded before the script can no longer be
+replaced by one of the same name that lies beside it.
+"""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
+class _TorchFinder:
     """Finds torch like everybody else and asks to be told when it has been executed."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """The spec of torch with its loader wrapped; None for everything else."""
         if fullname != "torch":
             return None
         for finder in sys.meta_path:
@@ -24,12 +27,13 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Announcing(spec.loader, self)
+                    wrapped: Any = _Announcing(spec.loader, self)
+                    spec.loader = wrapped
                 return spec
         return None
 
 
-class _Announcing(importlib.abc.Loader):
+class _Announcing:
     """Executes torch with its real loader, restores that loader, then lets holdfast in."""
 
     def __init__(self, real: Any, finder: _TorchFinder) -> None:
@@ -39,17 +43,18 @@ class _Announcing(importlib.abc.Loader):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: Any) -> ModuleType | None:
+        """Leave it to the real loader."""
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on nobody who looks at torch shall find us.
+        """Execute torch, and from here on nobody who looks at it shall find us."""
         module.__loader__ = self._real
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         self._real.exec_module(module)
         if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
+            sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
         from . import session
 
         session.begin()
@@ -57,4 +62,4 @@ class _Announcing(importlib.abc.Loader):
 
 def wait_for_torch() -> None:
     """Install the import hook."""
-    sys.meta_path.insert(0, _TorchFinder())
+    sys.meta_path.insert(0, _TorchFinder())  # pyright: ignore[reportArgumentType]

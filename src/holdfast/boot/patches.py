@@ -48,7 +48,11 @@ def _loader_next(engine_of: GetEngine, original: Function) -> Function:
         if engine is None:
             return original(self)
         expected = engine.fetch_begins(self)
-        batch = original(self)
+        try:
+            batch = original(self)
+        except StopIteration:
+            engine.fetch_fails(self)
+            raise
         engine.fetched(self, expected, batch)
         return batch
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ..errors import UsageError
+from ..run import Run
 
 SCRIPT = "dies_of_nan.py"
 
@@ -32,6 +33,9 @@ class DemoCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Run both, show both, say where the report is."""
         script = find_script()
+        if args.run_dir:
+            # Not after the first half of the show.
+            Run.create(args.run_dir, {"script": SCRIPT}).remove_if_empty()
         shown = os.path.relpath(script)
         _title(f"1. python {shown}")
         plain = _run([sys.executable, str(script)])

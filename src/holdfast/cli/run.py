@@ -123,6 +123,16 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def check_script(path: Path) -> None:
     """One clear line for what python would answer with a traceback, or worse, run."""
+    try:
+        _check_script(path)
+    except OSError as error:
+        name = str(path) if len(str(path)) < 200 else f"{str(path)[:80]}…"
+        raise UsageError(
+            f"cannot read {name}: {error.strerror}; check its name and its permissions"
+        ) from error
+
+
+def _check_script(path: Path) -> None:
     if path.is_dir():
         if not (path / "__main__.py").is_file():
             raise UsageError(f"{path} is a folder without a __main__.py; name the script in it")
@@ -136,8 +146,6 @@ def check_script(path: Path) -> None:
             return
         with tokenize.open(path) as file:
             ast.parse(file.read(), filename=str(path))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; check its permissions") from error
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         raise UsageError(
@@ -154,12 +162,13 @@ def check_module(names: Sequence[str]) -> None:
     if not names:
         raise UsageError("-m needs a module name; try `holdfast run -m package.module`")
     top = names[0].partition(".")[0]
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())
     try:
         found = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         found = None
+    finally:
+        sys.path.remove(os.getcwd())
     if found is None:
         raise UsageError(
             f"no module named {top!r}; check the name, the working directory "

@@ -9,6 +9,7 @@ training it watches goes on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import weakref
@@ -22,7 +23,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..config import Settings
 from ..probes import learning_rate
-from ..probes.batches import Batch, LoaderLedger
+from ..probes.batches import HELD, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, plain, read_on_host
 from ..probes.loss import Losses
 from ..probes.timing import Phases
@@ -80,7 +81,7 @@ class Engine:
         self.phases = Phases()
         self._losses = Losses()
         self._previous = Losses()
-        self._batch: Batch | None = None
+        self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
@@ -95,23 +96,32 @@ class Engine:
     @shielded("loader probe")
     def drew(self, iterator: Any, indices: object) -> None:
         """A loader drew the indices of a batch that it will hand out later."""
-        LoaderLedger.of(iterator).drew(iterator, indices)
+        LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
     @shielded("loader probe")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
-        """The loop asks for the next batch; the last one is no longer ours to hold."""
+        """The loop asks for the next batch; those of the last step are no longer ours to hold."""
         self.phases.mark("other")
-        if self._batch is not None and self.journal.in_flight == 0:
-            self._batch.content = None
+        if self._ledger is not None and self.journal.in_flight == 0:
+            for batch in self._ledger.used:
+                batch.content = None
         return LoaderLedger.upcoming(iterator)
 
     @shielded("loader probe")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A step that is left out goes back to this random state."""
         self.phases.mark("data_wait")
-        self._batch = LoaderLedger.of(iterator).handed_out(iterator, expected or (0, -1), content)
+        self._ledger = LoaderLedger.of(iterator, self._ledger)
+        # A loop that fetches without training (validation) makes us hold two batches, no more.
+        keep = min(HELD, 2 + self._losses.passes)
+        self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
+
+    @shielded("loader probe")
+    def fetch_fails(self, iterator: Any) -> None:
+        """There was no next batch."""
+        LoaderLedger.of(iterator, self._ledger).ran_out()
 
     @shielded("copy probe")
     def copied(self, seconds: float) -> None:
@@ -214,7 +224,8 @@ class Engine:
         verdict.row["backwards"] = window.passes
         verdict.row.setdefault("skipped", 0.0)
         verdict.timed = self.phases.take()
-        verdict.batch = self._batch
+        if self._ledger is not None:
+            verdict.batches = self._ledger.step()
         self._previous, self._losses = window, Losses()
         self._early = None
         self._rng = None
@@ -330,9 +341,13 @@ class Engine:
     # ------------------------------------------------------------------ keeping house
 
     def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
-        if guard.index in self._stepped:
+        # A new one that comes when others have been through iterations begins its own: stages,
+        # folds, fine-tuning after pre-training.
+        late = not guard.stepped and self.journal.iteration > 0
+        if guard.index in self._stepped or (late and self._stepped):
             self.journal.iteration += 1
             self._stepped.clear()
+        guard.stepped = True
         self._stepped.add(guard.index)
         verdict = Verdict(step=self.journal.iteration, opt=guard.index)
         verdict.row["lr"] = learning_rate.read(optimizer)
@@ -357,7 +372,8 @@ class Engine:
         """Something of ours broke: switch it off, put everything back, write it down."""
         self.off.add(where)
         for optimizer, guard in self.roster.all():
-            guard.release(optimizer)
+            with contextlib.suppress(Exception):
+                guard.release(optimizer)
         self.journal.failure(where, error)
 
     def close(self) -> None:

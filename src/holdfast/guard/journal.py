@@ -6,6 +6,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import platform
@@ -166,12 +167,22 @@ class Journal:
             return
         row = verdict.row
         troubled = verdict.bad or row.get("param_bad", 0.0) > 0
-        if verdict.batch is not None:
-            row["batch"] = float(verdict.batch.fingerprint)
-            row["worker"] = float(verdict.batch.worker)
+        if verdict.batches:
+            batch = verdict.batches[-1]
             if verdict.bad:
-                row["input_bad"] = float(verdict.batch.look())
-                recorder.batch({"step": verdict.step, "opt": verdict.opt, **verdict.batch.record()})
+                row["input_bad"] = float(sum(b.look() for b in verdict.batches))
+                batch = next((b for b in verdict.batches if b.bad), batch)
+                record = {"step": verdict.step, "opt": verdict.opt, **batch.record()}
+                if not batch.bad:
+                    # Nothing shows which micro-batch it was: name the samples of all.
+                    drawn = [b.indices for b in verdict.batches]
+                    known = [i for i in drawn if i is not None]
+                    record["indices"] = (
+                        [*itertools.chain(*known)] if len(known) == len(drawn) else None
+                    )
+                recorder.batch(record)
+            row["batch"] = float(batch.fingerprint)
+            row["worker"] = float(batch.worker)
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
@@ -216,7 +227,7 @@ class Journal:
             table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
             self._aftermath[guard.index] = max(0, following - (not verdict.bad))
         else:
-            verdict.batch = None  # kept for its norms, not for its data
+            verdict.batches = ()  # kept for its norms, not for its data
             recent.append(verdict)
 
     def _announce(self, guard: GuardedOptimizer) -> None:

@@ -33,6 +33,7 @@ class GuardedOptimizer:
         self.index = index
         self.cls = cls
         self.announced = False
+        self.stepped = False
         self.layers: list[str] = []
         self.how = ""
         self.why = ""

@@ -33,7 +33,7 @@ class Verdict:
     acted: bool = False
     time: float = 0.0
     timed: Timed | None = None
-    batch: Batch | None = None
+    batches: Sequence[Batch] = ()
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()

@@ -25,6 +25,9 @@ COLUMNS = {
 _DEPTH = 4
 _SAMPLE = 16
 _NAMED = 16
+# Batches of one step that are remembered, and those whose contents are held for a look.
+_WINDOW = 64
+HELD = 16
 
 
 def tensors(batch: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -117,31 +120,45 @@ class Batch:
 
 
 class LoaderLedger:
-    """Joins the indices a loader iterator draws to the batches it hands out.
+    """Joins the indices a loader iterator draws to the batches it hands out, and those to steps.
 
-    Kept on the iterator itself, so that it lives and dies with it.
+    Kept on the iterator itself, so that it lives and dies with it. A step may use several
+    batches (accumulation), and a loop may hold batches it has fetched ahead of their use
+    (accelerate, transformers): more are fetched before the first step than between later ones.
     """
 
     ATTRIBUTE = "_holdfast_ledger"
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: int | None = None) -> None:
+        self.used: list[Batch] = []
+        self.ahead = ahead
+        self._fresh: list[Batch] = []
+        self._carried: list[Batch] = []
+        self._first: int | None = None
+        self._exhausted = False
         self._drawn: dict[int, list[Any]] = {}
-        self._single = 0
+        self._owner = 0
 
     @classmethod
-    def of(cls, iterator: Any) -> LoaderLedger:
-        """The ledger of this iterator."""
-        ledger = iterator.__dict__.get(cls.ATTRIBUTE)
-        if ledger is None:
-            ledger = cls()
+    def of(cls, iterator: Any, last: LoaderLedger | None = None) -> LoaderLedger:
+        """The ledger of this iterator; a new one goes on from what the last has learned."""
+        ledger = getattr(iterator, cls.ATTRIBUTE, None)
+        if ledger is not None:
+            return ledger
+        if last is not None and last._owner == id(iterator):
+            return last
+        ledger = cls(None if last is None else last.ahead)
+        try:
             setattr(iterator, cls.ATTRIBUTE, ledger)
+        except AttributeError:
+            ledger._owner = id(iterator)  # a generator cannot carry it
         return ledger
 
     def drew(self, iterator: Any, indices: object) -> None:
         """The sampler gave ``indices`` for the next task."""
         number = getattr(iterator, "_send_idx", None)
         if number is None:
-            number = self._single
+            number = 0
             self._drawn.clear()
         if isinstance(indices, list) and (not indices or indices[0] is not None):
             self._drawn[number] = indices
@@ -157,8 +174,10 @@ class LoaderLedger:
         info = iterator._task_info.get(number)
         return number, info[0] if info else -1
 
-    def handed_out(self, iterator: Any, expected: tuple[int, int], content: object) -> Batch:
-        """The batch that came, with the indices that were drawn for it."""
+    def handed_out(
+        self, iterator: Any, expected: tuple[int, int], content: object, keep: int
+    ) -> None:
+        """A batch came; of those not used yet the contents of the last ``keep`` are held."""
         number, worker = expected
         received = getattr(iterator, "_rcvd_idx", None)
         indices = None
@@ -167,4 +186,30 @@ class LoaderLedger:
             indices = self._drawn.pop(number, None)
         else:
             worker = -1
-        return Batch(content, indices, worker, fingerprint(content, indices))
+        self._exhausted = False
+        self._fresh.append(Batch(content, indices, worker, fingerprint(content, indices)))
+        for old in self._fresh[:-keep]:
+            old.content = None
+        del self._fresh[:-_WINDOW]
+
+    def ran_out(self) -> None:
+        """The iterator is at its end: what was fetched ahead is used up next."""
+        self._exhausted = True
+
+    def step(self) -> list[Batch]:
+        """The batches of the step that is ending."""
+        if not self._fresh:
+            # A second optimizer on the same batch, or the last batches of a loop ahead.
+            if self._exhausted and self._carried:
+                self.used, self._carried = self._carried, []
+            return self.used
+        if self._first is None:
+            self._first = len(self._fresh)
+        elif self.ahead is None:
+            self.ahead = max(0, self._first - len(self._fresh))
+            self._carried = self.used[len(self.used) - self.ahead :]
+        waiting = [*self._carried, *self._fresh]
+        cut = len(waiting) - (self.ahead or 0)
+        self.used, self._carried = (waiting[:cut] or waiting[:1]), waiting[cut:]
+        self._fresh = []
+        return self.used

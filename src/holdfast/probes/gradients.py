@@ -68,8 +68,10 @@ def plain(grads: list[Tensor]) -> list[Tensor]:
 def read_on_host(grads: list[Tensor]) -> GradientReading:
     """Measure gradients that live on the CPU."""
     dtypes = {g.dtype for g in grads}
-    # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16.
-    norms = torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else torch.float32)
+    # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16. Beside
+    # fp64 they are summed in that, because it cannot be narrowed.
+    wider = torch.float64 if torch.float64 in dtypes else torch.float32
+    norms = torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else wider)
     if len(dtypes) > 1:
         norms = [n.double() for n in norms]
     values = torch.stack(norms).tolist()
