@@ -26,7 +26,7 @@ from .report import end_summary
 from .run import Run
 from .scribe import Scribe
 
-_TICK = 0.2
+_TICK = 0.5
 
 # Signals a launcher may send to us and means for the script.
 _FORWARDED = tuple(

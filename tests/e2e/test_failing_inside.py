@@ -83,7 +83,7 @@ PARTS = {
     "holdfast.probes.learning_rate:read": "guard",
     "holdfast.probes.host:Host.read": "guard",
     "holdfast.probes.timing:Phases.mark": "",
-    "holdfast.probes.timing:Phases.take": "guard",
+    "holdfast.probes.timing:Phases.take_host": "guard",
     "holdfast.guard.recorder:Table.put": "guard",
     "holdfast.run.ring:Ring.put": None,
     "holdfast.guard.recorder:Recorder.event": None,

@@ -223,7 +223,10 @@ class Engine:
         verdict.row["opt"] = guard.index
         verdict.row["backwards"] = window.passes
         verdict.row.setdefault("skipped", 0.0)
-        verdict.timed = self.phases.take()
+        if self.phases.on_device:
+            verdict.timed = self.phases.take()
+        else:
+            verdict.row.update(self.phases.take_host())
         if self._ledger is not None:
             verdict.batches = self._ledger.step()
         self._previous, self._losses = window, Losses()

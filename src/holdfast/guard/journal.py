@@ -6,7 +6,6 @@ nothing behind.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import platform
@@ -127,7 +126,8 @@ class Journal:
 
     def wants_parameters(self, verdict: Verdict) -> bool:
         """Whether this step looks at the weights too: at the start, now and then, in trouble."""
-        return self._suspicious or verdict.step % self._often(self._settings.parameters_every) == 0
+        every = self._settings.parameters_every
+        return self._suspicious or verdict.step % (every * LEAN if self.budget.lean else every) == 0
 
     def _often(self, every: int) -> int:
         """Every how many steps an optional measurement is due."""
@@ -139,10 +139,10 @@ class Journal:
         if guard.notes or not guard.announced:
             self._announce(guard)
         measured = verdict.measured
-        device = measured.row.device if measured is not None else torch.device("cpu")
         if verdict.step % self._often(self._settings.memory_every) == 0:
             self._host.read(verdict.row)
-            self._memory.read(device, verdict.row)
+            if measured is not None:
+                self._memory.read(measured.row.device, verdict.row)
         if measured is None:
             self._write(guard, verdict)
         else:
@@ -168,21 +168,7 @@ class Journal:
         row = verdict.row
         troubled = verdict.bad or row.get("param_bad", 0.0) > 0
         if verdict.batches:
-            batch = verdict.batches[-1]
-            if verdict.bad:
-                row["input_bad"] = float(sum(b.look() for b in verdict.batches))
-                batch = next((b for b in verdict.batches if b.bad), batch)
-                record = {"step": verdict.step, "opt": verdict.opt, **batch.record()}
-                if not batch.bad:
-                    # Nothing shows which micro-batch it was: name the samples of all.
-                    drawn = [b.indices for b in verdict.batches]
-                    known = [i for i in drawn if i is not None]
-                    record["indices"] = (
-                        [*itertools.chain(*known)] if len(known) == len(drawn) else None
-                    )
-                recorder.batch(record)
-            row["batch"] = float(batch.fingerprint)
-            row["worker"] = float(batch.worker)
+            self._tell_batches(recorder, verdict)
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
@@ -203,6 +189,23 @@ class Journal:
         self._table.put(verdict.step, verdict.time, row)
         self._write_layers(recorder, guard, verdict)
         self._rows += 1
+
+    def _tell_batches(self, recorder: Recorder, verdict: Verdict) -> None:
+        """Which batch it was; after a bad step it is searched and its samples are named."""
+        batch = verdict.batches[-1]
+        if verdict.bad:
+            verdict.row["input_bad"] = float(sum(b.look() for b in verdict.batches))
+            batch = next((b for b in verdict.batches if b.bad), batch)
+            record = {"step": verdict.step, "opt": verdict.opt, **batch.record()}
+            if not batch.bad:
+                # Nothing shows which micro-batch it was: name the samples of all.
+                drawn = [b.indices for b in verdict.batches]
+                known = [i for i in drawn if i is not None]
+                every = len(known) == len(drawn)
+                record["indices"] = [i for some in known for i in some] if every else None
+            recorder.batch(record)
+        verdict.row["batch"] = float(batch.fingerprint)
+        verdict.row["worker"] = float(batch.worker)
 
     def _write_layers(self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """Norms of every layer: every k steps, and each step around an incident."""

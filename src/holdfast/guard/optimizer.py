@@ -13,7 +13,16 @@ from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
 from ..config import GuardSettings
-from ..probes.gradients import DeviceReading, EarlyNorms, Meters, plain, read_on_host
+from ..probes.gradients import (
+    DeviceReading,
+    EarlyNorms,
+    GradientReading,
+    Meters,
+    plain,
+    read_on_host,
+    read_uniform,
+    uniform,
+)
 from ..probes.loss import Losses
 from ..probes.state import largest_on_device, nonfinite_on_host
 from .verdict import Verdict
@@ -50,6 +59,7 @@ class GuardedOptimizer:
         self._meters = meters
         self._settle: str = ""
         self._positions: Sequence[int] = ()
+        self._uniform = False
         # Parameters, the device of the first, and where the decision is made for them.
         self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
 
@@ -86,17 +96,20 @@ class GuardedOptimizer:
             return
         if positions != self._positions:
             self._positions = positions
+            self._uniform = uniform(given)
             if _sharded(parameters):
                 self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
         verdict.positions = self._positions
-        grads = plain(given)
+        easy = self._uniform and not given[0].requires_grad
+        grads = given if easy else plain(given)
         early = early if early is not None and early.fits(given) else None
         looked_at = parameters if look_at_parameters else []
         device = self._device(grads)
         if device is None:
-            verdict.see_gradients(
-                early.on_host if early is not None and early.on_host else read_on_host(grads)
-            )
+            if early is not None and early.on_host is not None:
+                verdict.see_gradients(early.on_host)
+            else:
+                verdict.see_gradients(self._read_on_host(grads, easy))
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
             verdict.losses_decide = bool(verdict.row.get("loss_bad")) and losses_decide()
@@ -111,6 +124,15 @@ class GuardedOptimizer:
             verdict.measured = measured
             self._measure_more(optimizer, verdict, measured, scale, looked_at, device)
             self._arm_on_device(optimizer, verdict, measured, grads, device)
+
+    def _read_on_host(self, grads: list[Tensor], easy: bool) -> GradientReading:
+        """Parameters keep their kind of gradient; should one change, ask again from now on."""
+        if easy:
+            try:
+                return read_uniform(grads)
+            except (RuntimeError, NotImplementedError):
+                self._uniform = False
+        return read_on_host(plain(grads))
 
     def _decide_on_host(
         self,

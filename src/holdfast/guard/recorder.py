@@ -59,16 +59,16 @@ class Table:
         self._ring = ring
         self._number = number
         self._columns = tuple(columns)
+        self._missing = (math.nan,) * len(self._columns)
         self._head = struct.Struct("<qd")
         self._pack = struct.Struct(f"<qd{len(self._columns)}f").pack
 
     def put(self, step: int, at: float, values: Mapping[str, float]) -> None:
         """Write one row; columns that are not named are NaN."""
-        get = values.get
-        numbers = [get(c, math.nan) for c in self._columns]
         try:
-            row = self._pack(step, at, *numbers)
+            row = self._pack(step, at, *map(values.get, self._columns, self._missing))
         except OverflowError:
+            numbers = map(values.get, self._columns, self._missing)
             row = self._pack(step, at, *map(_fits, numbers))
         self._ring.put(self._number, row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import nn
 from torch.optim import Optimizer
@@ -26,19 +26,30 @@ class Roster:
         self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
             weakref.WeakKeyDictionary()
         )
+        # Most loops have one optimizer: a weak dictionary is slow to ask on every step.
+        self._latest: tuple[Callable[[], Optimizer | None], GuardedOptimizer | None] = (
+            lambda: None,
+            None,
+        )
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def of(
         self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
     ) -> GuardedOptimizer:
         """The guard of an optimizer, made on first sight; new parameters are learned."""
-        guard = self._guards.get(optimizer)
+        latest, guard = self._latest
+        if latest() is not optimizer:
+            guard = self._guards.get(optimizer)
         if guard is None:
             name = type(optimizer).__name__
             guard = GuardedOptimizer(self._count, name, self._settings, self.buffers, self._meters)
             self._guards[optimizer] = guard
             self._count += 1
-        if len(guard.layers) != sum(len(g["params"]) for g in optimizer.param_groups):
+            self._latest = weakref.ref(optimizer), guard
+        count = 0
+        for group in optimizer.param_groups:
+            count += len(group["params"])
+        if len(guard.layers) != count:
             self._learn(optimizer, guard, models)
         return guard
 

@@ -56,9 +56,15 @@ class Losses:
 
     def on_host(self) -> tuple[float, bool] | None:
         """Mean and "is one not finite"; None when reading them would touch a device."""
+        if len(self.values) == 1:
+            only = self.values[0]
+            if not only.is_cpu:
+                return None
+            number = only.item()
+            return number, not math.isfinite(number)
         if not self.values:
             return math.nan, False
-        if not all([v.is_cpu for v in self.values]):
+        if not all(v.is_cpu for v in self.values):
             return None
         numbers = [v.item() for v in self.values]
         mean = sum(numbers) / len(numbers)

@@ -84,16 +84,21 @@ class Phases:
         self._host[phase] = self._host.get(phase, 0.0) + seconds
         self.last += seconds
 
+    def take_host(self) -> dict[str, float]:
+        """Close a step whose phases were all measured on the host's clock."""
+        host, self._host = self._host, {}
+        host["guard"], self.guard = self.guard, 0.0
+        self._steps += 1
+        return host
+
     def take(self) -> Timed:
-        """Close the step and hand out what was measured."""
+        """Close a step on a device and hand out what is on its way."""
         self._host["guard"], self.guard = self.guard, 0.0
-        if not self.on_device:
-            timed = Timed(self.pool, self._host)
-        elif self._steps % _EVERY == 0:
-            timed = Timed(self.pool, self._host, self._origin, self._moments, on_device=True)
+        if self._steps % _EVERY == 0:
+            timed = Timed(self.pool, self._host, self._origin, self._moments)
             self._origin = None
         else:
-            timed = Timed(self.pool, self._host, on_device=True)
+            timed = Timed(self.pool, self._host)
             self._origin = self._moments[-1][1] if self._moments else None
         self._host = {}
         self._moments = []
@@ -102,7 +107,7 @@ class Phases:
 
 
 class Timed:
-    """The phases of one finished step; device phases are known once their events are."""
+    """The phases of one step on a device; they are known once their events are."""
 
     def __init__(
         self,
@@ -110,17 +115,12 @@ class Timed:
         host: dict[str, float],
         origin: torch.cuda.Event | None = None,
         moments: list[tuple[str, torch.cuda.Event]] | None = None,
-        *,
-        on_device: bool = False,
     ) -> None:
-        self._on_device = on_device
         self._pool, self._host, self._origin = pool, host, origin
         self._moments = moments or []
 
     def seconds(self) -> dict[str, float]:
         """Seconds per phase. With events this must be called after the last one is done."""
-        if not self._on_device:
-            return self._host
         host = {k: self._host[k] for k in ("data_wait", "h2d", "guard") if k in self._host}
         if self._origin is None or not self._moments or not self._moments[-1][1].query():
             return host
