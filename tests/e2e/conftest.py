@@ -29,6 +29,13 @@ from holdfast.types import Event, Finding
 HERE = Path(__file__).parent
 CORPUS = "test_faults.py"
 SRC = Path(holdfast.__file__).parents[1]
+
+# Whoever starts the tests in the background of a shell has these ignored, and children inherit
+# that; a handler is reset to the default when another program is started.
+for _number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler)
+
 PATIENCE = 100.0
 _ADDRESS = re.compile(rb"0x[0-9a-f]+")
 
