@@ -304,3 +304,11 @@ def test_a_guard_within_budget_measures_on(make_engine: MakeEngine) -> None:
     rows = rows_of(engine)
     assert engine.memory.of_kind("backed_off") == []  # type: ignore[attr-defined]
     assert np.isfinite(rows["rss"]).sum() == math.ceil(300 / 16)
+
+
+def test_a_batch_on_a_device_is_never_read() -> None:
+    """The meta device has no values at all: reading one raises, as a sync would under "error"."""
+    from holdfast.probes.batches import nonfinite
+
+    bad = torch.tensor([[1.0], [math.nan]])
+    assert nonfinite({"x": torch.empty(2, 3, device="meta"), "y": bad}) == [("batch['y']", [1])]

@@ -71,10 +71,15 @@ def fingerprint(batch: object, indices: object) -> int:
 
 
 def nonfinite(batch: object) -> list[tuple[str, list[int]]]:
-    """The tensors of a batch that hold NaN or infinity, with the positions along dimension 0."""
+    """The tensors of a batch that hold NaN or infinity, with the positions along dimension 0.
+
+    Only those on the CPU are searched: looking into one on a device would wait for it.
+    """
     found: list[tuple[str, list[int]]] = []
     for path, tensor in tensors(batch):
-        if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
+        if not tensor.is_cpu or not tensor.is_floating_point():
+            continue
+        if not tensor.numel() or tensor.is_sparse:
             continue
         finite = torch.isfinite(tensor.detach())
         if bool(finite.all()):
