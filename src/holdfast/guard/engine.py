@@ -33,6 +33,8 @@ from .recorder import Recorder
 from .roster import Roster
 from .verdict import Verdict
 
+_CUDA = torch.backends.cuda.is_built()
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -79,8 +81,10 @@ class Engine:
         self._meters = Meters()
         self.roster = Roster(settings.guard, self._meters)
         self.phases = Phases()
-        self._losses = Losses()
-        self._previous = Losses()
+        # On CPU tensors the flag may be read by the host, unless a test forbids it.
+        self._read = not settings.guard.device_path
+        self._losses = Losses(read=self._read)
+        self._previous = self._losses
         self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
@@ -141,7 +145,9 @@ class Engine:
         """Backward has returned or raised."""
         self._depth -= 1
         if self._depth == 0:
-            self._backward_done()
+            self.phases.mark("backward")
+            if self.journal.by_hand is not None:
+                self._no_step_yet()
 
     @shielded("loss probe")
     def _loss_seen(self, tensors: object) -> None:
@@ -153,10 +159,8 @@ class Engine:
         self._losses.saw(tensors)
 
     @shielded("loss probe")
-    def _backward_done(self) -> None:
-        self.phases.mark("backward")
-        if self.journal.by_hand is not None:
-            self.journal.saw_backward(self._losses)
+    def _no_step_yet(self) -> None:
+        self.journal.saw_backward(self._losses)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -179,27 +183,29 @@ class Engine:
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
-        if self._open and not torch.compiler.is_compiling():
+        # A step inside a compiled region was not opened: nothing of ours is traced there.
+        if self._open:
             self._conclude(optimizer)
 
     @shielded("guard")
     def _decide(self, optimizer: Optimizer) -> None:
         self.phases.mark("other")
-        guard = self.roster.of(optimizer)
+        guard, parameters = self.roster.with_parameters(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         began = self.journal.sample_cost() if verdict.step % COST_EVERY == 0 else None
         guard.before(
             optimizer,
+            parameters,
             verdict,
-            self._window(),
+            self._losses if self._losses.passes else self._previous,
             early=self._early,
             losses_decide=self._losses_decide,
-            scale=self._scale(),
+            scale=self._scale() if self._scaler is not None else None,
             look_at_parameters=self.journal.wants_parameters(verdict),
         )
         if began is not None:
             self.journal.cost_sampled(verdict, began)
-        self.phases.on_device = verdict.measured is not None and verdict.measured.row.is_cuda
+        self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
 
     @shielded("guard")
     def _conclude(self, optimizer: Optimizer) -> None:
@@ -207,7 +213,7 @@ class Engine:
         guard, verdict = self._open.pop(id(optimizer), (None, None))
         if verdict is None or guard is None:
             return
-        window = self._window()
+        window = self._losses if self._losses.passes else self._previous
         if verdict.late:
             guard.measure_late(optimizer, verdict, window)
         began = self.journal.sample_cost() if verdict.cost_events else None
@@ -220,16 +226,14 @@ class Engine:
 
     def _finish(self, guard: GuardedOptimizer, verdict: Verdict, window: Losses) -> None:
         verdict.time = time.time()
-        verdict.row["opt"] = guard.index
         verdict.row["backwards"] = window.passes
-        verdict.row.setdefault("skipped", 0.0)
         if self.phases.on_device:
             verdict.timed = self.phases.take()
         else:
             verdict.row.update(self.phases.take_host())
         if self._ledger is not None:
             verdict.batches = self._ledger.step()
-        self._previous, self._losses = window, Losses()
+        self._previous, self._losses = window, Losses(read=self._read)
         self._early = None
         self._rng = None
         self.steps += 1
@@ -296,7 +300,10 @@ class Engine:
         elif kinds in ({"cuda"}, {"cpu"}):
             home = grads[0].device
             early.on_device = self._meters.of(home).measure(
-                plain(grads), self._window().on_device(home), loss_decides=self._losses_decide()
+                plain(grads),
+                self._window().on_device(home),
+                loss_decides=self._losses_decide(),
+                extras=None,
             )
         self._early = early
 
@@ -353,7 +360,10 @@ class Engine:
         guard.stepped = True
         self._stepped.add(guard.index)
         verdict = Verdict(step=self.journal.iteration, opt=guard.index)
-        verdict.row["lr"] = learning_rate.read(optimizer)
+        row = verdict.row
+        row["lr"] = learning_rate.read(optimizer)
+        row["opt"] = guard.index
+        row["skipped"] = 0.0
         self._open[id(optimizer)] = guard, verdict
         return verdict
 
@@ -369,7 +379,7 @@ class Engine:
         """
         if _ranks() > 1:
             return False
-        return len(self.roster) <= 1 or len(self._window().values) == 1
+        return len(self.roster) <= 1 or self._window().count == 1
 
     def failed(self, where: str, error: Exception) -> None:
         """Something of ours broke: switch it off, put everything back, write it down."""
@@ -395,4 +405,4 @@ def _out_of_reach() -> bool:
     """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
     if torch.compiler.is_compiling():
         return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

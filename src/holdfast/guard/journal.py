@@ -6,6 +6,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -28,7 +29,7 @@ from ..probes.timing import EventPool
 from .budget import LEAN, Budget
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder, Table
-from .verdict import Verdict
+from .verdict import BLANK, Verdict
 
 # Around an incident the norms of every layer are written for this many steps on either side.
 _AROUND = 8
@@ -54,9 +55,7 @@ class Journal:
         self._memory = Memory()
         self._events = EventPool()
         self._table: Table | None = None
-        self._layers: dict[int, Table] = {}
-        self._recent: dict[int, deque[Verdict]] = {}
-        self._aftermath: dict[int, int] = {}
+        self._layers: dict[int, _LayerStory] = {}
         self._suspicious = False
         self._rows = 0
         self.by_hand: list[tuple[float, float]] | None = []
@@ -98,12 +97,9 @@ class Journal:
         """A backward pass is over; without optimizers this is all we will ever see."""
         self._passes += 1
         recorder = self._opened()
-        if self.by_hand is None or recorder is None or not losses.values:
+        if self.by_hand is None or recorder is None or not losses.numbers:
             return
-        last = losses.values[-1]
-        if last.is_cuda:
-            return
-        self.by_hand.append((time.time(), last.item()))
+        self.by_hand.append((time.time(), losses.numbers[-1]))
         if len(self.by_hand) >= _BY_HAND:
             self._write_by_hand()
 
@@ -114,7 +110,8 @@ class Journal:
                 self._table.put(
                     self.iteration,
                     at,
-                    {
+                    BLANK
+                    | {
                         "loss": loss,
                         "loss_bad": float(not math.isfinite(loss)),
                         "backwards": 1.0,
@@ -142,13 +139,15 @@ class Journal:
         if verdict.step % self._often(self._settings.memory_every) == 0:
             self._host.read(verdict.row)
             if measured is not None:
-                self._memory.read(measured.row.device, verdict.row)
+                self._memory.read(measured.flag.device, verdict.row)
         if measured is None:
+            if self.in_flight:
+                self._readback.poll()
             self._write(guard, verdict)
-        else:
-            self.in_flight += 1
-            self._readback.send(measured.row, lambda values: self._arrived(guard, verdict, values))
-        if self.in_flight:
+            return
+        self.in_flight += 1
+        self._readback.send(measured.row, functools.partial(self._arrived, guard, verdict))
+        if self.in_flight >= self.budget.together:
             self._readback.poll()
 
     def _arrived(
@@ -162,19 +161,19 @@ class Journal:
         self._write(guard, verdict)
 
     def _write(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        recorder = self._opened()
+        recorder = self.recorder or self._opened()
         if recorder is None or self._table is None:
             return
         row = verdict.row
-        troubled = verdict.bad or row.get("param_bad", 0.0) > 0
         if verdict.batches:
             self._tell_batches(recorder, verdict)
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
             row["guard_device"] = self._cost_of(verdict)
-        self.skipped += int(row.get("skipped", 0.0))
-        if self.budget.spend(row.get("guard", 0.0), verdict.time):
+        if row["skipped"]:
+            self.skipped += 1
+        if self.budget.spend(row["guard"], verdict.time):
             recorder.event(
                 "backed_off",
                 verdict.step,
@@ -185,9 +184,10 @@ class Journal:
                     "skipping goes on as before",
                 },
             )
-        self._suspicious = troubled
+        self._suspicious = verdict.bad or row["param_bad"] > 0
         self._table.put(verdict.step, verdict.time, row)
-        self._write_layers(recorder, guard, verdict)
+        if verdict.reading is not None and guard.layers:
+            self._write_layers(recorder, guard, verdict)
         self._rows += 1
 
     def _tell_batches(self, recorder: Recorder, verdict: Verdict) -> None:
@@ -209,29 +209,13 @@ class Journal:
 
     def _write_layers(self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """Norms of every layer: every k steps, and each step around an incident."""
-        if verdict.reading is None or not guard.layers:
-            return
-        table = self._layers.get(guard.index)
-        if table is None:
+        story = self._layers.get(guard.index)
+        if story is None:
             table = recorder.table(f"layers{guard.index}", guard.layers)
-            self._layers[guard.index] = table
-            self._recent[guard.index] = deque(maxlen=_AROUND)
-        recent = self._recent[guard.index]
+            story = self._layers[guard.index] = _LayerStory(table)
         if verdict.layers != len(guard.layers):
             return
-        if verdict.bad:
-            for earlier in recent:
-                table.put_array(earlier.step, earlier.time, earlier.norms_by_layer())
-            recent.clear()
-            self._aftermath[guard.index] = _AROUND
-        following = self._aftermath.get(guard.index, 0)
-        due = verdict.step % self._often(self._settings.layers_every) == 0
-        if verdict.bad or following or due:
-            table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
-            self._aftermath[guard.index] = max(0, following - (not verdict.bad))
-        else:
-            verdict.batches = ()  # kept for its norms, not for its data
-            recent.append(verdict)
+        story.tell(verdict, due=verdict.step % self._often(self._settings.layers_every) == 0)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
         recorder = self._opened()
@@ -283,6 +267,33 @@ class Journal:
             self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
         self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
         self.recorder.close()
+
+
+class _LayerStory:
+    """The layers of one optimizer; knows the last few steps, in case they lead to an incident."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._recent: deque[Verdict] = deque(maxlen=_AROUND)
+        self._aftermath = 0
+
+    def tell(self, verdict: Verdict, *, due: bool) -> None:
+        """Write the norms of this step if they are due or belong to an incident."""
+        if verdict.bad:
+            for earlier in self._recent:
+                self._put(earlier)
+            self._recent.clear()
+            self._aftermath = _AROUND
+        elif self._aftermath:
+            self._aftermath -= 1
+        elif not due:
+            verdict.batches = ()  # kept for its norms, not for its data
+            self._recent.append(verdict)
+            return
+        self._put(verdict)
+
+    def _put(self, verdict: Verdict) -> None:
+        self._table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
 
 
 def _environment(rank: int) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class GuardedOptimizer:
     def before(
         self,
         optimizer: Optimizer,
+        parameters: Sequence[Tensor],
         verdict: Verdict,
         losses: Losses,
         *,
@@ -79,30 +80,18 @@ class GuardedOptimizer:
         """Measure the gradients the optimizer is about to use, decide, and arm the skip."""
         if self._settle:
             self.release(optimizer)
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
         verdict.layers = len(self.layers)
-        positions: list[int] = []
-        given: list[Tensor] = []
-        for i, parameter in enumerate(parameters):
-            grad = parameter.grad
-            if grad is not None:
-                positions.append(i)
-                given.append(grad)
+        grads = [grad for p in parameters if (grad := p.grad) is not None]
         if self._buffers.buffers:
             self._buffers.look()
-        if not given:
-            verdict.positions = positions
+        if not grads:
             self.note_losses(verdict, losses)
             return
-        if positions != self._positions:
-            self._positions = positions
-            self._uniform = uniform(given)
-            if _sharded(parameters):
-                self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
+        easy = self._place(parameters, grads)
         verdict.positions = self._positions
-        easy = self._uniform and not given[0].requires_grad
-        grads = given if easy else plain(given)
-        early = early if early is not None and early.fits(given) else None
+        early = early if early is not None and early.fits(grads) else None
+        if not easy:
+            grads = plain(grads)
         looked_at = parameters if look_at_parameters else []
         device = self._device(grads)
         if device is None:
@@ -112,18 +101,35 @@ class GuardedOptimizer:
                 verdict.see_gradients(self._read_on_host(grads, easy))
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
-            verdict.losses_decide = bool(verdict.row.get("loss_bad")) and losses_decide()
+            verdict.losses_decide = verdict.loss_bad and losses_decide()
             self._decide_on_host(optimizer, verdict, scale, looked_at)
         else:
             verdict.losses_decide = losses_decide()
+            extras = self._extras(optimizer, verdict, scale, looked_at, device)
             measured = early.on_device if early is not None else None
             if measured is None:
-                meter = self._meters.of(device)
-                loss = losses.on_device(device)
-                measured = meter.measure(grads, loss, loss_decides=verdict.losses_decide)
+                measured = self._meters.of(device).measure(
+                    grads,
+                    losses.on_device(device),
+                    loss_decides=verdict.losses_decide,
+                    extras=extras,
+                )
+            elif extras and isinstance(measured.row, Tensor):
+                measured.row = torch.cat([measured.row, *extras])
             verdict.measured = measured
-            self._measure_more(optimizer, verdict, measured, scale, looked_at, device)
             self._arm_on_device(optimizer, verdict, measured, grads, device)
+
+    def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
+        """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
+        # In the same number and with gradients throughout they are the same ones.
+        if not (len(self._positions) == len(grads) == len(parameters)):
+            positions = [i for i, p in enumerate(parameters) if p.grad is not None]
+            if positions != self._positions:
+                self._positions = positions
+                self._uniform = uniform(grads)
+                if _sharded(parameters):
+                    self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
+        return self._uniform and not grads[0].requires_grad
 
     def _read_on_host(self, grads: list[Tensor], easy: bool) -> GradientReading:
         """Parameters keep their kind of gradient; should one change, ask again from now on."""
@@ -160,15 +166,14 @@ class GuardedOptimizer:
             verdict.acted = True
             verdict.row["skipped"] = 1.0
 
-    def _measure_more(
+    def _extras(
         self,
         optimizer: Optimizer,
         verdict: Verdict,
-        measured: DeviceReading,
         scale: Tensor | None,
         parameters: Sequence[Tensor],
         device: torch.device,
-    ) -> None:
+    ) -> list[Tensor]:
         """What is not measured for everybody on every step rides behind norms and loss."""
         extras: list[Tensor] = []
         if scale is not None:
@@ -183,8 +188,7 @@ class GuardedOptimizer:
         if parameters:
             verdict.parameters = len(parameters)
             extras.append(largest_on_device(parameters).to(device, non_blocking=True))
-        if extras:
-            measured.row = torch.cat([measured.row, *extras])
+        return extras
 
     def _arm_on_device(
         self,
@@ -259,7 +263,8 @@ class GuardedOptimizer:
     def measure_late(self, optimizer: Optimizer, verdict: Verdict, losses: Losses) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
         was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
-        self.before(optimizer, verdict, losses, losses_decide=lambda: True)
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        self.before(optimizer, parameters, verdict, losses, losses_decide=lambda: True)
         self.detect_only = was
 
     # ------------------------------------------------------------------ details
@@ -276,7 +281,7 @@ class GuardedOptimizer:
                 self._buffers.restore(running_only=True)
             self._buffers.keep(but=verdict.buffers)
             return
-        if not verdict.buffers:
+        if not verdict.buffers or not isinstance(measured.row, Tensor):
             return
         if verdict.acted:
             self._buffers.restore_where(measured.flag)
@@ -292,7 +297,7 @@ class GuardedOptimizer:
         """Fill the loss columns from losses that are on the host already."""
         read = losses.on_host()
         if read is not None:
-            verdict.row["loss"], verdict.row["loss_bad"] = read
+            verdict.see_loss(*read)
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""

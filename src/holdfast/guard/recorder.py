@@ -58,19 +58,16 @@ class Table:
     def __init__(self, ring: Ring, number: int, columns: Sequence[str]) -> None:
         self._ring = ring
         self._number = number
-        self._columns = tuple(columns)
-        self._missing = (math.nan,) * len(self._columns)
         self._head = struct.Struct("<qd")
-        self._pack = struct.Struct(f"<qd{len(self._columns)}f").pack
+        self._pack = struct.Struct(f"<qd{len(columns)}f").pack
 
-    def put(self, step: int, at: float, values: Mapping[str, float]) -> None:
-        """Write one row; columns that are not named are NaN."""
+    def put(self, step: int, at: float, row: Mapping[str, float]) -> None:
+        """Write one row, which has exactly the table's columns in their order."""
         try:
-            row = self._pack(step, at, *map(values.get, self._columns, self._missing))
+            packed = self._pack(step, at, *row.values())
         except OverflowError:
-            numbers = map(values.get, self._columns, self._missing)
-            row = self._pack(step, at, *map(_fits, numbers))
-        self._ring.put(self._number, row)
+            packed = self._pack(step, at, *map(_fits, row.values()))
+        self._ring.put(self._number, packed)
 
     def put_array(self, step: int, at: float, values: np.ndarray) -> None:
         """Write one row from an array in column order."""

@@ -37,6 +37,12 @@ class Roster:
         self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
     ) -> GuardedOptimizer:
         """The guard of an optimizer, made on first sight; new parameters are learned."""
+        return self.with_parameters(optimizer, models)[0]
+
+    def with_parameters(
+        self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
+    ) -> tuple[GuardedOptimizer, list[nn.Parameter]]:
+        """``of``, and the parameters the optimizer holds now."""
         latest, guard = self._latest
         if latest() is not optimizer:
             guard = self._guards.get(optimizer)
@@ -46,12 +52,10 @@ class Roster:
             self._guards[optimizer] = guard
             self._count += 1
             self._latest = weakref.ref(optimizer), guard
-        count = 0
-        for group in optimizer.param_groups:
-            count += len(group["params"])
-        if len(guard.layers) != count:
-            self._learn(optimizer, guard, models)
-        return guard
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        if len(guard.layers) != len(parameters):
+            self._learn(parameters, guard, models)
+        return guard, parameters
 
     def __len__(self) -> int:
         return len(self._guards)
@@ -61,10 +65,12 @@ class Roster:
         return list(self._guards.items())
 
     def _learn(
-        self, optimizer: Optimizer, guard: GuardedOptimizer, models: Iterable[nn.Module] | None
+        self,
+        parameters: list[nn.Parameter],
+        guard: GuardedOptimizer,
+        models: Iterable[nn.Module] | None,
     ) -> None:
         """Names and buffers of the models behind an optimizer."""
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
         roots = roots_of(parameters, models if models is not None else self._models)
         known = {id(p) for root in roots for p in root.parameters()}
         if any(id(p) not in known for p in parameters):

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..probes import STEP_COLUMNS
 from ..probes.batches import Batch
 from ..probes.gradients import DeviceReading, GradientReading
 from ..probes.timing import Timed
+
+BLANK = dict.fromkeys(STEP_COLUMNS, math.nan)
+"""A row on which nothing was measured; its order is that of the columns on disk."""
 
 
 @dataclass(slots=True)
@@ -27,8 +31,9 @@ class Verdict:
     opt: int
     positions: Sequence[int] = ()
     layers: int = 0
-    row: dict[str, float] = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
+    row: dict[str, float] = field(default_factory=BLANK.copy)
     reading: GradientReading | None = None
+    loss_bad: bool = False
     bad: bool = False
     acted: bool = False
     time: float = 0.0
@@ -47,10 +52,17 @@ class Verdict:
     def see_gradients(self, reading: GradientReading) -> None:
         """Fill the gradient columns."""
         self.reading = reading
-        self.row["grad_norm"] = reading.total
-        self.row["grad_max"] = reading.largest
-        self.row["grad_bad"] = len(reading.bad)
-        self.row["grad_layer"] = self.positions[reading.blamed] if reading.bad else -1
+        row = self.row
+        row["grad_norm"] = reading.total
+        row["grad_max"] = reading.largest
+        row["grad_bad"] = len(reading.bad)
+        row["grad_layer"] = self.positions[reading.blamed] if reading.bad else -1
+
+    def see_loss(self, loss: float, bad: bool) -> None:
+        """Fill the loss columns."""
+        self.loss_bad = bad
+        self.row["loss"] = loss
+        self.row["loss_bad"] = float(bad)
 
     def see_buffers(self, bad: Sequence[int]) -> None:
         """Fill the buffer columns."""
@@ -79,9 +91,8 @@ class Verdict:
             weights = extras[len(self.buffers) :]
             self.see_parameters(np.flatnonzero(~np.isfinite(weights)).tolist())
         if self.measured.has_loss:
-            self.row["loss"] = loss
-            self.row["loss_bad"] = float(not math.isfinite(loss))
-        self.bad = bool(reading.bad) or (self.losses_decide and bool(self.row.get("loss_bad", 0.0)))
+            self.see_loss(loss, not math.isfinite(loss))
+        self.bad = bool(reading.bad) or (self.losses_decide and self.loss_bad)
         self.row["skipped"] = float(self.bad and self.acted)
 
     def norms_by_layer(self) -> np.ndarray:

@@ -4,14 +4,16 @@
 with 150 of them the host spends longer making those views than the device spends measuring. This
 kernel writes the sum of squares of each block of memory in fp64 and raises the flag if one of
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
-arrive. Where Triton is missing, or refuses, ``_foreach_norm`` is used.
+arrive. Mostly it writes them straight into pinned host memory (a ``Landing``): no copy, no event.
+Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,10 @@ from torch import Tensor
 _CHUNK = 4096
 _CHUNKS = 16
 _BLOCK = _CHUNK * _CHUNKS
+# Rows on their way to the host before we fall back to a copy: the host may run this far ahead.
+_LANDINGS = 64
+# A NaN that no arithmetic makes: what still holds it has not been written by the device.
+_PENDING = 0x7FF4_DEAD_BEEF_0001
 
 
 @dataclass(slots=True)
@@ -49,6 +55,36 @@ class Layout:
         return np.sqrt(np.add.reduceat(sums[: self.blocks], self.starts))
 
 
+class Landing:
+    """A row in pinned memory that the device writes and the host reads when it is complete."""
+
+    def __init__(self, home: deque[Landing], row: Tensor) -> None:
+        self.row = row
+        self.address = row.data_ptr()
+        self._home = home
+        self._values: np.ndarray = row.numpy()
+        self._words = self._values.view(np.int64)
+        self._used = 0
+
+    def expect(self, count: int) -> Landing:
+        """From now on the first ``count`` numbers are on their way."""
+        self._used = count
+        self._words[:count] = _PENDING
+        return self
+
+    @property
+    def complete(self) -> bool:
+        """Whether every number has arrived."""
+        words = self._words[: self._used]
+        return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
+
+    def take(self) -> np.ndarray:
+        """The numbers; the row is free again."""
+        values = self._values[: self._used].copy()
+        self._home.append(self)
+        return values
+
+
 class NormKernel:
     """Measures gradients of one dtype on one device."""
 
@@ -57,44 +93,104 @@ class NormKernel:
         self._layout: Layout | None = None
         self._uploaded: list[int] = []
         self._addresses = torch.empty(0, dtype=torch.int64, device=device)
+        self._fixed: list[int] = []
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
+        self._landings: deque[Landing] = deque()
+        self._launchers: dict[tuple[bool, bool, torch.dtype], Callable[..., object]] = {}
 
     def measure(
-        self, grads: Sequence[Tensor], loss: Tensor | None, flag: Tensor, *, loss_decides: bool
-    ) -> tuple[Tensor, Layout]:
-        """Launch; the row holds the sums of all blocks and the loss behind them."""
-        sizes = list(map(Tensor.numel, grads))
-        if self._layout is None or self._layout.sizes != sizes:
-            self._layout = Layout.of(sizes, self._device)
-            self._uploaded = []
-            self._addresses = torch.empty(len(sizes), dtype=torch.int64, device=self._device)
+        self,
+        grads: Sequence[Tensor],
+        loss: Tensor | None,
+        flag: Tensor,
+        *,
+        loss_decides: bool,
+        landing: bool,
+    ) -> tuple[Tensor | Landing, Layout] | None:
+        """Launch; the row holds the sums of all blocks and the loss behind them.
+
+        None when the kernel cannot read these gradients.
+        """
+        addresses = list(map(Tensor.data_ptr, grads))
+        if addresses != self._uploaded:
+            if not _readable(grads):
+                return None
+            self._lay_out(grads)
+            self._upload(addresses)
         layout = self._layout
-        row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
-        kernel = _kernel()
-        kernel[(layout.blocks + (loss is not None),)](
-            self._addressed(list(map(Tensor.data_ptr, grads))),
+        assert layout is not None
+        width = layout.blocks + (loss is not None)
+        if landing and self._landings:
+            row: Tensor | Landing = self._landings.popleft().expect(width)
+        else:
+            row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
+        self._launch(layout, row, flag, loss, grads[0].dtype, loss_decides)
+        return row, layout
+
+    def _launch(
+        self,
+        layout: Layout,
+        row: Tensor | Landing,
+        flag: Tensor,
+        loss: Tensor | None,
+        dtype: torch.dtype,
+        decides: bool,
+    ) -> None:
+        seen = loss if loss is not None else flag
+        kind = (loss is not None, decides, seen.dtype)
+        launcher = self._launchers.get(kind)
+        if launcher is not None:
+            # The compiled kernel without the dispatch around it, which costs more than the launch;
+            # addresses as numbers, because the driver is asked about every pointer of a tensor.
+            launcher(
+                *self._fixed,
+                row.address if isinstance(row, Landing) else row.data_ptr(),
+                flag.data_ptr(),
+                seen.data_ptr(),
+                layout.blocks,
+                None,
+                decides,
+                _CHUNK,
+                _CHUNKS,
+            )
+            return
+        grid = (layout.blocks + (loss is not None), 1, 1)
+        compiled = _kernel()[grid](
+            self._addresses,
             *layout.on_device,
-            row,
+            row.row if isinstance(row, Landing) else row,
             flag,
-            loss if loss is not None else flag,
+            seen,
             layout.blocks,
-            DTYPE=_triton_dtype(grads[0].dtype),
-            DECIDES=loss_decides,
+            DTYPE=_triton_dtype(dtype),
+            DECIDES=decides,
             CHUNK=_CHUNK,
             CHUNKS=_CHUNKS,
             num_warps=8,
         )
-        return row, layout
+        self._launchers[kind] = compiled[grid]
 
-    def _addressed(self, addresses: list[int]) -> Tensor:
-        """The gradients' addresses on the device; most loops allocate them anew each step."""
-        if addresses != self._uploaded:
-            pinned, view, event = self._table(len(addresses))
-            view[:] = addresses
-            self._addresses.copy_(pinned, non_blocking=True)
-            event.record()
-            self._uploaded = addresses
-        return self._addresses
+    def _lay_out(self, grads: Sequence[Tensor]) -> None:
+        sizes = list(map(Tensor.numel, grads))
+        if self._layout is not None and self._layout.sizes == sizes:
+            return
+        self._layout = Layout.of(sizes, self._device)
+        self._addresses = torch.empty(len(sizes), dtype=torch.int64, device=self._device)
+        self._fixed = [t.data_ptr() for t in (self._addresses, *self._layout.on_device)]
+        self._launchers = {}
+        # Those still on their way keep their memory until they are read.
+        self._landings = deque()
+        width = 2 * (self._layout.blocks // 2 + 1)
+        for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
+            self._landings.append(Landing(self._landings, row))
+
+    def _upload(self, addresses: list[int]) -> None:
+        """Tell the device where the gradients are; some loops allocate them anew each step."""
+        pinned, view, event = self._table(len(addresses))
+        view[:] = addresses
+        self._addresses.copy_(pinned, non_blocking=True)
+        event.record()
+        self._uploaded = addresses
 
     def _table(self, count: int) -> tuple[Tensor, np.ndarray, torch.cuda.Event]:
         """A pinned table whose last upload is over, the oldest first; else a new one."""
@@ -108,17 +204,22 @@ class NormKernel:
         return self._tables[-1]
 
 
-def usable(grads: Sequence[Tensor]) -> bool:
+def available(dtype: torch.dtype) -> bool:
+    """Whether there is a kernel for gradients of this dtype."""
+    return dtype in _DTYPES and _kernel() is not None
+
+
+def _readable(grads: Sequence[Tensor]) -> bool:
     """Whether the kernel can read these: one dtype, one device, memory without holes."""
-    first = grads[0]
-    if not first.is_cuda or first.dtype not in _DTYPES or _kernel() is None:
-        return False
     return (
-        all(map(Tensor.is_contiguous, grads))
-        and len({g.dtype for g in grads}) == 1
-        and len({g.device for g in grads}) == 1
+        grads[0].is_cuda
+        and all(map(Tensor.is_contiguous, grads))
+        and len(set(map(_dtype_of, grads))) == 1
+        and len(set(map(Tensor.get_device, grads))) == 1
     )
 
+
+_dtype_of = operator.attrgetter("dtype")
 
 _DTYPES = {
     torch.float32: "float32",

@@ -8,6 +8,7 @@ comes first and only a norm that is not finite gets a second look.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._norm_kernel import Layout, NormKernel, usable
+from ._norm_kernel import Landing, Layout, NormKernel, available
 
 COLUMNS = {
     "grad_norm": "L2 norm over all gradients of the optimizer",
@@ -27,6 +28,9 @@ COLUMNS = {
 }
 
 INF = float("inf")
+
+# Up to here reading one number after the other is quicker than collecting them first.
+_FEW = 24
 
 
 @dataclass(slots=True)
@@ -85,7 +89,10 @@ def read_on_host(grads: list[Tensor]) -> GradientReading:
 
 def read_uniform(grads: list[Tensor]) -> GradientReading:
     """``read_on_host`` for gradients that are known to be ``uniform``: no questions asked."""
-    return _read(grads, torch.stack(torch._foreach_norm(grads)).tolist())
+    norms = torch._foreach_norm(grads)
+    if len(norms) <= _FEW:
+        return _read(grads, list(map(Tensor.item, norms)))
+    return _read(grads, torch.stack(norms).tolist())
 
 
 def _read(grads: list[Tensor], values: list[float]) -> GradientReading:
@@ -148,7 +155,7 @@ class DeviceReading:
     or 1.0, which is what the fused optimizer kernels compare with.
     """
 
-    row: Tensor
+    row: Tensor | Landing
     flag: Tensor
     tensors: int
     has_loss: bool
@@ -187,32 +194,63 @@ class Meter:
         self._no_kernel = device.type != "cuda"
 
     def measure(
-        self, grads: list[Tensor], loss: Tensor | None, *, loss_decides: bool
+        self,
+        grads: list[Tensor],
+        loss: Tensor | None,
+        *,
+        loss_decides: bool,
+        extras: Sequence[Tensor] | None = (),
     ) -> DeviceReading:
-        """Start measuring and decide; nothing here waits for the device."""
+        """Start measuring and decide; nothing here waits for the device.
+
+        ``extras`` are fp64 vectors that travel in the same row; None when they come later.
+        """
         if not self._flags:
             # Cleared by the dozen: one launch for many steps.
             self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
         flag = self._flags.pop()
-        if not self._no_kernel and usable(grads):
+        reading = None
+        if not self._no_kernel:
             try:
-                return self._by_kernel(grads, loss, flag, loss_decides)
+                landing = extras is not None and not extras
+                reading = self._by_kernel(grads, loss, flag, loss_decides, landing)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
-        norms = norms_on_device(grads, self._device)
-        row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
-        self.raise_flag(flag, row if loss_decides else row[: len(grads)])
-        return DeviceReading(row, flag, len(grads), loss is not None)
+        if reading is None:
+            norms = norms_on_device(grads, self._device)
+            row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
+            self.raise_flag(flag, row if loss_decides else row[: len(grads)])
+            reading = DeviceReading(row, flag, len(grads), loss is not None)
+        if extras and isinstance(reading.row, Tensor):
+            reading.row = torch.cat([reading.row, *extras])
+        return reading
 
     def _by_kernel(
-        self, grads: list[Tensor], loss: Tensor | None, flag: Tensor, loss_decides: bool
-    ) -> DeviceReading:
-        kernel = self._kernels.get(grads[0].dtype)
+        self,
+        grads: list[Tensor],
+        loss: Tensor | None,
+        flag: Tensor,
+        loss_decides: bool,
+        landing: bool,
+    ) -> DeviceReading | None:
+        dtype = grads[0].dtype
+        kernel = self._kernels.get(dtype)
         if kernel is None:
-            kernel = self._kernels[grads[0].dtype] = NormKernel(self._device)
-        row, layout = kernel.measure(grads, loss, flag, loss_decides=loss_decides)
-        return DeviceReading(row, flag, len(grads), loss is not None, layout)
+            if not available(dtype):
+                return None
+            kernel = self._kernels[dtype] = NormKernel(self._device)
+        launch = functools.partial(
+            kernel.measure, grads, loss, flag, loss_decides=loss_decides, landing=landing
+        )
+        if torch.cuda.current_device() == self._device.index:
+            found = launch()
+        else:
+            with torch.cuda.device(self._device):
+                found = launch()
+        if found is None:
+            return None
+        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1])
 
     def raise_flag(self, flag: Tensor, values: Tensor) -> None:
         """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""

@@ -25,54 +25,69 @@ _KEEP = 64
 
 
 def scalars(tensors: object) -> list[Tensor]:
-    """The scalar floating tensors among what was handed to ``backward``, detached."""
+    """The scalar floating tensors among what was handed to ``backward``."""
     found = (
         tensors if isinstance(tensors, Iterable) and not isinstance(tensors, Tensor) else (tensors,)
     )
-    return [
-        t.detach()
-        for t in found
-        if isinstance(t, Tensor) and t.numel() == 1 and t.is_floating_point()
-    ]
+    return [t for t in found if isinstance(t, Tensor) and t.numel() == 1 and t.is_floating_point()]
 
 
 class Losses:
-    """The losses since the last optimizer step."""
+    """The losses since the last optimizer step.
 
-    def __init__(self) -> None:
+    Args:
+        read: whether a loss on the CPU may be read at once, which is free there.
+    """
+
+    def __init__(self, *, read: bool = True) -> None:
         self.values: list[Tensor] = []
+        self.numbers: list[float] = []
         self.passes = 0
+        self._read = read
+
+    @property
+    def count(self) -> int:
+        """How many losses there are."""
+        return len(self.values) + len(self.numbers)
 
     def saw(self, tensors: object) -> None:
         """Remember the losses of one backward pass."""
         self.passes += 1
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
-            self.values.append(tensors.detach())
+            found = [tensors]
         else:
-            self.values.extend(scalars(tensors))
+            found = scalars(tensors)
+        for loss in found:
+            if self._read and loss.is_cpu:
+                self.numbers.append(loss.item())
+            else:
+                self.values.append(loss.detach())
         if len(self.values) > _KEEP:
             with torch.no_grad():
                 self.values = [torch.stack([v.reshape(()) for v in self.values]).mean()]
+        if len(self.numbers) > _KEEP:
+            self.numbers = [sum(self.numbers) / len(self.numbers)]
 
     def on_host(self) -> tuple[float, bool] | None:
         """Mean and "is one not finite"; None when reading them would touch a device."""
-        if len(self.values) == 1:
-            only = self.values[0]
-            if not only.is_cpu:
+        numbers = self.numbers
+        if self.values:
+            if not all(v.is_cpu for v in self.values):
                 return None
-            number = only.item()
-            return number, not math.isfinite(number)
-        if not self.values:
+            numbers = [*numbers, *(v.item() for v in self.values)]
+        if len(numbers) == 1:
+            return numbers[0], not math.isfinite(numbers[0])
+        if not numbers:
             return math.nan, False
-        if not all(v.is_cpu for v in self.values):
-            return None
-        numbers = [v.item() for v in self.values]
-        mean = sum(numbers) / len(numbers)
-        return mean, not all(map(math.isfinite, numbers))
+        return sum(numbers) / len(numbers), not all(map(math.isfinite, numbers))
 
     def on_device(self, device: torch.device) -> Tensor | None:
         """The mean of the losses on ``device``; one that is not finite shows in it."""
-        if not self.values:
-            return None
+        if len(self.values) == 1 and not self.numbers:
+            only = self.values[0]
+            return only if only.device == device else only.to(device, non_blocking=True)
         here = [v.reshape(()).to(device, non_blocking=True) for v in self.values]
-        return here[0] if len(here) == 1 else torch.stack(here).mean()
+        here += [torch.full((), n, device=device) for n in self.numbers]
+        if len(here) > 1:
+            return torch.stack(here).mean()
+        return here[0] if here else None

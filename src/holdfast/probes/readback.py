@@ -1,8 +1,9 @@
 """Bring small device vectors to the host in order, without ever waiting for them.
 
 A vector is copied into pinned memory with ``non_blocking=True`` and followed by an event; it
-is handed over once ``event.query()`` says so, usually one to three steps later. When every
-slot is still in flight the vector is dropped and counted.
+is handed over once ``event.query()`` says so, usually one to three steps later. A ``Landing`` is
+written by the device itself and is handed over once it is complete. When every slot is still in
+flight the vector is dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._norm_kernel import Landing
+
 SLOTS = 16
 
 Receiver = Callable[[np.ndarray | None], None]
@@ -26,7 +29,6 @@ class _Slot:
     view: np.ndarray
     event: torch.cuda.Event | None
     size: int = 0
-    then: Receiver | None = None
 
 
 class Readback:
@@ -37,49 +39,65 @@ class Readback:
         self._limit = slots
         self._made = 0
         self._free: list[_Slot] = []
-        self._flying: deque[_Slot] = deque()
+        self._flying: deque[tuple[_Slot | Landing, Receiver]] = deque()
 
-    def send(self, vector: Tensor, then: Receiver) -> None:
+    def __len__(self) -> int:
+        """How many vectors are on their way."""
+        return len(self._flying)
+
+    def send(self, vector: Tensor | Landing, then: Receiver) -> None:
         """Start the copy; ``then`` gets the numbers later, or None if they were dropped."""
+        if isinstance(vector, Landing):
+            self._flying.append((vector, then))
+            return
         slot = self._slot(vector)
         if slot is None:
             self.dropped += 1
             then(None)
             return
         slot.size = vector.numel()
-        slot.then = then
         slot.tensor[: slot.size].copy_(vector, non_blocking=True)
         if slot.event is not None:
             slot.event.record(torch.cuda.current_stream(vector.device))
-        self._flying.append(slot)
+        self._flying.append((slot, then))
 
     def poll(self, *, wait: bool = False) -> None:
         """Hand over everything that has arrived; ``wait`` only at the very end of a run."""
         while self._flying:
-            slot = self._flying[0]
-            if slot.event is not None and not slot.event.query():
-                if not wait:
-                    return
-                slot.event.synchronize()
+            carrier, then = self._flying[0]
+            if isinstance(carrier, Landing):
+                if not carrier.complete:
+                    if not wait:
+                        return
+                    torch.cuda.synchronize()
+                values: np.ndarray | None = carrier.take()
+            else:
+                if carrier.event is not None and not carrier.event.query():
+                    if not wait:
+                        return
+                    carrier.event.synchronize()
+                values = carrier.view[: carrier.size].copy()
+                self._free.append(carrier)
             self._flying.popleft()
-            then, slot.then = slot.then, None
-            values = slot.view[: slot.size].copy()
-            self._free.append(slot)
-            if then is not None:
-                then(values)
+            then(values)
 
     def _slot(self, vector: Tensor) -> _Slot | None:
         on_device = vector.device.type == "cuda"
         for i, slot in enumerate(self._free):
             if slot.tensor.numel() >= vector.numel() and (slot.event is not None) == on_device:
                 return self._free.pop(i)
-        if self._free and self._made >= self._limit:
+        if self._free:
             self._free.pop()  # too small for this vector: its place goes to one that fits
-        elif self._made >= self._limit:
-            return None
-        else:
-            self._made += 1
-        # Rounded up, so that a step with a few more gradients finds a slot that fits.
-        size = -(-vector.numel() // 256) * 256
-        tensor = torch.empty(size, dtype=torch.float64, pin_memory=on_device)
-        return _Slot(tensor, tensor.numpy(), torch.cuda.Event() if on_device else None)
+            self._made -= 1
+        # Pinning memory makes the device wait: all slots at once, at the start.
+        fresh = [_made(vector.numel(), on_device) for _ in range(self._limit - self._made)]
+        self._made += len(fresh)
+        self._free += fresh
+        return self._free.pop() if fresh else None
+
+
+def _made(count: int, on_device: bool) -> _Slot:
+    # Rounded up, so that a step with a few more gradients finds a slot that fits.
+    size = -(-count // 256) * 256
+    tensor = torch.empty(size, dtype=torch.float64, pin_memory=on_device)
+    return _Slot(tensor, tensor.numpy(), torch.cuda.Event() if on_device else None)
