@@ -49,6 +49,8 @@ class GuardSettings(Section):
     device_path: bool = False  # force the path of a GPU onto CPU tensors, for tests
     restore_buffers: bool = True
     restore_rng: bool = True
+    explain: bool = True  # compute a poisoned step again, once per fault, to name the line
+    replay: bool = True  # where that needs it, hand a poisoned batch to the loop once more
     budget: float = bounded(0.02, 0.0, 1.0)  # share of the step time the guard may take
 
 

@@ -23,7 +23,7 @@ from .errors import UsageError
 from .guard.engine import Engine
 from .guard.recorder import Recorder
 from .launch import start_run
-from .report import end_summary
+from .report import end_summary, make_page
 from .run import LaneReader, Run
 from .scribe import Scribe, ScribeThread
 from .types import Finding
@@ -86,6 +86,7 @@ class Watch:
     ) -> None:
         self._optimizers = list(optimizers)
         self._scaler = scaler
+        self._say = say
         self._run: Run | None = None
         self._thread: ScribeThread | None = None
         self._closed = False
@@ -112,6 +113,10 @@ class Watch:
             return
         while True:
             expected = self.engine.fetch_begins(iterator)
+            again = self.engine.hands_out_again(iterator)
+            if again is not None:
+                yield again[0]
+                continue
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -196,6 +201,7 @@ class Watch:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
                 self.run.update_meta(status="finished", exit_code=0)
+                make_page(self.run, self._say)
 
     def __enter__(self) -> Self:
         return self

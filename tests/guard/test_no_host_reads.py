@@ -67,7 +67,7 @@ def _ours(frame: Any) -> bool:
 def test_steady_steps_read_nothing(
     make_engine: MakeEngine, no_reads: list[str], optimizer: str
 ) -> None:
-    engine = make_engine(device_path=True)
+    engine = make_engine(device_path=True, explain=False)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     opt = OPTIMIZERS[optimizer](net.parameters())
@@ -93,7 +93,7 @@ def test_steady_steps_read_nothing(
 
 
 def test_no_scalar_leaves_the_dispatcher(make_engine: MakeEngine) -> None:
-    engine = make_engine(device_path=True)
+    engine = make_engine(device_path=True, explain=False)
     net = nn.Linear(8, 8)
     opt = torch.optim.AdamW(net.parameters(), fused=True)
     x = torch.randn(4, 8)

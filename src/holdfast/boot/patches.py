@@ -48,6 +48,9 @@ def _loader_next(engine_of: GetEngine, original: Function) -> Function:
         if engine is None:
             return original(self)
         expected = engine.fetch_begins(self)
+        again = engine.hands_out_again(self)
+        if again is not None:
+            return again[0]
         try:
             batch = original(self)
         except StopIteration:
@@ -141,6 +144,17 @@ def _copy(engine_of: GetEngine, original: Function) -> Function:
     return copy
 
 
+def _scheduler_step(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is not None and engine.replaying:
+            return None
+        return original(self, *args, **kwargs)
+
+    return step
+
+
 def _always() -> bool:
     return True
 
@@ -193,6 +207,11 @@ TABLE = (
         target="torch.amp.GradScaler.scale",
         why="backward is called on the scaled loss; the row wants the loss itself",
         make=_scale,
+    ),
+    Patch(
+        target="torch.optim.lr_scheduler.LRScheduler.step",
+        why="a batch that is handed out twice, to name a fault, must not advance the schedule",
+        make=_scheduler_step,
     ),
     Patch(
         target="torch.Tensor.to",

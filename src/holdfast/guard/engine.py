@@ -10,64 +10,32 @@ training it watches goes on.
 from __future__ import annotations
 
 import contextlib
-import functools
+import math
+import sys
 import time
-import weakref
-from collections.abc import Callable, Iterable
-from time import perf_counter
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from ..config import Settings
 from ..probes import learning_rate
-from ..probes.batches import HELD, LoaderLedger
-from ..probes.gradients import EarlyNorms, Meters, plain, read_on_host
+from ..probes.batches import HELD, Batch, LoaderLedger
+from ..probes.gradients import EarlyNorms, Meters, read_on_host
 from ..probes.loss import Losses
 from ..probes.timing import Phases
+from .closures import why_not_skippable, with_closure
+from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
-from .optimizer import GuardedOptimizer
+from .optimizer import GuardedOptimizer, wait_for
 from .recorder import Recorder
 from .roster import Roster
+from .scaling import Scaling
+from .shield import out_of_reach, ranks, shielded
 from .verdict import Verdict
-
-_CUDA = torch.backends.cuda.is_built()
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def shielded(
-    where: str,
-) -> Callable[[Callable[Concatenate[Engine, P], R]], Callable[Concatenate[Engine, P], R | None]]:
-    """Never break training, and know what we cost: every entry of the engine is wrapped in this."""
-
-    def decorate(
-        method: Callable[Concatenate[Engine, P], R],
-    ) -> Callable[Concatenate[Engine, P], R | None]:
-        @functools.wraps(method)
-        def entry(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R | None:
-            if where in self.off:
-                return None
-            began = perf_counter()
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                self.failed(where, error)
-                return None
-            finally:
-                # Counted as ours, and kept out of the phase of the loop it falls into. Written
-                # out: this runs several times in every step.
-                spent = perf_counter() - began
-                phases = self.phases
-                phases.guard += spent
-                phases.last += spent
-
-        return entry
-
-    return decorate
 
 
 class Engine:
@@ -91,9 +59,11 @@ class Engine:
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[GuardedOptimizer, Verdict]] = {}
         self._stepped: set[int] = set()
-        self._scaler: tuple[Any, bool] | None = None
-        self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self._scaling = Scaling()
         self._depth = 0
+        self._inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
+        if settings.guard.explain:
+            self.journal.incident = self._incident
 
     # ------------------------------------------------------------------ data
 
@@ -116,11 +86,26 @@ class Engine:
         """The loop has its next batch. A step that is left out goes back to this random state."""
         self.phases.mark("data_wait")
         self._ledger = LoaderLedger.of(iterator, self._ledger)
+        self._inquiry.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
+
+    @shielded("inquiry")
+    def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
+        """A poisoned batch in place of the next one, for an exam; None as a rule."""
+        again = self._inquiry.next_batch(iterator)
+        if again is None or self._ledger is None:
+            return None
+        self._ledger.hand_out_again(*again)
+        return (again[1],)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the loop is going through a batch for the second time."""
+        return self._inquiry.replaying
 
     @shielded("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
@@ -152,11 +137,16 @@ class Engine:
     @shielded("loss probe")
     def _loss_seen(self, tensors: object) -> None:
         self.phases.mark("forward")
-        if self._unscaled is not None:
-            result, loss = self._unscaled
-            self._unscaled = None
-            tensors = loss if result() is tensors else tensors
-        self._losses.saw(tensors)
+        self._losses.saw(self._scaling.unscaled(tensors))
+        if not self._inquiry.idle:
+            self._inquiry.backward_begins(tensors)
+        if self._losses.numbers and not math.isfinite(self._losses.numbers[-1]):
+            self._loss_is_bad()
+
+    @shielded("inquiry")
+    def _loss_is_bad(self) -> None:
+        if self.settings.guard.explain:
+            self._inquiry.loss_is_bad(sys._getframe())
 
     @shielded("loss probe")
     def _no_step_yet(self) -> None:
@@ -173,7 +163,7 @@ class Engine:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """``optimizer.step`` is about to run; may hand back other arguments."""
-        if _out_of_reach():
+        if out_of_reach():
             return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
@@ -200,12 +190,42 @@ class Engine:
             self._losses if self._losses.passes else self._previous,
             early=self._early,
             losses_decide=self._losses_decide,
-            scale=self._scale() if self._scaler is not None else None,
+            scale=self._scaling.use() if self._scaling.scaler is not None else None,
             look_at_parameters=self.journal.wants_parameters(verdict),
+            leave_out=self._inquiry.replaying,
         )
         if began is not None:
             self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
+        if self._inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
+            self._caught(sys._getframe(), guard, verdict)
+        if verdict.bad and self.settings.guard.explain:
+            self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
+
+    @shielded("inquiry")
+    def _step_is_bad(
+        self,
+        frame: FrameType | None,
+        guard: GuardedOptimizer,
+        verdict: Verdict,
+        batches: Sequence[Batch],
+    ) -> None:
+        blamed = int(verdict.row["grad_layer"])
+        if not verdict.loss_bad and blamed < 0:
+            return  # left out because its batch was, and nothing is wrong with it
+        layer = None if verdict.loss_bad else guard.layers[blamed]
+        self._inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
+
+    @shielded("inquiry")
+    def _caught(self, frame: FrameType, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        self._inquiry.caught(frame, guard.index, verdict.step)
+
+    def _incident(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """A step that was decided on the device turns out to have been bad."""
+        self._step_is_bad(None, guard, verdict, verdict.batches)
+
+    def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
+        return self._ledger.at_work() if self._ledger is not None else (), self._rng
 
     @shielded("guard")
     def _conclude(self, optimizer: Optimizer) -> None:
@@ -238,6 +258,8 @@ class Engine:
         self._rng = None
         self.steps += 1
         self.journal.close_step(guard, verdict)
+        if not self._inquiry.idle:
+            self._inquiry.step_ends()
 
     # ------------------------------------------------------------------ closures
 
@@ -267,18 +289,14 @@ class Engine:
                 guard.only_detect("its closure is evaluated more than once in a step")
             return result
 
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": guarded_closure}
-        return (args[0], guarded_closure, *args[2:]), kwargs
+        return with_closure(guarded_closure, args, kwargs)
 
     @shielded("guard")
     def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
         guard = self.roster.of(optimizer)
-        ours = type(optimizer).__module__.startswith("torch.optim")
-        if isinstance(optimizer, LBFGS):
-            guard.only_detect("LBFGS evaluates its closure many times in a step")
-        elif self._losses.passes and not ours:
-            guard.only_detect("it uses gradients from before and from within its closure")
+        why = why_not_skippable(optimizer, earlier_passes=self._losses.passes)
+        if why:
+            guard.only_detect(why)
         return guard
 
     @shielded("guard")
@@ -291,21 +309,13 @@ class Engine:
     @shielded("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Clipping by a norm that is not finite ruins every gradient: measure before it."""
-        given = [parameters] if isinstance(parameters, Tensor) else parameters
-        grads = [p.grad for p in given if p.grad is not None]
-        kinds = {g.device.type for g in grads}
-        early = EarlyNorms(grads)
-        if kinds == {"cpu"} and not self.settings.guard.device_path:
-            early.on_host = read_on_host(plain(grads))
-        elif kinds in ({"cuda"}, {"cpu"}):
-            home = grads[0].device
-            early.on_device = self._meters.of(home).measure(
-                plain(grads),
-                self._window().on_device(home),
-                loss_decides=self._losses_decide(),
-                extras=None,
-            )
-        self._early = early
+        self._early = EarlyNorms.taken(
+            [parameters] if isinstance(parameters, Tensor) else parameters,
+            None if self.settings.guard.device_path else read_on_host,
+            self._meters,
+            self._window().on_device,
+            self._losses_decide,
+        )
 
     @shielded("clip probe")
     def clip_ends(self) -> None:
@@ -316,37 +326,29 @@ class Engine:
     @shielded("scaler probe")
     def scaled(self, loss: Any, result: Any) -> None:
         """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
-        if isinstance(loss, Tensor) and isinstance(result, Tensor):
-            self._unscaled = (weakref.ref(result), loss.detach())
+        self._scaling.scaled(loss, result)
 
     @shielded("scaler probe")
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
-        self._scaler = (scaler, False)
+        self._scaling.begins(scaler)
 
     @shielded("scaler probe")
     def scaler_ends(self, optimizer: Optimizer) -> None:
         """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
-        current, self._scaler = self._scaler, None
-        if current is None or current[1]:
+        scaler = self._scaling.ends()
+        if scaler is None:
             return
         guard = self.roster.of(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
         verdict.row.update(scaler_skipped=1.0, grad_norm=float("nan"))
-        scale = current[0]._get_scale_async()
+        scale = scaler._get_scale_async()
         if scale is not None and not scale.is_cuda:
             verdict.row["scale"] = scale.item()
         guard.note_losses(verdict, window)
         self._finish(guard, verdict, window)
-
-    def _scale(self) -> Tensor | None:
-        if self._scaler is None:
-            return None
-        scaler = self._scaler[0]
-        self._scaler = (scaler, True)
-        return scaler._get_scale_async()
 
     # ------------------------------------------------------------------ keeping house
 
@@ -377,32 +379,21 @@ class Engine:
         Never with several ranks, which see different losses and must decide alike; and with
         several optimizers only when there is no doubt whose loss it is.
         """
-        if _ranks() > 1:
+        if ranks() > 1:
             return False
         return len(self.roster) <= 1 or self._window().count == 1
 
     def failed(self, where: str, error: Exception) -> None:
         """Something of ours broke: switch it off, put everything back, write it down."""
         self.off.add(where)
-        for optimizer, guard in self.roster.all():
-            with contextlib.suppress(Exception):
-                guard.release(optimizer)
+        if where == "guard":
+            # Nobody will finish what is armed. A failed exam must leave the skip armed.
+            for optimizer, guard in self.roster.all():
+                with contextlib.suppress(Exception):
+                    guard.release(optimizer)
         self.journal.failure(where, error)
 
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
+        self._inquiry.close()
         self.journal.close()
-
-
-def _ranks() -> int:
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return distributed.get_world_size()
-
-
-def _out_of_reach() -> bool:
-    """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
-    if torch.compiler.is_compiling():
-        return True
-    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -46,6 +46,8 @@ class Journal:
         self.iteration = 0
         self.skipped = 0
         self.in_flight = 0
+        self.incident: Callable[[GuardedOptimizer, Verdict], None] | None = None
+        """Called for a step that turns out bad only when its numbers arrive from the device."""
         self.recorder: Recorder | None = None
         self.budget = Budget(settings.guard.budget)
         self._settings = settings.run
@@ -157,6 +159,8 @@ class Journal:
         if values is not None:
             verdict.arrive(values)
             guard.arrived(verdict)
+            if verdict.bad and self.incident is not None:
+                self.incident(guard, verdict)
         verdict.measured = None
         self._write(guard, verdict)
 
@@ -216,6 +220,12 @@ class Journal:
         if verdict.layers != len(guard.layers):
             return
         story.tell(verdict, due=verdict.step % self._often(self._settings.layers_every) == 0)
+
+    def cause(self, step: int, data: dict[str, Any]) -> None:
+        """An exam has found what made a step bad."""
+        recorder = self._opened()
+        if recorder is not None:
+            recorder.event("cause", step, {"observed": self.iteration, **data})
 
     def _announce(self, guard: GuardedOptimizer) -> None:
         recorder = self._opened()

@@ -76,8 +76,12 @@ class GuardedOptimizer:
         scale: Tensor | None = None,
         early: EarlyNorms | None = None,
         look_at_parameters: bool = False,
+        leave_out: bool = False,
     ) -> None:
-        """Measure the gradients the optimizer is about to use, decide, and arm the skip."""
+        """Measure the gradients the optimizer is about to use, decide, and arm the skip.
+
+        ``leave_out`` skips the step whatever they are: its batch has been skipped before.
+        """
         if self._settle:
             self.release(optimizer)
         verdict.layers = len(self.layers)
@@ -101,7 +105,7 @@ class GuardedOptimizer:
                 verdict.see_gradients(self._read_on_host(grads, easy))
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
-            verdict.losses_decide = verdict.loss_bad and losses_decide()
+            verdict.losses_decide = leave_out or (verdict.loss_bad and losses_decide())
             self._decide_on_host(optimizer, verdict, scale, looked_at)
         else:
             verdict.losses_decide = losses_decide()
@@ -117,6 +121,9 @@ class GuardedOptimizer:
             elif extras and isinstance(measured.row, Tensor):
                 measured.row = torch.cat([measured.row, *extras])
             verdict.measured = measured
+            if leave_out:
+                verdict.left_out = True
+                measured.flag.fill_(1.0)
             self._arm_on_device(optimizer, verdict, measured, grads, device)
 
     def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
@@ -224,7 +231,7 @@ class GuardedOptimizer:
         uninitialised momentum buffer, others with a counter that says one). The wait goes
         through an event, so that it is no error where a script forbids synchronising reads.
         """
-        if _wait_for(flag):
+        if wait_for(flag):
             self._hide.before(optimizer)
             self._settle = HIDDEN
         else:
@@ -372,7 +379,8 @@ def _sharded(parameters: Sequence[Tensor]) -> bool:
     return any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
 
 
-def _wait_for(flag: Tensor) -> bool:
+def wait_for(flag: Tensor) -> bool:
+    """Whether a flag is raised; waits through an event, which no script can forbid."""
     if not flag.is_cuda:
         return bool(flag.numpy() != 0)
     pinned = torch.empty((), dtype=torch.float32, pin_memory=True)

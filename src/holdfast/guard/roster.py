@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..actions.restore_buffers import BufferKeeper
 from ..config import GuardSettings
+from ..exams.provenance import Scene, addresses
+from ..probes.batches import Batch
 from ..probes.gradients import Meters
-from ..probes.state import buffers_of, layer_names, live_modules, roots_of
+from ..probes.state import buffers_of, clean, layer_names, live_modules, roots_of
 from .optimizer import GuardedOptimizer
 
 
@@ -63,6 +65,24 @@ class Roster:
     def all(self) -> list[tuple[Optimizer, GuardedOptimizer]]:
         """Every optimizer still alive, with its guard."""
         return list(self._guards.items())
+
+    def scene(self, batches: Sequence[Batch], rng: Tensor | None) -> Scene:
+        """What an exam must know; looks for models among all live objects."""
+        named: list[tuple[str, Tensor]] = []
+        for optimizer, guard in self.all():
+            parameters = [p for g in optimizer.param_groups for p in g["params"]]
+            named += zip(guard.layers, parameters, strict=False)
+        roots = roots_of([p for _, p in named], live_modules())
+        return Scene(
+            modules={
+                id(module): clean(path) or type(root).__name__
+                for root in reversed(roots)
+                for path, module in root.named_modules()
+            },
+            parameters=addresses(named),
+            batch=batches[-1] if batches else None,
+            rng=rng,
+        )
 
     def _learn(
         self,

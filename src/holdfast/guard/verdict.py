@@ -43,6 +43,7 @@ class Verdict:
     late: bool = False
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
+    left_out: bool = False
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
     scaled: bool = False
@@ -92,7 +93,7 @@ class Verdict:
             self.see_parameters(np.flatnonzero(~np.isfinite(weights)).tolist())
         if self.measured.has_loss:
             self.see_loss(loss, not math.isfinite(loss))
-        self.bad = bool(reading.bad) or (self.losses_decide and self.loss_bad)
+        self.bad = bool(reading.bad) or self.left_out or (self.losses_decide and self.loss_bad)
         self.row["skipped"] = float(self.bad and self.acted)
 
     def norms_by_layer(self) -> np.ndarray:

@@ -197,6 +197,15 @@ class LoaderLedger:
             old.content = None
         del self._fresh[:-_WINDOW]
 
+    def at_work(self) -> list[Batch]:
+        """The batches the loop is working on, before their step has ended."""
+        waiting = [*self._carried, *self._fresh]
+        return waiting[: len(waiting) - (self.ahead or 0)] or waiting[:1] or self.used
+
+    def hand_out_again(self, batch: Batch, content: object) -> None:
+        """A batch of before is given to the loop once more."""
+        self._fresh.append(dataclasses.replace(batch, content=content, bad=[]))
+
     def ran_out(self) -> None:
         """The iterator is at its end: what was fetched ahead is used up next."""
         self._exhausted = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -283,6 +283,28 @@ class EarlyNorms:
         self._seal: list[tuple[int, int]] = []
         self.on_host: GradientReading | None = None
         self.on_device: DeviceReading | None = None
+
+    @classmethod
+    def taken(
+        cls,
+        parameters: Iterable[Tensor],
+        on_host: Callable[[list[Tensor]], GradientReading] | None,
+        meters: Meters,
+        loss_on: Callable[[torch.device], Tensor | None],
+        loss_decides: Callable[[], bool],
+    ) -> EarlyNorms:
+        """Measure now: on the host where that is allowed and free, else where they live."""
+        grads = [p.grad for p in parameters if p.grad is not None]
+        kinds = {g.device.type for g in grads}
+        early = cls(grads)
+        if kinds == {"cpu"} and on_host is not None:
+            early.on_host = on_host(plain(grads))
+        elif kinds in ({"cuda"}, {"cpu"}):
+            home = grads[0].device
+            early.on_device = meters.of(home).measure(
+                plain(grads), loss_on(home), loss_decides=loss_decides(), extras=None
+            )
+        return early
 
     def seal(self) -> None:
         """Clipping is over."""

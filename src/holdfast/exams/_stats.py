@@ -1,0 +1,64 @@
+"""The numbers of one tensor that a person wants to see, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def stat(tensor: Tensor) -> dict[str, Any]:
+    """Shape, range and how many values are zero, negative or not finite; the device is read."""
+    values = tensor.detach()
+    if values.is_sparse:
+        values = values._values()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    wide = values.double() if values.is_floating_point() else values
+    finite = wide[torch.isfinite(wide)] if values.is_floating_point() else wide
+    known = finite.numel() > 0 and values.dtype != torch.bool
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "min": finite.min().item() if known else None,
+        "max": finite.max().item() if known else None,
+        "mean": finite.double().mean().item() if known else None,
+        "zeros": int((wide == 0).sum()),
+        "negative": int((wide < 0).sum()) if known else 0,
+        "nan": int(torch.isnan(wide).sum()) if values.is_floating_point() else 0,
+        "inf": int(torch.isinf(wide).sum()) if values.is_floating_point() else 0,
+        "numel": tensor.numel(),
+    }
+
+
+def bad(tensor: Tensor) -> bool:
+    """Whether a floating tensor holds NaN or infinity; the device is read."""
+    return not bool(torch.isfinite(tensor).all())
+
+
+def has_nan(tensor: Tensor) -> bool:
+    """Whether a floating tensor holds NaN; the device is read."""
+    return bool(torch.isnan(tensor).any())
+
+
+def bad_rows(tensor: Tensor | None, count: int) -> list[int]:
+    """Which rows are not finite, where the first dimension is the batch of ``count``."""
+    if tensor is None or tensor.dim() == 0 or tensor.shape[0] != count or not count:
+        return []
+    rows = torch.isfinite(tensor.detach()).reshape(count, -1).all(dim=1)
+    return (~rows).nonzero().flatten().tolist()
+
+
+def floating(value: Any, depth: int = 0) -> Iterator[Tensor]:
+    """The floating tensors in arguments or results, nested as torch nests them."""
+    if isinstance(value, Tensor):
+        if (value.is_floating_point() or value.is_complex()) and value.layout is torch.strided:
+            yield value
+    elif isinstance(value, (list, tuple)) and depth < 3:
+        for part in value:
+            yield from floating(part, depth + 1)
+    elif isinstance(value, dict) and depth < 3:
+        for part in value.values():
+            yield from floating(part, depth + 1)

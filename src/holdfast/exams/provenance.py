@@ -1,0 +1,192 @@
+"""Name the operation, the line and the sample behind a loss or a gradient that is not finite.
+
+The step is computed once more under observation, from the frame that called ``backward``: same
+weights, same batch, same random numbers. What comes out is plain data, the ``cause`` of an
+incident; see docs/guide.md for its fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..probes.batches import Batch
+from ._again import calls_of_backward, recipe
+from ._observe import Birth, Observer
+from ._place import NOWHERE, frames_from, kind_of, source_at
+from ._slicing import NotRepeatable
+from ._stats import bad, bad_rows, floating, stat
+
+__all__ = [
+    "Birth",
+    "NotRepeatable",
+    "Observer",
+    "Scene",
+    "addresses",
+    "of_gradients",
+    "of_loss",
+    "parameter_cause",
+    "spot",
+    "told",
+]
+
+# Calls of backward that are tried, the nearest first.
+_TRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """What is around an incident."""
+
+    modules: Mapping[int, str]
+    """Dotted path of every module by its id."""
+    parameters: Mapping[int, tuple[str, Tensor]]
+    """Name and tensor of every parameter, by the address of its memory."""
+    batch: Batch | None = None
+    rng: Tensor | None = None
+    """State of the host's random numbers when the batch was handed out."""
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The parameters that are trained."""
+        return [p for _, p in self.parameters.values() if p.requires_grad]
+
+
+def spot(frame: FrameType | None) -> str:
+    """The line outside of torch that a frame was reached from, to tell calls apart."""
+    for at in frames_from(frame):
+        if kind_of(at.f_code.co_filename) != "torch":
+            return f"{at.f_code.co_filename}:{at.f_lineno}"
+    return ""
+
+
+def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+    """The cause of a bad loss on which ``backward`` is just being called.
+
+    Raises:
+        NotRepeatable: the loss cannot be computed a second time.
+    """
+    for at, line in islice(calls_of_backward(frame), 1):
+        birth = _observed(at, line, scene, backward=False)
+        return None if birth is None else told(birth, scene, how="replay")
+    raise NotRepeatable("backward is called from code without source")
+
+
+def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+    """The cause of bad gradients with a finite loss, from inside ``optimizer.step()``.
+
+    Raises:
+        NotRepeatable: no loss that led to them can be computed a second time.
+    """
+    reason = NotRepeatable("the function that called backward has returned")
+    for at, line in islice(calls_of_backward(frame), _TRIES):
+        try:
+            birth = _observed(at, line, scene, backward=True)
+        except NotRepeatable as error:
+            reason = error
+            continue
+        if birth is not None:
+            return told(birth, scene, how="replay")
+    raise reason
+
+
+def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> Birth | None:
+    again = recipe(frame, line)
+    observer = Observer(scene.modules)
+    with _same_dice(scene.rng), torch.enable_grad():
+        observer.start()
+        try:
+            loss = next(floating(again()), None)
+            if loss is None:
+                raise NotRepeatable("what backward was called on is no tensor")
+            if bad(loss):
+                return observer.responsible(loss)
+            if not backward:
+                return None
+            observer.follow(loss)
+            torch.autograd.grad(loss.sum(), scene.weights, allow_unused=True)
+            return observer.backward_birth
+        finally:
+            observer.stop()
+
+
+@contextlib.contextmanager
+def _same_dice(rng: Tensor | None) -> Iterator[None]:
+    generator = torch.random.default_generator
+    now = generator.get_state()
+    if rng is not None:
+        generator.set_state(rng)
+    try:
+        yield
+    finally:
+        generator.set_state(now)
+
+
+def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
+    """A birth as plain data; None when it only says that something unseen was bad before."""
+    phase, layer, output = "backward" if birth.backward else "forward", "", birth.output
+    if birth.leaf is not None:
+        if birth.leaf.grad_fn is not None:
+            return None
+        known = scene.parameters.get(_address(birth.leaf))
+        phase, layer = ("parameter", known[0]) if known else ("input", "")
+    source = source_at(birth.place)
+    rows, indices = _rows(output, scene, phase)
+    row = rows[0] if len(rows) == 1 else None
+    return {
+        "how": how,
+        "phase": phase,
+        "op": birth.op,
+        "file": birth.place.file,
+        "line": birth.place.line,
+        "function": birth.place.function,
+        "code": source.code,
+        "start": source.start,
+        "excerpt": source.excerpt,
+        "module": birth.place.module,
+        "library": birth.place.library,
+        "inputs": birth.inputs,
+        "output": birth.told,
+        "dtype": birth.told["dtype"] if birth.told else "",
+        "sample": indices[row] if row is not None and row < len(indices) else None,
+        "row": row,
+        "samples_bad": len(rows),
+        "layer": layer,
+    }
+
+
+def parameter_cause(name: str, tensor: Tensor) -> dict[str, Any]:
+    """The cause when a weight was bad before the step: nothing to compute, only to look at."""
+    nobody = Birth(op="", place=NOWHERE, told=stat(tensor), leaf=tensor)
+    scene = Scene(modules={}, parameters={_address(tensor): (name, tensor)})
+    found = told(nobody, scene, how="look")
+    assert found is not None
+    return found
+
+
+def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:
+    """Parameters by the address of their memory, under which a view of them is found too."""
+    return {_address(p): (name, p) for name, p in named}
+
+
+def _address(tensor: Tensor) -> int:
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata
+
+
+def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], list[Any]]:
+    """Rows of the batch that are bad in the output, and the dataset indices of the batch."""
+    batch = scene.batch
+    indices = list(batch.indices) if batch is not None and batch.indices else []
+    if phase == "parameter" or output is None or not indices:
+        return [], []
+    # A tensor shaped like a weight may have as many rows as the batch by chance.
+    if any(p.shape == output.shape for p in scene.weights):
+        return [], indices
+    return bad_rows(output, len(indices)), indices

@@ -1,0 +1,44 @@
+"""The user's GradScaler, seen from beside it: which loss it scaled, and whether it stepped."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+
+class Scaling:
+    """What is known of a scaler between ``scale`` and the end of its ``step``."""
+
+    def __init__(self) -> None:
+        self.scaler: Any = None
+        self._stepped = False
+        self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+
+    def scaled(self, loss: Any, result: Any) -> None:
+        """``result`` was made of ``loss``."""
+        if isinstance(loss, Tensor) and isinstance(result, Tensor):
+            self._unscaled = (weakref.ref(result), loss.detach())
+
+    def unscaled(self, tensors: object) -> object:
+        """The loss itself, where backward is called on what the scaler made of it."""
+        if self._unscaled is None:
+            return tensors
+        result, loss = self._unscaled
+        self._unscaled = None
+        return loss if result() is tensors else tensors
+
+    def begins(self, scaler: Any) -> None:
+        """``scaler.step`` is about to run."""
+        self.scaler, self._stepped = scaler, False
+
+    def use(self) -> Tensor | None:
+        """The optimizer steps, so the scaler did not skip; its scale, wherever it lives."""
+        self._stepped = True
+        return self.scaler._get_scale_async()
+
+    def ends(self) -> Any:
+        """``scaler.step`` has returned: the scaler if it left the step out, else None."""
+        scaler, self.scaler = self.scaler, None
+        return None if self._stepped else scaler

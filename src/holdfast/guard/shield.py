@@ -1,0 +1,64 @@
+"""Never break training, and know what we cost."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_CUDA = torch.backends.cuda.is_built()
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def shielded(
+    where: str,
+) -> Callable[[Callable[Concatenate[Engine, P], R]], Callable[Concatenate[Engine, P], R | None]]:
+    """Every entry of the engine is wrapped in this: what fails is written down and switched off."""
+
+    def decorate(
+        method: Callable[Concatenate[Engine, P], R],
+    ) -> Callable[Concatenate[Engine, P], R | None]:
+        @functools.wraps(method)
+        def entry(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R | None:
+            if where in self.off:
+                return None
+            began = perf_counter()
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                self.failed(where, error)
+                return None
+            finally:
+                # Counted as ours, and kept out of the phase of the loop it falls into. Written
+                # out: this runs several times in every step.
+                spent = perf_counter() - began
+                phases = self.phases
+                phases.guard += spent
+                phases.last += spent
+
+        return entry
+
+    return decorate
+
+
+def ranks() -> int:
+    """How many processes train together."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
+
+
+def out_of_reach() -> bool:
+    """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
+    if torch.compiler.is_compiling():
+        return True
+    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
