@@ -19,11 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from ._place import frames_from, kind_of
-from ._slicing import NotRepeatable, before, called, calls, sliced, writes
+from ._slicing import NotRepeatable, before, calls, effects, sliced, writes
+from ._stats import bad, floating
 
-# Calls that do more than compute: running them twice would change the training.
-_EFFECTS = {"next", "step", "backward", "zero_grad", "update", "save", "input", "open", "send",
-            "recv", "pop", "popleft", "write", "manual_backward"}  # fmt: skip
 _CLIMB = 8
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
@@ -160,9 +158,15 @@ def _argument(caller: FrameType, callee: FrameType, parameter: str) -> ast.expr 
 def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any]:
     passed, around = before(_body(_function(frame)), line)
     values = {**frame.f_locals}
-    needed, kept = sliced(passed, wanted, lambda name: _computed(_value(name, values)))
-    for statement in [*kept, ast.Expr(wanted)]:
-        _refuse_effects(statement)
+    why_not = effects(wanted)
+    if why_not:
+        raise NotRepeatable(why_not)
+    needed, kept = sliced(
+        passed,
+        wanted,
+        lambda name: any(t.grad_fn is not None for t in _tensors(_value(name, values))),
+        lambda name: any(map(bad, _tensors(_value(name, values)))),
+    )
     inner: list[ast.stmt] = [*kept, ast.Return(wanted)]
     for manager in reversed(around):
         inner = [ast.copy_location(ast.With(items=manager.items, body=inner), manager)]
@@ -194,18 +198,12 @@ def _body(function: Function) -> list[ast.stmt]:
     return [] if isinstance(function, ast.Lambda) else function.body
 
 
-def _computed(value: Any, depth: int = 0) -> bool:
-    """Whether a value is part of the graph, or a number that stands for a sum of such."""
-    if isinstance(value, Tensor):
-        return value.grad_fn is not None
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple) and depth < 2:
-        return any(_computed(v, depth + 1) for v in value[:64])
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The floating tensors a variable holds: itself, in containers, in its attributes."""
     inner = getattr(value, "__dict__", None)
-    if depth < 1 and isinstance(inner, dict) and not callable(value):
-        return any(isinstance(v, Tensor) and v.grad_fn is not None for v in inner.values())
-    return False
+    if isinstance(inner, dict) and not isinstance(value, Tensor) and not callable(value):
+        value = inner
+    return floating(value)
 
 
 def _value(name: str, values: dict[str, Any]) -> Any:
@@ -214,17 +212,3 @@ def _value(name: str, values: dict[str, Any]) -> Any:
     if not attribute:
         return values.get(owner)
     return getattr(values.get(owner), attribute, None)
-
-
-def _refuse_effects(statement: ast.AST) -> None:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal):
-            raise NotRepeatable("its statements cannot be taken out of their function")
-        if isinstance(node, ast.Return | ast.Break | ast.Continue) and not _inside_loop(statement):
-            raise NotRepeatable("its statements leave the block")
-        if isinstance(node, ast.Call) and called(node) in _EFFECTS:
-            raise NotRepeatable(f"computing it again would call {called(node)}() again")
-
-
-def _inside_loop(statement: ast.AST) -> bool:
-    return isinstance(statement, ast.For | ast.While | ast.FunctionDef)

@@ -6,6 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import TypeGuard
 
+# Calls that do more than compute: running them twice would change the training.
+_EFFECTS = {"next", "step", "backward", "zero_grad", "update", "save", "input", "open", "send",
+            "recv", "pop", "popleft", "write", "manual_backward"}  # fmt: skip
 _GROWS = ("append", "extend", "insert", "add")
 
 
@@ -47,7 +50,10 @@ def before(body: list[ast.stmt], line: int) -> tuple[list[ast.stmt], list[ast.Wi
 
 
 def sliced(
-    passed: list[ast.stmt], wanted: ast.expr, computed: Callable[[str], bool]
+    passed: list[ast.stmt],
+    wanted: ast.expr,
+    computed: Callable[[str], bool],
+    spoilt: Callable[[str], bool],
 ) -> tuple[set[str], list[ast.stmt]]:
     """The statements that made ``wanted``, and the names they need from before.
 
@@ -56,9 +62,12 @@ def sliced(
         wanted: the expression to compute.
         computed: whether a name now holds something made from the weights; anything else (a
             batch, a model) is used as it is and not made again.
+        spoilt: whether a name now holds numbers that are not finite; such a value is made
+            again too, where that can be done.
 
     Raises:
-        NotRepeatable: a value from before them has been overwritten since.
+        NotRepeatable: a value from before them has been overwritten since, or a statement does
+            more than compute.
     """
     needed = _reads(wanted)
     kept: list[ast.stmt] = []
@@ -66,7 +75,11 @@ def sliced(
     for statement in reversed(passed):
         made = writes(statement) & needed
         # A plain input is used as it is, unless a statement we repeat has changed it since.
-        if not any(name in rewritten or computed(name) for name in made):
+        why_not = effects(statement)
+        if any(name in rewritten or computed(name) for name in made):
+            if why_not:
+                raise NotRepeatable(why_not)
+        elif why_not or not any(map(spoilt, made)):
             continue
         kept.insert(0, statement)
         needed = (needed - _surely_writes(statement)) | _exposed(statement)
@@ -75,6 +88,19 @@ def sliced(
     if lost:
         raise NotRepeatable(f"{min(lost)} has changed since the step began")
     return needed, kept
+
+
+def effects(node: ast.AST) -> str:
+    """Why a statement must not run twice; empty when it only computes."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal):
+            return "its statements cannot be taken out of their function"
+        leaves = isinstance(part, ast.Return | ast.Break | ast.Continue)
+        if leaves and not isinstance(node, ast.For | ast.While | ast.FunctionDef):
+            return "its statements leave the block"
+        if isinstance(part, ast.Call) and called(part) in _EFFECTS:
+            return f"computing it again would call {called(part)}() again"
+    return ""
 
 
 def writes(node: ast.AST) -> set[str]:

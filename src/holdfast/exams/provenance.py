@@ -187,6 +187,6 @@ def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], l
     if phase == "parameter" or output is None or not indices:
         return [], []
     # A tensor shaped like a weight may have as many rows as the batch by chance.
-    if any(p.shape == output.shape for p in scene.weights):
+    if phase != "input" and any(p.shape == output.shape for p in scene.weights):
         return [], indices
     return bad_rows(output, len(indices)), indices

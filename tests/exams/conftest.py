@@ -1,0 +1,3 @@
+"""Exams are ordered by the engine: they share its fixtures."""
+
+from tests.guard.conftest import make_engine as make_engine
