@@ -27,6 +27,7 @@ from ..probes.batches import HELD, Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, read_on_host
 from ..probes.loss import Losses
 from ..probes.timing import Phases
+from ..probes.updates import EVERY as UPDATES_EVERY
 from .closures import why_not_skippable, with_closure
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
@@ -63,7 +64,8 @@ class Engine:
         self._depth = 0
         self._inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
         if settings.guard.explain:
-            self.journal.incident = self._incident
+            # A step that was decided on the device turns out to have been bad.
+            self.journal.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
 
     # ------------------------------------------------------------------ data
 
@@ -197,6 +199,8 @@ class Engine:
         if began is not None:
             self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
+        if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
+            verdict.weights = guard.updates.before(parameters)
         if self._inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
             self._caught(sys._getframe(), guard, verdict)
         if verdict.bad and self.settings.guard.explain:
@@ -219,10 +223,6 @@ class Engine:
     @shielded("inquiry")
     def _caught(self, frame: FrameType, guard: GuardedOptimizer, verdict: Verdict) -> None:
         self._inquiry.caught(frame, guard.index, verdict.step)
-
-    def _incident(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        """A step that was decided on the device turns out to have been bad."""
-        self._step_is_bad(None, guard, verdict, verdict.batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng

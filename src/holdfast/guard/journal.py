@@ -26,6 +26,7 @@ from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
 from ..probes.timing import EventPool
+from ..probes.updates import Before
 from .budget import LEAN, Budget
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder, Table
@@ -58,6 +59,7 @@ class Journal:
         self._events = EventPool()
         self._table: Table | None = None
         self._layers: dict[int, _LayerStory] = {}
+        self._updates: dict[int, Table] = {}
         self._suspicious = False
         self._rows = 0
         self.by_hand: list[tuple[float, float]] | None = []
@@ -128,7 +130,7 @@ class Journal:
         every = self._settings.parameters_every
         return self._suspicious or verdict.step % (every * LEAN if self.budget.lean else every) == 0
 
-    def _often(self, every: int) -> int:
+    def often(self, every: int) -> int:
         """Every how many steps an optional measurement is due."""
         return every * LEAN if self.budget.lean else every
 
@@ -138,7 +140,10 @@ class Journal:
         if guard.notes or not guard.announced:
             self._announce(guard)
         measured = verdict.measured
-        if verdict.step % self._often(self._settings.memory_every) == 0:
+        if verdict.weights is not None:
+            self._send_updates(guard, verdict, verdict.weights)
+            verdict.weights = None
+        if verdict.step % self.often(self._settings.memory_every) == 0:
             self._host.read(verdict.row)
             if measured is not None:
                 self._memory.read(measured.flag.device, verdict.row)
@@ -219,7 +224,25 @@ class Journal:
             story = self._layers[guard.index] = _LayerStory(table)
         if verdict.layers != len(guard.layers):
             return
-        story.tell(verdict, due=verdict.step % self._often(self._settings.layers_every) == 0)
+        story.tell(verdict, due=verdict.step % self.often(self._settings.layers_every) == 0)
+
+    def _send_updates(self, guard: GuardedOptimizer, verdict: Verdict, weights: Before) -> None:
+        def arrived(ratios: np.ndarray | None) -> None:
+            recorder = self._opened()
+            if ratios is None or recorder is None:
+                return
+            table = self._updates.get(guard.index)
+            if table is None:
+                table = recorder.table(f"updates{guard.index}", guard.layers)
+                self._updates[guard.index] = table
+            row = np.full(len(guard.layers), np.nan, dtype=np.float32)
+            row[weights.positions] = ratios
+            table.put_array(verdict.step, verdict.time, row)
+
+        if verdict.measured is None:
+            arrived(weights.ratios().numpy())
+        else:
+            self._readback.send(weights.ratios(), arrived)
 
     def cause(self, step: int, data: dict[str, Any]) -> None:
         """An exam has found what made a step bad."""

@@ -25,6 +25,7 @@ from ..probes.gradients import (
 )
 from ..probes.loss import Losses
 from ..probes.state import largest_on_device, nonfinite_on_host
+from ..probes.updates import Updates
 from .verdict import Verdict
 
 HIDDEN = "hidden gradients"
@@ -46,6 +47,7 @@ class GuardedOptimizer:
         self.layers: list[str] = []
         self.how = ""
         self.why = ""
+        self.updates = Updates()
         self.notes: list[tuple[str, dict[str, Any]]] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._settings = settings

@@ -18,6 +18,7 @@ from ..probes import STEP_COLUMNS
 from ..probes.batches import Batch
 from ..probes.gradients import DeviceReading, GradientReading
 from ..probes.timing import Timed
+from ..probes.updates import Before
 
 BLANK = dict.fromkeys(STEP_COLUMNS, math.nan)
 """A row on which nothing was measured; its order is that of the columns on disk."""
@@ -41,6 +42,7 @@ class Verdict:
     batches: Sequence[Batch] = ()
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
+    weights: Before | None = None
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
     left_out: bool = False
