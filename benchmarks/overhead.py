@@ -1,12 +1,13 @@
 """What the guard costs: guarded over plain, interleaved in one process, as a ratio.
 
     python benchmarks/overhead.py                    # every workload this machine can run
-    python benchmarks/overhead.py --workload gpt124m --blocks 12 --steps 20
+    python benchmarks/overhead.py --workload gpt124m-fused --blocks 12 --steps 20
     python benchmarks/overhead.py --write            # also into benchmarks/results/
 
 Runs itself under ``holdfast run``, so that the parent drains the ring as it does for a user.
-Plain blocks have every patch and hook taken out. Blocks of plain and guarded steps alternate;
-the ratio is that of the lower quartiles, the spread is the ratio of the quartiles within each.
+Plain blocks have every patch and hook taken out. Blocks of all variants alternate; a ratio is
+that of the lower quartiles, the spread is the ratio of the quartiles within each. Host syncs are
+those that ``torch.cuda.set_sync_debug_mode("warn")`` reports, per step.
 """
 
 from __future__ import annotations
@@ -20,145 +21,57 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from workloads import CHECKS, WORKLOADS, Step, Workload, nothing
 
-Step = Callable[[], None]
-
-
-class Block(nn.Module):
-    """One transformer block of GPT-2's shape."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        B, L, D = x_BLD.shape
-        q, k, v = (
-            t.view(B, L, self.heads, D // self.heads).transpose(1, 2)
-            for t in self.qkv(self.norm1(x_BLD)).chunk(3, dim=-1)
-        )
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x_BLD = x_BLD + self.out(mixed.transpose(1, 2).reshape(B, L, D))
-        return x_BLD + self.down(nn.functional.gelu(self.up(self.norm2(x_BLD))))
-
-
-class GPT(nn.Module):
-    """124 million parameters at the default size."""
-
-    def __init__(
-        self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 50304
-    ) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.places = nn.Embedding(512, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, words, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.norm(self.blocks(self.words(tokens) + self.places(places))))
-
-
-def gpt(optimizer: str) -> Step:
-    """GPT-124M, batch 16 x 512, bf16 autocast."""
-    model = GPT().cuda()
-    opt = {
-        "adamw-fused": lambda: torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True),
-        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=1e-4),
-        "rmsprop": lambda: torch.optim.RMSprop(model.parameters(), lr=1e-5),
-    }[optimizer]()
-    tokens = torch.randint(0, 50304, (16, 513), device="cuda")
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = model(tokens[:, :-1])
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        opt.step()
-        opt.zero_grad(set_to_none=True)
-
-    return step
-
-
-def mlp(width: int, depth: int, batch: int, device: str) -> Step:
-    """A plain stack of linear layers: launch-bound on a GPU when small."""
-    model = nn.Sequential(*(m for _ in range(depth) for m in (nn.Linear(width, width), nn.GELU())))
-    model = model.to(device)
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
-    x = torch.randn(batch, width, device=device)
-
-    def step() -> None:
-        model(x).square().mean().backward()
-        opt.step()
-        opt.zero_grad(set_to_none=True)
-
-    return step
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A step to be timed."""
-
-    name: str
-    make: Callable[[], Step]
-    needs_cuda: bool
-
-
-WORKLOADS = (
-    Workload("gpt124m-adamw-fused", lambda: gpt("adamw-fused"), True),
-    Workload("gpt124m-adamw", lambda: gpt("adamw"), True),
-    Workload("gpt124m-rmsprop", lambda: gpt("rmsprop"), True),
-    Workload("tiny-cuda", lambda: mlp(256, 12, 64, "cuda"), True),
-    Workload("cpu-small", lambda: mlp(192, 4, 64, "cpu"), False),
-    Workload("cpu-medium", lambda: mlp(384, 6, 128, "cpu"), False),
-)
+_COUNTED = 16
 
 
 @dataclass(frozen=True)
 class Result:
-    """Milliseconds per step and what the guard adds."""
+    """One variant of a workload beside its plain form."""
 
     workload: str
+    variant: str
     plain_ms: float
-    guarded_ms: float
+    ms: float
     ratio: float
-    plain_spread: float
-    guarded_spread: float
+    spread: float
+    syncs: float | None
     blocks: int
     steps: int
 
 
-def measure(workload: Workload, blocks: int, steps: int) -> Result:
-    """Alternate plain and guarded blocks and compare their lower quartiles."""
-    from holdfast.boot import patches, session
-
-    variants = {"plain": workload.make, "guarded": workload.make}
+def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[Result]:
+    """Alternate blocks of every variant and compare their lower quartiles with plain."""
+    make: dict[str, Callable[[], Step]] = {
+        "plain": partial(workload.make, nothing, False),
+        "holdfast": partial(workload.make, nothing, False),
+    }
+    if rivals and workload.rivals:
+        for name, check in CHECKS.items():
+            make[name] = partial(workload.make, check, False)
+        make["anomaly"] = partial(workload.make, nothing, True)
     step: dict[str, Step] = {}
-    times: dict[str, list[float]] = {"plain": [], "guarded": []}
-    for name, make in variants.items():
-        patches.uninstall()
-        if name == "guarded":
-            patches.install(session.current)
-        step[name] = make()
-        for _ in range(max(5, steps // 2)):
+    times: dict[str, list[float]] = {name: [] for name in make}
+    for name in make:
+        _guard(name == "holdfast")
+        torch.manual_seed(0)
+        step[name] = make[name]()
+        # Past the guard's first judgement of itself: 128 steps, where they are short.
+        for _ in range(150 if workload.name.startswith(("tiny", "cpu")) else 5):
             step[name]()
+    order = list(make)
     for block in range(blocks):
-        for name in ("plain", "guarded") if block % 2 else ("guarded", "plain"):
-            patches.uninstall()
-            if name == "guarded":
-                patches.install(session.current)
+        for name in order if block % 2 else reversed(order):
+            _guard(name == "holdfast")
             step[name]()
             _synchronize()
             began = time.perf_counter()
@@ -166,19 +79,48 @@ def measure(workload: Workload, blocks: int, steps: int) -> Result:
                 step[name]()
             _synchronize()
             times[name].append((time.perf_counter() - began) / steps * 1e3)
+    quartiles = {k: statistics.quantiles(v, n=4) for k, v in times.items()}
+    results = [
+        Result(
+            workload=workload.name,
+            variant=name,
+            plain_ms=quartiles["plain"][0],
+            ms=quartiles[name][0],
+            ratio=quartiles[name][0] / quartiles["plain"][0],
+            spread=quartiles[name][2] / quartiles[name][0],
+            syncs=_syncs(step[name], name == "holdfast"),
+            blocks=blocks,
+            steps=steps,
+        )
+        for name in make
+    ]
+    _guard(True)
+    return results
+
+
+def _guard(on: bool) -> None:
+    from holdfast.boot import patches, session
+
     patches.uninstall()
-    patches.install(session.current)
-    quartile = {k: statistics.quantiles(v, n=4) for k, v in times.items()}
-    return Result(
-        workload=workload.name,
-        plain_ms=quartile["plain"][0],
-        guarded_ms=quartile["guarded"][0],
-        ratio=quartile["guarded"][0] / quartile["plain"][0],
-        plain_spread=quartile["plain"][2] / quartile["plain"][0],
-        guarded_spread=quartile["guarded"][2] / quartile["guarded"][0],
-        blocks=blocks,
-        steps=steps,
-    )
+    if on:
+        patches.install(session.current)
+
+
+def _syncs(step: Step, guarded: bool) -> float | None:
+    """Host syncs per step as torch sees them; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    _guard(guarded)
+    _synchronize()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for _ in range(_COUNTED):
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA" in str(w.message) for w in seen) / _COUNTED
 
 
 def _synchronize() -> None:
@@ -202,14 +144,18 @@ def markdown(results: list[Result], command: str) -> str:
         f"Hardware: {hardware()}",
         f"Date: {date.today()}",
         "",
-        "| workload | plain ms | guarded ms | guarded / plain | spread plain, guarded | blocks |",
-        "|---|---|---|---|---|---|",
+        "Lower quartiles of interleaved blocks; `plain` is the same loop without anything.",
+        "`tiny-graph` replays a captured step, which no hook can guard: the run says so.",
+        "",
+        "| workload | variant | plain ms | ms | ratio | spread | host syncs per step | blocks |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {r.workload} | {r.plain_ms:.3f} | {r.guarded_ms:.3f} | {r.ratio:.4f} "
-        f"| {r.plain_spread:.3f}, {r.guarded_spread:.3f} | {r.blocks} x {r.steps} steps |"
-        for r in results
-    ]
+    for r in results:
+        syncs = "-" if r.syncs is None else f"{r.syncs:g}"
+        lines.append(
+            f"| {r.workload} | {r.variant} | {r.plain_ms:.3f} | {r.ms:.3f} | {r.ratio:.4f} "
+            f"| {r.spread:.3f} | {syncs} | {r.blocks} x {r.steps} steps |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -221,6 +167,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workload", action="append", help="prefix of the workloads to run")
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--no-rivals", action="store_true", help="plain and holdfast only")
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
@@ -232,22 +179,18 @@ def main() -> int:
     args = parse()
     if "HOLDFAST_RUN" not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
-            under = [
-                sys.executable,
-                "-m",
-                "holdfast",
-                "run",
-                "--quiet",
-                "--run-dir",
-                f"{folder}/run",
-            ]
+            under = [sys.executable, "-m", "holdfast", "run", "--quiet"]
+            under += ["--run-dir", f"{folder}/run"]
             return subprocess.run([*under, *sys.argv], check=False).returncode
     results: list[Result] = []
     for workload in WORKLOADS:
         wanted = not args.workload or any(workload.name.startswith(w) for w in args.workload)
         if wanted and (torch.cuda.is_available() or not workload.needs_cuda):
-            results.append(measure(workload, args.blocks, args.steps))
-            print(json.dumps(asdict(results[-1])), flush=True)
+            results += measure(workload, args.blocks, args.steps, not args.no_rivals)
+            for result in (r for r in results if r.workload == workload.name):
+                print(json.dumps(asdict(result)), flush=True)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
     options = sys.argv[1 : sys.argv.index("--write")] if args.write else sys.argv[1:]
     table = markdown(results, " ".join(["python benchmarks/overhead.py", *options]))
     print(table)

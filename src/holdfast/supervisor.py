@@ -22,7 +22,7 @@ from .boot import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, SITE
 from .canary import Canary
 from .config import Settings
 from .detectors import ALL, load_plugins
-from .report import end_summary
+from .report import end_summary, make_page
 from .run import Run
 from .scribe import Scribe
 
@@ -122,6 +122,7 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
             run.update_meta(
                 status="finished", exit_code=code, finished=datetime.now(UTC).isoformat()
             )
+            make_page(run, say)
             if not quiet:
                 say(end_summary(run, color=os.isatty(2)))
     except Exception as error:

@@ -24,12 +24,57 @@ def test_json(sick, capsys):
     assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "NUM001"
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["text", "json", "html", "md"])
 def test_to_a_file(sick, tmp_path, capsys, form):
     target = tmp_path / "out.txt"
     assert main(["report", str(sick.path), "--format", form, "--output", str(target)]) == 0
     assert "NUM001" in target.read_text()
     assert capsys.readouterr().out == ""
+
+
+def test_html_goes_into_the_run_folder(sick, capsys):
+    assert main(["report", str(sick.path), "--format", "html"]) == 0
+    page = sick.path / "report.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_text().startswith("<!doctype html>") and "NUM001" in page.read_text()
+
+
+def test_html_to_a_file_leaves_the_run_folder_alone(sick, tmp_path):
+    before = sorted(sick.path.iterdir())
+    assert (
+        main(["report", str(sick.path), "--format", "html", "--output", f"{tmp_path}/a.html"]) == 0
+    )
+    assert sorted(sick.path.iterdir()) == before
+
+
+def test_markdown(sick, capsys):
+    assert main(["report", str(sick.path), "--format", "md"]) == 0
+    assert capsys.readouterr().out.startswith("# Finished with findings: `train.py`\n")
+
+
+def test_a_run_folder_that_cannot_be_written(sick, capsys):
+    (sick.path / "report.html").mkdir()
+    assert main(["report", str(sick.path), "--format", "html"]) == 2
+    error = capsys.readouterr().err
+    assert "report.html" in error and "--output" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_of_a_damaged_run_what_can_be_read(sick, capsys, form):
+    damage_header(sick.path)
+    assert main(["report", str(sick.path), "--format", form]) == 0
+    seen = capsys.readouterr()
+    assert seen.err.startswith("holdfast: r0: steps.r0") and seen.err.count("\n") == 1
+    told = seen.out if form == "md" else (sick.path / "report.html").read_text()
+    assert "Part of the recording is damaged" in told and "NUM001" in told
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+@pytest.mark.parametrize("name", ["damage_meta", "damage_nothing_left", "damage_format"])
+def test_a_folder_that_is_no_run_is_one_line(sick, capsys, form, name):
+    globals()[name](sick.path)
+    assert main(["report", str(sick.path), "--format", form]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_newest_run_is_the_default(sick, tmp_path, monkeypatch, capsys):
@@ -91,7 +136,11 @@ def test_a_corrupt_run_folder_is_one_line(sick, capsys, damage, command):
     assert str(sick.path) in error
 
 
-@pytest.mark.parametrize("command", ["report", "check"])
+@pytest.mark.parametrize(
+    "command",
+    [["report"], ["check"], ["report", "--format", "html"], ["report", "--format", "md"]],
+    ids=" ".join,
+)
 def test_random_damage_never_ends_in_a_traceback(make_run, make_rows, capsys, command):
     rows = make_rows(30, loss={5: np.nan}, loss_bad={5: 1})
     noise = np.random.default_rng(0)
@@ -102,6 +151,6 @@ def test_random_damage_never_ends_in_a_traceback(make_run, make_rows, capsys, co
         for _ in range(int(noise.integers(1, 30))):
             data[int(noise.integers(min(len(data), 5000)))] = int(noise.integers(256))
         victim.write_bytes(data[: int(noise.integers(len(data))) + 1])
-        assert main([command, str(run.path)]) in (0, 1, 2)
+        assert main([command[0], str(run.path), *command[1:]]) in (0, 1, 2)
         error = capsys.readouterr().err
         assert "Traceback" not in error and error.count("\n") <= 1

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from holdfast.detectors import Explanation
 from holdfast.judge import Judge
-from holdfast.report.live import CLEAR, Live, finding_line
+from holdfast.report.live import CLEAR, Live, cause_lines, finding_line
 from holdfast.types import Event, Finding, Severity
 
 
@@ -123,3 +126,101 @@ def test_a_restarted_rank_counts_from_one_again(said):
     live.show([finding(2, last=420)])
     live.show([finding(1, step=3)])
     assert len(said) == 2 and said[1].startswith("step 3  skipped")
+
+
+def explained(given=None, *, step=413, **data):
+    """A finding whose cause is known: log of 0 in model.py, sample 20817."""
+    event = Event(time=0, rank=0, step=step, kind="cause", data={
+        "opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "model.py", "line": 88,
+        "start": 88, "code": "loss = -torch.log(p).mean()", "sample": 20817,
+        "inputs": [{"min": 0, "max": 1, "zeros": 1, "numel": 9}], **data,
+    })  # fmt: skip
+    explanation = Explanation.of(event)
+    assert explanation is not None
+    return explanation.added_to(given or finding(step=step))
+
+
+def test_the_cause_is_told_with_its_fix(said):
+    Live(said.append, terminal=False).show([explained()])
+    assert said[0].endswith("[NUM002]")
+    assert said[1:] == [
+        "step 413  cause: log of 0 at model.py:88, sample 20817",
+        "          fix: loss = -torch.log(p.clamp_min(1e-12)).mean()",
+    ]
+
+
+def test_a_cause_that_comes_later_is_told_alone_and_once(said):
+    live = Live(said.append, terminal=True)
+    live.show([finding(step=413)])
+    live.show([explained()])
+    live.show([explained(finding(2, step=413, last=414))])
+    told = [line.removeprefix(CLEAR) for line in said]
+    assert all(line.startswith(CLEAR) for line in said)
+    assert [line.split()[2] for line in told if line.startswith("step")] == [
+        "skipped:", "cause:", "again:",
+    ]  # fmt: skip
+
+
+def test_one_cause_of_forty_layers_is_told_once(said):
+    layers = [explained(finding(layer=f"layer{i}", step=413)) for i in range(40)]
+    Live(said.append, terminal=False).show(layers)
+    assert sum("cause: " in line for line in said) == 1
+
+
+def test_a_storm_of_causes_is_no_storm_of_lines(said):
+    live = Live(said.append, terminal=False)
+    for step in range(1200):
+        live.show([explained(step=step)])
+    told = [line for line in said if "cause: " in line]
+    assert [int(line.split()[1]) + 1 for line in told] == [1, 2, 3, 10, 100, 1000]
+
+
+def test_the_fix_is_told_in_words_where_no_line_says_it():
+    first, second = cause_lines(explained(code="", sample=None))
+    assert first == "step 413  cause: log of 0 at model.py:88"
+    assert second == "          fix: 1 of 9 values that go into log are 0: clamp the argument"
+    long = "x = torch.log(p)" + " + b" * 40
+    assert cause_lines(explained(code=long))[1].startswith("          fix: 1 of 9 values")
+
+
+def test_a_sample_is_named_once_and_an_unknown_place_not_at_all():
+    first, _ = cause_lines(explained(phase="input", op="", file="", line=0))
+    assert first == "step 413  cause: sample 20817 holds NaN or inf"
+
+
+def test_the_rank_is_named_with_the_cause():
+    first, _ = cause_lines(explained(finding(rank=3)))
+    assert first.startswith("step 413  rank 3  cause: log of 0")
+
+
+def test_paths_below_the_working_directory_are_short(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here, elsewhere = tmp_path / "src" / "model.py", tmp_path.parent / "model.py"
+    assert " at src/model.py:88," in cause_lines(explained(file=str(here)))[0]
+    assert f" at {elsewhere}:88," in cause_lines(explained(file=str(elsewhere)))[0]
+
+
+def test_a_working_directory_that_is_gone(monkeypatch):
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.getcwd", gone)
+    assert " at /x/model.py:88," in cause_lines(explained(file="/x/model.py"))[0]
+
+
+@pytest.mark.parametrize("broken", [{"headline": 5}, {"cause": "?"}, {"cause": {}, "diff": 7}])
+def test_evidence_of_another_kind_is_passed_over(said, broken):
+    known = explained()
+    strange = replace(known, evidence={**known.evidence, **broken})
+    Live(said.append, terminal=False).show([strange])
+    assert len(said) == (3 if "diff" in broken else 1)
+
+
+def test_a_cause_reaches_the_screen_through_a_judge(said, make_rows):
+    judge, live = Judge(), Live(said.append, terminal=False)
+    live.show(judge.feed(make_rows(9, loss={4: np.nan}, loss_bad={4: 1}, skipped={4: 1})))
+    data = {"opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "a.py", "line": 3}
+    event = Event(time=0, rank=0, step=4, kind="cause", data=data)
+    live.show(judge.feed(None, [event]), [event])
+    told = [line.split(":")[0] for line in said]
+    assert told == ["step 4  skipped", "step 4  cause", "        fix"]

@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.report import end_lines, end_summary, painted, plain, report_lines, summarize
+from holdfast.report import (
+    end_lines,
+    end_summary,
+    painted,
+    plain,
+    report_lines,
+    summarize,
+    write_page,
+)
 
 NAN = np.nan
 
@@ -126,3 +134,28 @@ def test_nothing_of_the_environment_is_told(make_run, monkeypatch):
     monkeypatch.setenv("SOME_SECRET", "swordfish")
     run = make_run()
     assert "swordfish" not in text(run) + end_summary(run)
+
+
+def test_the_cause_and_its_cure_are_told(incident):
+    told = text(incident())
+    assert "cause   log of 0 at src/project/model.py:88" in told
+    assert "data    dataset index 20817 (row 5 of the batch)" in told
+    assert "            -    loss = -torch.log(picked).mean()\n            +    loss" in told
+    assert "@@" not in told, "the place is said one line above"
+
+
+def test_the_end_summary_tells_the_cause_and_where_the_page_is(incident):
+    run = incident()
+    told = end_summary(run, width=200)
+    assert "cause: log of 0 at src/project/model.py:88, dataset index 20817" in told
+    assert "\n          +    loss = -torch.log(picked.clamp_min(1e-12)).mean()\n" in told
+    assert f"  report  holdfast report {run.path}\n" in told
+    write_page(run)
+    told = end_summary(run)
+    assert f"  report  {run.path}/report.html\n  text    holdfast report {run.path}\n" in told
+
+
+def test_the_end_summary_of_a_damaged_run_says_so(incident):
+    run = incident()
+    next(run.path.glob("steps.r1*")).write_bytes(b"junk")
+    assert "damaged r1: steps.r1.000000.bin is not a table" in end_summary(run, width=200)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..config import RunSettings
-from ..report import plain, report_json, report_lines, summarize
+from ..errors import UsageError
+from ..report import (
+    plain,
+    read_record,
+    report_html,
+    report_json,
+    report_lines,
+    report_md,
+    summarize,
+    write_page,
+)
 from ..run import Run
 from . import _output
 
 
 class ReportCommand:
-    """Tell how a run went: verdict, findings with advice, facts.
+    """Tell how a run went: verdict, findings with cause and fix, facts.
 
     Works while the run is going on and after any kind of death.
 
       holdfast report                              the newest run under runs/
       holdfast report runs/2026-11-15-1204-train
+      holdfast report RUN --format html            a page with plots: RUN/report.html
+      holdfast report RUN --format md              to be pasted into an issue
       holdfast report RUN --format json --output run.json
     """
 
@@ -25,12 +38,23 @@ class ReportCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
         parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: newest)")
-        parser.add_argument("--format", choices=("text", "json"), default="text")
-        parser.add_argument("--output", metavar="FILE", help="write to a file instead")
+        parser.add_argument(
+            "--format",
+            choices=("text", "json", "html", "md"),
+            default="text",
+            help="text (default), json for programs, html for a browser, md for an issue",
+        )
+        parser.add_argument(
+            "--output",
+            metavar="FILE",
+            help="write to a file instead; html goes to report.html in the run folder without it",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Summarize the run and show it."""
         run = Run.latest(RunSettings().root) if args.run is None else Run.open(args.run)
+        if args.format in ("html", "md"):
+            return self._page(run, args.format, args.output)
         summary = summarize(run)
         if args.format == "json":
             text = report_json(summary)
@@ -39,4 +63,24 @@ class ReportCommand:
             _output.save(plain(report_lines(summary)), args.output)
         else:
             _output.show(report_lines(summary, _output.width()))
+        return 0
+
+    @staticmethod
+    def _page(run: Run, form: str, output: str | None) -> int:
+        """Forms that tell what can be read of a damaged run, and say what could not."""
+        record = read_record(run)
+        for damage in record.summary.unreadable:
+            print(f"holdfast: {damage}", file=sys.stderr)
+        if output:
+            _output.save(report_html(record) if form == "html" else report_md(record), output)
+        elif form == "md":
+            _output.write(report_md(record))
+        else:
+            try:
+                _output.write(f"{write_page(run, record)}\n")
+            except OSError as error:
+                raise UsageError(
+                    f"cannot write {run.page_path}: {error.strerror}; choose another file with "
+                    "--output"
+                ) from error
         return 0

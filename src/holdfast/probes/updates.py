@@ -32,7 +32,9 @@ class Before:
         """Norm of the change over norm of the weight, fp64, where the weights are."""
         moved = torch._foreach_norm(torch._foreach_sub(self.live, self.copies), 2, torch.float64)
         sizes = torch._foreach_norm(self.copies, 2, torch.float64)
-        return torch.stack(moved) / torch.stack(sizes).clamp_min(1e-30)
+        # Of nothing there is no share: a bias that starts at zero is NaN, which is "not known".
+        size = torch.stack(sizes)
+        return torch.where(size > 0, torch.stack(moved) / size, torch.nan)
 
 
 class Updates:

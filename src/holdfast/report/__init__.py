@@ -1,33 +1,71 @@
-"""A run, told: as text, as JSON, as live lines. Pure functions of what was recorded.
+"""A run, told: as text, as JSON, as a page, as Markdown, as live lines.
+
+Pure functions of what was recorded.
 
 >>> import tempfile
 >>> from holdfast.run import Run
 >>> run = Run.create(tempfile.mkdtemp(), {"script": "train.py"})
 >>> summarize(run).outcome
 'unfinished'
+>>> report_md(run).splitlines()[0]
+'# Still going: `train.py`'
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from ..run import Run
+from ..run.durable import replace_file
 from .explain import catalogue_lines, explain_lines
+from .html import page
 from .json import findings_json, report_json
 from .layout import WIDTH, Line, painted, plain
+from .markdown import markdown
+from .record import Record, read_record
 from .replay import Replay, check_lines, replay
 from .sightings import Sighting
 from .summary import RunSummary, summarize
 from .text import end_lines, finding_lines, report_lines
 
 
-def end_summary(run: Run, *, color: bool = False, width: int = WIDTH) -> str:
+def end_summary(run: Run | Record, *, color: bool = False, width: int = WIDTH) -> str:
     """The few lines at the end of ``holdfast run``: how it went, what was found, where to look."""
-    lines = end_lines(summarize(run), width)
+    record = read_record(run) if isinstance(run, Run) else run
+    lines = end_lines(record.summary, width)
     return painted(lines) if color else plain(lines)
+
+
+def report_html(run: Run | Record) -> str:
+    """The report as one page for a browser; of a damaged run, what can be read of it."""
+    return page(read_record(run) if isinstance(run, Run) else run)
+
+
+def report_md(run: Run | Record) -> str:
+    """The report as Markdown, for an issue; of a damaged run, what can be read of it."""
+    return markdown(read_record(run) if isinstance(run, Run) else run)
+
+
+def write_page(run: Run, record: Record | None = None) -> Path:
+    """Put the page into the run folder, in one step; may raise ``OSError``."""
+    replace_file(run.page_path, report_html(record or run).encode())
+    return run.page_path
+
+
+def make_page(run: Run, say: Callable[[str], None]) -> None:
+    """``write_page`` at the end of a run, which must not suffer from it: a failure is one line."""
+    try:
+        write_page(run)
+    except Exception as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        say(f"holdfast: {run.page_path.name} could not be made: {told}")
 
 
 __all__ = [
     "WIDTH",
     "Line",
+    "Record",
     "Replay",
     "RunSummary",
     "Sighting",
@@ -38,10 +76,15 @@ __all__ = [
     "explain_lines",
     "finding_lines",
     "findings_json",
+    "make_page",
     "painted",
     "plain",
+    "read_record",
     "replay",
+    "report_html",
     "report_json",
     "report_lines",
+    "report_md",
     "summarize",
+    "write_page",
 ]

@@ -48,10 +48,11 @@ def read_lanes(run: Run) -> list[LaneData]:
     The files were written by another process, maybe by another version, and a disk may have
     changed them; whoever reads on from here may rely on the types.
     """
-    return [_trusted(run, lane) for lane in read_run(run)]
+    return [trusted(run, lane) for lane in read_run(run)]
 
 
-def _trusted(run: Run, lane: LaneData) -> LaneData:
+def trusted(run: Run, lane: LaneData) -> LaneData:
+    """A lane without what makes no sense; one without steps or times is refused."""
     missing = {"step", "time"} - set(lane.steps.dtype.names or ())
     if missing:
         raise RunFolderError(
@@ -82,8 +83,9 @@ def _sane_finding(finding: Finding) -> bool:
     evidence = finding.evidence
     counts = [evidence.get(name, 0) for name in ("count", "skipped", "opt")]
     return (
-        _all([finding.code, finding.name, finding.message, finding.advice, finding.file], str)
-        and _all([finding.step, finding.last_step, finding.rank, *counts], int)
+        _all([finding.code, finding.name, finding.message, finding.advice], str)
+        and _all([finding.file, finding.action], str)
+        and _all([finding.step, finding.last_step, finding.rank, finding.line, *counts], int)
         and _all([finding.confidence], (int, float))
         and _all([evidence.get("steps", [])], list)
     )
@@ -98,8 +100,8 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     rows = data.steps
     end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
-    skipped = int(np.sum(_column(rows, "skipped") > 0))
-    losses = _column(rows, "loss")[_first_optimizer(rows)]
+    skipped = int(np.sum(column(rows, "skipped") > 0))
+    losses = column(rows, "loss")[first_optimizer(rows)]
     losses = losses[np.isfinite(losses)]
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
@@ -132,8 +134,8 @@ def _guard_cost(rows: Rows, written: int) -> float:
     if len(rows) < 2 or written < 2:
         return math.nan
     total = float(rows["time"][-1] - rows["time"][0])
-    host = _mean(_column(rows, "guard")[1:])
-    device = _mean(_column(rows, "guard_device"))
+    host = _mean(column(rows, "guard")[1:])
+    device = _mean(column(rows, "guard_device"))
     if total <= 0 or math.isnan(host):
         return math.nan
     return (host + (0.0 if math.isnan(device) else device)) * (written - 1) / total
@@ -151,20 +153,20 @@ def _dropped(data: LaneData) -> int:
     return sum(latest.values())
 
 
-def _first_optimizer(rows: Rows) -> NDArray[np.bool_]:
+def first_optimizer(rows: Rows) -> NDArray[np.bool_]:
     """Rows of the first optimizer: losses of two are not one curve."""
-    numbers = _column(rows, "opt")
+    numbers = column(rows, "opt")
     known = numbers[~np.isnan(numbers)]
     return numbers == known.min() if known.size else np.ones(len(rows), dtype=np.bool_)
 
 
 def _means(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
-    means = {name: _mean(_column(rows, name)) for name in names}
+    means = {name: _mean(column(rows, name)) for name in names}
     return {name: mean for name, mean in means.items() if not math.isnan(mean)}
 
 
 def _peaks(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
-    measured = {name: _column(rows, name) for name in names}
+    measured = {name: column(rows, name) for name in names}
     return {
         name: float(np.nanmax(values))
         for name, values in measured.items()
@@ -177,7 +179,8 @@ def _mean(values: NDArray[np.float32]) -> float:
     return float(np.mean(known, dtype=np.float64)) if known.size else math.nan
 
 
-def _column(rows: Rows, name: str) -> NDArray[np.float32]:
+def column(rows: Rows, name: str) -> NDArray[np.float32]:
+    """A column of a table; NaN where the table does not have it."""
     if name in (rows.dtype.names or ()):
         return rows[name]
     return np.full(len(rows), np.nan, dtype=np.float32)

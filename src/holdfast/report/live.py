@@ -1,15 +1,19 @@
 """One line per incident while the script runs, without breaking its progress bars.
 
     step 412  skipped: gradient of encoder.gru.weight_hh_l0 is NaN (loss finite)      [NUM002]
+    step 412  cause: sqrt of 0 in backward at model.py:88, sample 20817
+              fix: dist = torch.sqrt(sq + 1e-12)
 
 A storm of NaN must not become a storm of lines: of each code the first three occurrences are
-told, then the 10th, the 100th, the 1000th.
+told, then the 10th, the 100th, the 1000th; of causes too, and each only once.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from ..judge import Key
 from ..types import Event, Finding
@@ -20,6 +24,8 @@ from . import words
 CLEAR = "\r\x1b[2K"
 _FIRST = 3
 _COLUMN = 88
+# A fix that is longer is told in words instead.
+_FIX = 120
 
 
 class Live:
@@ -62,6 +68,19 @@ class Live:
             self._known[place], self._counts[finding.code] = count, now
             if _due(before, now):
                 self._say(f"{self._clear}{finding_line(finding, again=again)}")
+            self._show_cause(finding)
+
+    def _show_cause(self, finding: Finding) -> None:
+        """Tell the cause of a finding, if it has one that was not told for another."""
+        lines = cause_lines(finding)
+        if not lines or lines[0] in self._told:
+            return
+        self._told.add(lines[0])
+        before = self._counts.get("cause", 0)
+        self._counts["cause"] = before + 1
+        if _due(before, before + 1):
+            for line in lines:
+                self._say(f"{self._clear}{line}")
 
 
 def finding_line(finding: Finding, *, again: bool = False) -> str:
@@ -77,6 +96,40 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
     rank = f"rank {finding.rank}  " if finding.rank else ""
     told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
     return f"{told.ljust(_COLUMN)}  [{finding.code}]"
+
+
+def cause_lines(finding: Finding) -> list[str]:
+    """Where a finding was born and what cures it; empty when its cause is not known."""
+    headline, given = finding.evidence.get("headline"), finding.evidence.get("cause")
+    if not isinstance(headline, str) or not isinstance(given, Mapping):
+        return []
+    cause = cast("Mapping[str, Any]", given)
+    step = cause.get("step")
+    start = f"step {step if isinstance(step, int) else finding.step}  "
+    rank = f"rank {finding.rank}  " if finding.rank else ""
+    place = f" at {_shortened(finding.file)}:{finding.line}" if finding.file else ""
+    sample = cause.get("sample")
+    known = isinstance(sample, int | str) and str(sample) not in headline.split()
+    who = f", sample {sample}" if known else ""
+    first = f"{start}{rank}cause: {headline}{place}{who}"
+    return [first, f"{' ' * len(start)}fix: {_fix(finding)}"]
+
+
+def _fix(finding: Finding) -> str:
+    """The new line of a fix that changes one, else the advice."""
+    diff = finding.evidence.get("diff")
+    lines = diff.splitlines()[1:] if isinstance(diff, str) else []
+    new = [line[1:].strip() for line in lines if line.startswith("+")]
+    return new[0] if len(new) == 1 and len(new[0]) <= _FIX else finding.advice
+
+
+def _shortened(path: str) -> str:
+    """A path below the working directory without it."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except OSError:
+        return path
+    return path.removeprefix(here)
 
 
 def event_line(event: Event) -> str:

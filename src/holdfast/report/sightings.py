@@ -31,6 +31,9 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
         restart = lane.partition("-")[2]
         steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
         groups.setdefault((finding.key, str(steps), restart), []).append(finding)
+    for group in groups.values():
+        # One rank speaks for all: one that knows the cause.
+        group.sort(key=lambda finding: "cause" not in finding.evidence)
     by_first = {id(group[0]): group for group in groups.values()}
     order = ranked(group[0] for group in groups.values())
     causes = {id(finding): _cause(finding, order) for finding in order}

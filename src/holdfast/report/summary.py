@@ -65,6 +65,10 @@ class RunSummary:
     """Records lost because the ring or the device readback was full."""
     files: tuple[int, int] = (0, 0)
     """How many files the run folder holds, and their bytes."""
+    page: str = ""
+    """Where the report for a browser lies; empty when there is none yet."""
+    unreadable: tuple[str, ...] = ()
+    """Parts of the recording that are damaged and were left out; see ``read_record``."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -80,7 +84,13 @@ class RunSummary:
 
 def summarize(run: Run) -> RunSummary:
     """Read a run folder and sum it up; works during the run and after any kind of death."""
-    data = read_lanes(run)
+    return summarize_lanes(run, read_lanes(run))
+
+
+def summarize_lanes(
+    run: Run, data: Sequence[LaneData], unreadable: tuple[str, ...] = ()
+) -> RunSummary:
+    """Sum up what was read of a run."""
     lanes = tuple(summarize_lane(lane) for lane in data)
     events = [event for lane in data for event in lane.events]
     finished = run.meta.get("status") == "finished"
@@ -106,7 +116,9 @@ def summarize(run: Run) -> RunSummary:
         changes=_changes(events),
         errors=_notes(events, "holdfast_error", "where", "error"),
         dropped=sum(lane.dropped for lane in lanes),
-        files=_files(run.path),
+        files=_files(run),
+        page=str(run.page_path) if run.page_path.is_file() else "",
+        unreadable=unreadable,
         facts=_facts(run.meta, events),
     )
 
@@ -186,11 +198,12 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
     return tuple(changes)
 
 
-def _files(path: Path) -> tuple[int, int]:
-    """Files of a live run may vanish while we count them."""
+def _files(run: Run) -> tuple[int, int]:
+    """What was recorded, without the page made of it; files of a live run may vanish meanwhile."""
     sizes: list[int] = []
     with contextlib.suppress(OSError):
-        sizes = [entry.stat().st_size for entry in os.scandir(path) if entry.is_file()]
+        entries = [entry for entry in os.scandir(run.path) if entry.name != run.page_path.name]
+        sizes = [entry.stat().st_size for entry in entries if entry.is_file()]
     return len(sizes), sum(sizes)
 
 

@@ -7,12 +7,13 @@ from functools import partial
 
 from ..types import Finding, Severity
 from . import words
+from .cause import Cause, cause_of
+from .environment import environment_of, lane_notes
+from .facts import echoes, told
 from .layout import WIDTH, Line, Span, line, paragraph
 from .sightings import Sighting
 from .summary import RunSummary
 
-# Findings of one code beyond these are counted, not told: forty layers are still one fault.
-_PER_CODE = 3
 _BAR = 24
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
@@ -25,11 +26,12 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     blocks = [
         _verdict(summary, width),
         _findings(summary, width),
+        _notes("Damaged", summary.unreadable, width),
         _notes("Not covered", summary.not_covered, width),
         _notes("Trouble inside holdfast (training went on)", summary.errors, width),
         _run(summary, width),
         _time(summary),
-        _lanes(summary, width),
+        _notes("Processes", lane_notes(summary), width),
     ]
     lines: list[Line] = []
     for block in filter(None, blocks):
@@ -49,19 +51,28 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
     text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
-    for sighting in _told(summary.sightings)[0]:
+    for sighting in told(summary.sightings)[0]:
         finding = sighting.finding
         block = partial(paragraph, indent=2, column=8, width=width)
         lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
         often = words.occurrences(finding)
         lines += block(often) if often else []
+        cause = cause_of(finding)
+        if cause is not None and (cause.headline or cause.where):
+            data = f", {cause.data}" if cause.data else ""
+            lines += block(f"cause: {_origin(cause)}{data}", style="bold")
         lines += block(finding.advice, style="dim")
+        lines += _diff(cause, indent=10) if cause is not None else []
     for note in summary.not_covered:
         lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
-    lines.append(line("  ", Span("report ", "dim"), f" holdfast report {summary.path}"))
+    for note in summary.unreadable:
+        lines += paragraph(note, label="damaged", indent=2, width=width, label_style="red")
+    pointers = {"report": summary.page, "text": f"holdfast report {summary.path}"}
+    if not summary.page:
+        pointers = {"report": pointers["text"]}
     if summary.sightings:
-        code = summary.sightings[0].finding.code
-        lines.append(line("  ", Span("explain", "dim"), f" holdfast explain {code}"))
+        pointers["explain"] = f"holdfast explain {summary.sightings[0].finding.code}"
+    lines += [line("  ", Span(name.ljust(8), "dim"), where) for name, where in pointers.items()]
     return lines
 
 
@@ -81,12 +92,13 @@ def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = Fal
     if several:
         lines += block(words.ranks(sighting.ranks), label="by")
     if sighting.echoes:
-        codes = ", ".join(sorted({code for code, _ in sighting.echoes}))
-        where = words.ranks([rank for _, rank in sighting.echoes])
-        lines += block(f"{codes} on {where}: all-reduce carried it there", label="also")
-    if finding.file:
-        lines += block(f"{finding.file}:{finding.line}", label="at")
+        lines += block(echoes(sighting), label="also")
+    cause = cause_of(finding)
+    if cause is not None and (cause.headline or cause.where):
+        lines += block(_origin(cause), label="cause")
+        lines += block(cause.data, label="data") if cause.data else []
     lines += block(finding.advice, label="next")
+    lines += _diff(cause, indent=12) if cause is not None else []
     return lines
 
 
@@ -108,12 +120,12 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
 
 
 def _findings(summary: RunSummary, width: int) -> list[Line]:
-    told, left_out = _told(summary.sightings)
-    if not told:
+    chosen, left_out = told(summary.sightings)
+    if not chosen:
         return []
     several = len({lane.rank for lane in summary.lanes}) > 1
     lines = [line(Span("Findings", "bold"))]
-    for sighting in told:
+    for sighting in chosen:
         lines += [line(), *finding_lines(sighting, width, several=several)]
     for code, count in left_out.items():
         lines += [line(), *paragraph(
@@ -121,21 +133,9 @@ def _findings(summary: RunSummary, width: int) -> list[Line]:
             f"holdfast report --format json lists all of them",
             label=code, indent=2, column=8, width=width, label_style="dim",
         )]  # fmt: skip
-    codes = sorted({sighting.finding.code for sighting in told})
+    codes = sorted({sighting.finding.code for sighting in chosen})
     lines += [line(), line("  ", Span("more about it:", "dim"), f" holdfast explain {codes[0]}")]
     return lines
-
-
-def _told(sightings: tuple[Sighting, ...]) -> tuple[list[Sighting], dict[str, int]]:
-    """The findings to tell, and how many of each code are left out."""
-    told: list[Sighting] = []
-    seen: dict[str, int] = {}
-    for sighting in sightings:
-        code = sighting.finding.code
-        seen[code] = seen.get(code, 0) + 1
-        if seen[code] <= _PER_CODE:
-            told.append(sighting)
-    return told, {code: n - _PER_CODE for code, n in seen.items() if n > _PER_CODE}
 
 
 def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
@@ -148,29 +148,9 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
 
 
 def _run(summary: RunSummary, width: int) -> list[Line]:
-    facts = dict(summary.facts)
-    made = [f"{name} {facts[name]}" for name in ("holdfast", "python", "torch") if name in facts]
-    rows = {
-        "command": facts.get("command", ""),
-        "started": facts.get("started", ""),
-        "with": ", ".join([*made, *([facts["device"]] if "device" in facts else [])]),
-        "ranks": facts.get("world", "") if facts.get("world", "1") != "1" else "",
-        "guard": "; ".join(summary.changes),
-    }
-    names = {"mem_allocated": "GPU allocated", "mem_reserved": "GPU reserved", "rss": "host"}
-    peaks = {n: max((p.peak_bytes.get(n, 0.0) for p in summary.lanes), default=0.0) for n in names}
-    at_most = [f"{names[name]} {words.size(peak)}" for name, peak in peaks.items() if peak > 0]
-    rows["memory"] = f"at most {', '.join(at_most)}" if at_most else ""
-    count, total = summary.files
-    rows["files"] = f"{words.plural(count, 'file')}, {words.size(total)}, in {summary.path}"
-    if summary.dropped:
-        rows["lost"] = f"{words.number(summary.dropped)} records: the ring was full"
     lines = [line(Span("Run", "bold"))]
-    for label, text in rows.items():
-        if text:
-            lines += paragraph(
-                text, label=label, indent=2, column=9, width=width, label_style="dim"
-            )
+    for label, text in environment_of(summary).items():
+        lines += paragraph(text, label=label, indent=2, column=9, width=width, label_style="dim")
     return lines
 
 
@@ -193,22 +173,18 @@ def _time(summary: RunSummary) -> list[Line]:
     return lines
 
 
-def _lanes(summary: RunSummary, width: int) -> list[Line]:
-    """Only where there is more than one, or where one is incomplete."""
-    notes: list[str] = []
-    for lane in summary.lanes:
-        parts = [
-            f"{words.plural(lane.steps, 'step')}, {words.plural(lane.skipped, 'step')} skipped"
-        ]
-        if lane.steps > lane.rows > 0:
-            parts.append(f"{words.number(lane.rows)} rows kept of a long run")
-        if not lane.ended:
-            parts.append("no last words")
-        if lane.corrupt:
-            parts.append(f"{words.plural(lane.corrupt, 'line')} unreadable")
-        if len(parts) > 1 or len(summary.lanes) > 1:
-            notes.append(f"{lane.lane}: {', '.join(parts)}")
-    return _notes("Processes", tuple(notes), width)
+def _origin(cause: Cause) -> str:
+    return " at ".join(filter(None, [cause.headline, cause.where]))
+
+
+def _diff(cause: Cause, indent: int) -> list[Line]:
+    """The change, as it would stand in a patch: never wrapped; where it belongs is said above."""
+    styles = {"+": "green", "-": "red"}
+    return [
+        line(" " * indent, Span(words.visible(row), styles.get(row[:1], "")))
+        for row in cause.diff.splitlines()
+        if not row.startswith("@@")
+    ]
 
 
 def _sentence(facts: list[str]) -> str:

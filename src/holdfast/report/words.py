@@ -7,11 +7,18 @@ them apart; ``layout`` turns them into ordinary ones in the end.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from ..types import Finding
 
 NBSP = "\N{NO-BREAK SPACE}"
+
+# Control characters but tab and newline, marks that reorder text, halves of characters.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    "\ud800-\udfff]"
+)
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
@@ -26,7 +33,7 @@ def number(value: int) -> str:
 
 def duration(seconds: float) -> str:
     """A time span in its two largest units: ``850 ms``, ``3 min 12 s``, ``2 h 05 min``."""
-    if math.isnan(seconds):
+    if not math.isfinite(seconds):
         return "unknown"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f}{NBSP}µs"
@@ -43,6 +50,8 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in binary units: ``1.5 GiB``."""
+    if not math.isfinite(count):
+        return "unknown"
     units = ("B", "KiB", "MiB", "GiB")
     power = min(len(units) - 1, int(math.log2(count) // 10)) if count >= 1 else 0
     return f"{count / 1024**power:.4g}{NBSP}{units[power]}"
@@ -86,3 +95,47 @@ def occurrences(finding: Finding) -> str:
     if skipped:
         return f"{where}; {'all' if skipped == count else number(skipped)} were skipped"
     return f"{where}; none was skipped" if " NOT skipped: " in finding.message else where
+
+
+def figure(value: float) -> str:
+    """A measured number, four digits: ``0.1766``, ``71 000``, ``1.2e-08``, ``NaN``, ``-inf``."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value}"
+    if value and not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:,.{digits}f}" if abs(value) >= 1e4 else f"{value:.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace(",", NBSP)
+
+
+def visible(text: str) -> str:
+    """Text from elsewhere, safe to show: what would be invisible or turn a line around is named.
+
+    >>> visible("a\\x1b[31m \\u202e b")
+    'a⟨U+001B⟩[31m ⟨U+202E⟩ b'
+    """
+    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def clip(text: str, limit: int) -> str:
+    """At most so many characters; the middle gives way, since names differ at their ends."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as one reads them aloud: ``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def capital(text: str) -> str:
+    """A capital for the first word of a sentence, unless it is the name of something.
+
+    >>> capital("log of 0"), capital("inf in a.weight"), capital("head.bias is NaN")
+    ('Log of 0', 'inf in a.weight', 'head.bias is NaN')
+    """
+    first = text.split(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() and first != "inf" else text

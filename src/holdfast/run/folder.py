@@ -28,6 +28,7 @@ from holdfast.run.table import read_header
 
 FORMAT = 1
 META = "run.json"
+PAGE = "report.html"
 _List = list  # inside the class the word means Run.list
 STREAMS = ("events", "findings", "batches")
 
@@ -37,7 +38,9 @@ _FILE = re.compile(
     r"(?:(?P<ring>bin)|(?P<segment>\d{6,})\.bin|(?P<stream>jsonl))"
     rf"(?P<temporary>(?:\.\d+)?{re.escape(TEMPORARY)})?"
 )
-_META_FILE = re.compile(rf"{re.escape(META)}(?:\.\d+{re.escape(TEMPORARY)})?")
+_FRAME_FILE = re.compile(
+    rf"(?:{re.escape(META)}|{re.escape(PAGE)})(?:\.\d+{re.escape(TEMPORARY)})?"
+)
 
 
 class Run:
@@ -173,6 +176,11 @@ class Run:
         found = {match["lane"] for _, match in self._files() if not match["temporary"]}
         return sorted(found, key=_lane_order)
 
+    @property
+    def page_path(self) -> Path:
+        """The report for a browser; made from everything else, and made again when asked for."""
+        return self.path / PAGE
+
     def ring_path(self, lane: str) -> Path:
         """The lane's ring; gone once it was drained for good."""
         return self.path / f"ring.{lane}.bin"
@@ -259,7 +267,7 @@ class Run:
             return False
         ours = [path for path, _ in self._files()]
         # run.json goes last: until then this is still a run that can be opened.
-        ours += [p for p in _children(self.path) if _META_FILE.fullmatch(p.name)]
+        ours += [p for p in _children(self.path) if _FRAME_FILE.fullmatch(p.name)]
         try:
             for path in ours:
                 path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""What is said about a finding besides its cause, the same in every form of report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..types import Finding
+from . import words
+from .cause import Cause
+from .sightings import Sighting
+
+# Findings of one code beyond these are counted, not told: forty layers are still one fault.
+PER_CODE = 3
+# Detectors of plugins have codes of their own; a page has an end.
+AT_MOST = 24
+
+_ACTIONS = {
+    "skip_update": "left the step out: weights, optimizer state and buffers stayed as they were",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingFacts:
+    """Label and text of each fact, and the command that tells more."""
+
+    rows: tuple[tuple[str, str], ...]
+    explain: str
+
+
+def told(sightings: tuple[Sighting, ...]) -> tuple[list[Sighting], dict[str, int]]:
+    """The findings to tell, and how many of each code are left out."""
+    chosen: list[Sighting] = []
+    seen: dict[str, int] = {}
+    left_out: dict[str, int] = {}
+    for sighting in sightings:
+        code = sighting.finding.code
+        seen[code] = seen.get(code, 0) + 1
+        if seen[code] <= PER_CODE and len(chosen) < AT_MOST:
+            chosen.append(sighting)
+        else:
+            left_out[code] = left_out.get(code, 0) + 1
+    return chosen, left_out
+
+
+def facts_of(sighting: Sighting, cause: Cause | None, *, several_ranks: bool) -> FindingFacts:
+    """Steps, samples, what was done, who saw it, how sure it is."""
+    finding = sighting.finding
+    rows = {
+        "sample": _sample(finding, cause),
+        "holdfast": _done(finding),
+        "steps": words.occurrences(finding).partition(";")[0] or f"step {finding.step}",
+        "ranks": words.ranks(sighting.ranks) if several_ranks else "",
+        "also": echoes(sighting),
+        "how sure": _sure(finding, cause),
+    }
+    return FindingFacts(
+        rows=tuple((label, text) for label, text in rows.items() if text),
+        explain=f"holdfast explain {finding.code}",
+    )
+
+
+def echoes(sighting: Sighting) -> str:
+    """What the finding caused on other ranks; empty when nothing."""
+    if not sighting.echoes:
+        return ""
+    codes = ", ".join(sorted({code for code, _ in sighting.echoes}))
+    where = words.ranks([rank for _, rank in sighting.echoes])
+    return f"{codes} on {where}: all-reduce carried it there"
+
+
+def _sample(finding: Finding, cause: Cause | None) -> str:
+    if cause is not None and cause.data:
+        return cause.data
+    samples = finding.evidence.get("samples")
+    if not isinstance(samples, list) or not samples:
+        return ""
+    names = [str(sample) for sample in samples[:8]]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return f"dataset ind{'ices' if len(names) > 1 else 'ex'} {', '.join(names)}"
+
+
+def _done(finding: Finding) -> str:
+    done = _ACTIONS.get(finding.action, finding.action.replace("_", " "))
+    count, skipped = (int(finding.evidence.get(name, 0)) for name in ("count", "skipped"))
+    if not done:
+        return "nothing: it was seen, not prevented"
+    if count > 1:
+        many = (
+            "each time"
+            if skipped == count
+            else f"{words.number(skipped)} of {words.number(count)} times"
+        )
+        return f"{done} ({many})"
+    return done
+
+
+def _sure(finding: Finding, cause: Cause | None) -> str:
+    sure = words.percent(finding.confidence) if finding.confidence < 0.995 else "certain"
+    found = cause.evidence if cause is not None else ""
+    return f"{sure}; {found}" if found else sure

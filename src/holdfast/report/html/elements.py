@@ -1,0 +1,65 @@
+"""HTML and SVG, safe by construction: text is escaped unless it was made by ``tag``.
+
+>>> tag("p", "a < b", tag("b", "!"), class_="note", data_step=3)
+'<p class="note" data-step="3">a &lt; b<b>!</b></p>'
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from .. import words
+
+_EMPTY = frozenset(("br", "hr", "meta", "link", "wbr"))
+
+
+class Html(str):
+    """Markup; only ``tag``, ``join`` and the page's own files make it."""
+
+    __slots__ = ()
+
+
+Child = str | int | float | None | Iterable["Child"]
+
+
+def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Html:
+    """An element. ``class_`` is class, ``data_x`` is data-x; None and False are left out."""
+    shown = "".join(
+        f" {_name(key)}" + ("" if value is True else f'="{_value(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _EMPTY:
+        return Html(f"<{name}{shown}>")
+    return Html(f"<{name}{shown}>{join(*children)}</{name}>")
+
+
+def join(*children: Child) -> Html:
+    """Pieces one behind the other; plain text among them is escaped."""
+    return Html("".join(map(_piece, children)))
+
+
+def pixels(value: float) -> str:
+    """A coordinate, short: a tenth of a unit is less than anybody sees."""
+    text = f"{value:.1f}"
+    return text[:-2] if text.endswith(".0") else text
+
+
+def _piece(child: Child) -> str:
+    if isinstance(child, Html):
+        return child
+    if child is None:
+        return ""
+    if isinstance(child, str | int | float):
+        return html.escape(words.visible(str(child)), quote=False)
+    return "".join(map(_piece, child))
+
+
+def _name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _value(value: str | float) -> str:
+    text = value if isinstance(value, str) else f"{value:.6g}"
+    return html.escape(words.visible(text), quote=True)

@@ -1,0 +1,98 @@
+"""A finding on the page: the guilty line, what went into it, the cure, and what was done."""
+
+from __future__ import annotations
+
+from ...types import Finding
+from .. import words
+from ..cause import STAT_COLUMNS, Cause, cause_of
+from ..facts import FindingFacts, facts_of
+from ..sightings import Sighting
+from .elements import Child, Html, join, tag
+
+_MESSAGE = 1200
+
+
+def finding_html(sighting: Sighting, number: int, *, several_ranks: bool) -> Html:
+    """One finding as an article."""
+    finding, cause = sighting.finding, cause_of(sighting.finding)
+    facts = facts_of(sighting, cause, several_ranks=several_ranks)
+    return tag(
+        "article",
+        _head(finding, cause, f"finding-{number}"),
+        tag("p", words.clip(words.capital(finding.message), _MESSAGE), class_="seen"),
+        _excerpt(cause) if cause else None,
+        _stats(cause) if cause and cause.stats else None,
+        _cure(finding, cause),
+        _facts(facts),
+        class_=f"finding {finding.severity.word}",
+        aria_labelledby=f"finding-{number}",
+    )
+
+
+def _head(finding: Finding, cause: Cause | None, key: str) -> Html:
+    title = words.capital((cause and cause.headline) or finding.name.replace("_", " "))
+    at = None
+    if cause and cause.where:
+        at = tag("p", tag("code", cause.where), class_="at")
+    badge = tag("span", finding.severity.word, class_="badge")
+    code = tag("span", finding.code, class_="code")
+    place = tag("p", cause.place, class_="place") if cause and cause.place else None
+    return join(tag("h3", badge, " ", code, " ", title, id=key), at, place)
+
+
+def _excerpt(cause: Cause) -> Html | None:
+    lines = cause.excerpt or tuple(zip(cause.guilty, cause.code.splitlines(), strict=False))
+    if not lines:
+        return None
+    width = len(str(max(number for number, _ in lines)))
+    shown: list[Child] = []
+    for number, text in lines:
+        guilty = number in cause.guilty
+        mark = "▶" if guilty else " "
+        label = tag("span", f"{mark} {number:>{width}}  ", class_="n")
+        # The line end is inside: outside of a block it would be a line of its own.
+        shown.append(tag("mark" if guilty else "span", label, text, "\n"))
+    return tag("pre", tag("code", shown), class_="excerpt", tabindex="0")
+
+
+def _stats(cause: Cause) -> Html:
+    head = tag("tr", [tag("th", column, scope="col") for column in STAT_COLUMNS])
+    body = [
+        tag("tr", tag("th", stat.name, scope="row"), list(map(_cell, STAT_COLUMNS, stat.cells))[1:])
+        for stat in cause.stats
+    ]
+    caption = tag("caption", "What went in and what came out")
+    return tag(
+        "div", tag("table", caption, tag("thead", head), tag("tbody", body)),
+        class_="scroll stats", tabindex="0",
+    )  # fmt: skip
+
+
+def _cell(column: str, text: str) -> Html:
+    bad = column in ("NaN", "inf") and text != "0"
+    return tag("td", tag("strong", text) if bad else text, class_="num hot" if bad else "num")
+
+
+def _cure(finding: Finding, cause: Cause | None) -> Html:
+    text = tag(
+        "p",
+        tag("strong", "Fix: "),
+        words.clip(words.capital(finding.advice), _MESSAGE),
+        class_="fix",
+    )
+    if cause is None or not cause.diff:
+        return text
+    lines: list[Child] = []
+    for line in cause.diff.splitlines():
+        kind = {"+": "ins", "-": "del"}.get(line[:1], "span")
+        lines.append(tag(kind, line, "\n", class_="hunk" if line.startswith("@@") else None))
+    return join(text, tag("pre", tag("code", lines), class_="diff", tabindex="0"))
+
+
+def _facts(facts: FindingFacts) -> Html:
+    rows: list[Child] = []
+    for label, text in facts.rows:
+        rows.append(tag("dt", label))
+        rows.append(tag("dd", text))
+    rows += [tag("dt", "more"), tag("dd", tag("code", facts.explain))]
+    return tag("dl", rows)

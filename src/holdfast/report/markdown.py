@@ -1,0 +1,186 @@
+"""A run as Markdown, to be pasted into an issue: everything the page says but the plots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from . import words
+from .cause import STAT_COLUMNS, Cause, cause_of
+from .deeds import deeds_of
+from .environment import environment_of, guard_cost_words, lane_notes
+from .facts import facts_of, told
+from .html.plots import plots_of
+from .record import Record
+from .sightings import Sighting
+from .story import stories
+from .updates import updates_of
+from .verdict import verdict_of
+
+# A name in a text would be notified, a number linked, a star set in italics.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+_LONGEST = 1200
+
+
+def markdown(record: Record) -> str:
+    """The whole report."""
+    parts = (_verdict, _findings, _layers, _curves, _rest)
+    blocks = [block for part in parts for block in part(record)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _verdict(record: Record) -> Iterator[str]:
+    summary, verdict = record.summary, verdict_of(record.summary)
+    script = str(summary.meta.get("script") or summary.path.name)
+    yield f"# {verdict.word}: {code(script)}"
+    yield text(verdict.sentence)
+    parts = [
+        f"{words.plural(summary.steps, 'step')} in {words.duration(summary.seconds)}",
+        f"{words.plural(summary.skipped, 'step')} left out",
+        words.plural(len(summary.findings), "finding"),
+        words.loss_change(summary.first_loss, summary.last_loss),
+        f"{record.ranks} ranks" if record.ranks > 1 else "",
+    ]
+    yield text(", ".join(filter(None, parts)))
+    yield from (text(f"Could not be read: {damage}") for damage in summary.unreadable)
+
+
+def _findings(record: Record) -> Iterator[str]:
+    chosen, left_out = told(record.summary.sightings)
+    if chosen:
+        yield "## Findings"
+    for sighting in chosen:
+        yield from _finding(sighting, several_ranks=record.ranks > 1)
+    for kind, count in left_out.items():
+        yield text(
+            f"{kind}: {words.plural(count, 'more finding')} of this kind; "
+            "holdfast report --format json lists all of them."
+        )
+
+
+def _finding(sighting: Sighting, *, several_ranks: bool) -> Iterator[str]:
+    finding, cause = sighting.finding, cause_of(sighting.finding)
+    title = words.capital((cause and cause.headline) or finding.name.replace("_", " "))
+    yield f"### {text(finding.code)} {text(title)} ({finding.severity.word})"
+    if cause and (cause.where or cause.place):
+        where = [code(cause.where) if cause.where else "", text(cause.place)]
+        yield ", ".join(filter(None, where))
+    yield text(words.capital(finding.message))
+    if cause:
+        yield from _evidence(cause)
+    yield f"**Fix:** {text(words.capital(finding.advice))}"
+    if cause and cause.diff:
+        yield fence(cause.diff, "diff")
+    facts = facts_of(sighting, cause, several_ranks=several_ranks)
+    rows = [f"- {label}: {text(value)}" for label, value in facts.rows]
+    yield "\n".join([*rows, f"- more: {code(facts.explain)}"])
+
+
+def _evidence(cause: Cause) -> Iterator[str]:
+    lines = cause.excerpt or tuple(zip(cause.guilty, cause.code.splitlines(), strict=False))
+    if lines:
+        width = len(str(max(number for number, _ in lines)))
+        shown = [
+            f"{'>' if number in cause.guilty else ' '} {number:>{width}}  {line}"
+            for number, line in lines
+        ]
+        yield fence("\n".join(line.rstrip() for line in shown), "python")
+    if cause.stats:
+        yield table(STAT_COLUMNS, [stat.cells for stat in cause.stats])
+
+
+def _layers(record: Record) -> Iterator[str]:
+    found = stories(record)
+    if found:
+        yield "## The layers around it"
+    for story in found:
+        who = f", rank {story.rank}" if record.ranks > 1 else ""
+        head = f"**Step {words.number(story.step)}{who}, {text(story.finding.code)}.** "
+        yield head + text(" ".join(story.sentences))
+    for updates in updates_of(record.shown[0]) if record.lanes else ():
+        yield f"## How far the layers moved, optimizer {updates.opt}"
+        yield text(
+            "Change of the weights in one step over their norm; about 0.001 is a rule of thumb. "
+            f"{words.plural(len(updates.shown), 'layer')} of {updates.total} shown"
+            + (f", never moved: {words.listed(updates.still[:6])}." if updates.still else ".")
+        )
+        rows = [
+            (
+                u.layer,
+                words.figure(u.low),
+                words.figure(u.median),
+                words.figure(u.high),
+                f"{u.step}",
+            )
+            for u in updates.shown
+        ]
+        yield table(("layer", "smallest", "median", "largest", "at step"), rows)
+
+
+def _curves(record: Record) -> Iterator[str]:
+    """What the plots of the page show, in words."""
+    charts = list(plots_of(record.shown[0])) if record.lanes else []
+    if charts:
+        yield "## Curves" + (f", {record.shown[0].lane}" if len(record.lanes) > 1 else "")
+        yield "\n".join(f"- {chart.title}: {text(chart.told)}" for chart in charts)
+
+
+def _rest(record: Record) -> Iterator[str]:
+    deeds = deeds_of(record)
+    yield "## What holdfast did"
+    if deeds:
+        yield table(("what", "when", "how or why"), [(d.what, d.when, d.why) for d in deeds])
+    else:
+        yield "It watched, and changed nothing."
+    notes = {
+        "Not covered": record.summary.not_covered,
+        "Trouble inside holdfast (training went on)": record.summary.errors,
+        "Processes": lane_notes(record.summary),
+    }
+    for title, lines in notes.items():
+        if lines:
+            yield f"## {title}"
+            yield "\n".join(f"- {text(line)}" for line in lines[:40])
+    yield "## The run"
+    facts = environment_of(record.summary)
+    yield "\n".join(f"- {label}: {_fact(label, value)}" for label, value in facts.items())
+    yield text(guard_cost_words(record.summary))
+
+
+def _fact(label: str, value: str) -> str:
+    return code(value) if label == "command" else text(value)
+
+
+def text(value: str) -> str:
+    """Text in which nothing is markup, nobody is called and nothing is linked.
+
+    >>> text("a_b <c> @all")
+    'a\\\\_b \\\\<c\\\\> @\\u200ball'
+    """
+    plain = " ".join(words.clip(words.visible(value), _LONGEST).replace(words.NBSP, " ").split())
+    return _SPECIAL.sub(r"\\\1", plain).replace("@", "@\N{ZERO WIDTH SPACE}")
+
+
+def code(value: str) -> str:
+    """A code span, also of text that holds backticks."""
+    plain = " ".join(words.visible(value).replace(words.NBSP, " ").split())
+    ticks = "`" * (_longest_run(plain) + 1)
+    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{ticks}{pad}{plain}{pad}{ticks}" if plain else ""
+
+
+def fence(value: str, language: str) -> str:
+    """A fenced block that its content cannot close."""
+    ticks = "`" * max(3, _longest_run(value) + 1)
+    return f"{ticks}{language}\n{words.visible(value)}\n{ticks}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; numbers keep their digits together."""
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [" | ".join(text(cell) for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _longest_run(value: str) -> int:
+    return max((len(run) for run in re.findall(r"`+", value)), default=0)

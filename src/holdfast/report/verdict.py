@@ -1,0 +1,90 @@
+"""How it went, in one word and one sentence: what a person reads first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..types import Finding, Severity
+from . import words
+from .cause import cause_of
+from .summary import RunSummary
+
+GOOD, INFO, WARN, BAD = "good", "info", "warn", "bad"
+
+# Word and tone by how the run ended; a finished run is judged by its findings.
+_ENDINGS = {
+    "failed": ("Crashed", BAD),
+    "killed": ("Killed", BAD),
+    "interrupted": ("Interrupted", WARN),
+    "unfinished": ("Still going", INFO),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The word, how bad it is (``good``, ``info``, ``warn``, ``bad``) and the sentence."""
+
+    word: str
+    tone: str
+    sentence: str
+
+
+def verdict_of(summary: RunSummary) -> Verdict:
+    """Judge a run by how it ended and by what was found."""
+    word, tone = _ENDINGS.get(summary.outcome, ("", ""))
+    if not word:
+        word, tone = "Finished", GOOD
+        if summary.findings:
+            word = "Finished with findings"
+            harmed = any(finding.severity >= Severity.ERROR for finding in summary.findings)
+            tone = BAD if harmed else WARN
+        elif summary.unreadable:
+            tone = WARN
+        sentence = _finished(summary)
+    else:
+        sentence = _cut_short(summary)
+    return Verdict(word=word, tone=tone, sentence=words.visible(sentence))
+
+
+def headline_of(finding: Finding) -> str:
+    """A finding in a few words: the cause with its line where it is known, else what was seen."""
+    cause = cause_of(finding)
+    if cause is None or not (cause.headline or cause.near):
+        return finding.message.partition(": ")[2] or finding.message
+    what = cause.headline or finding.name.replace("_", " ")
+    return f"{what} at {cause.near}" if cause.near else what
+
+
+def _finished(summary: RunSummary) -> str:
+    if summary.unreadable:
+        lead = "Part of the recording is damaged; "
+        found = words.plural(len(summary.findings), "finding")
+        return f"{lead}{found} in {words.plural(summary.steps, 'step')} that could be read."
+    change = words.loss_change(summary.first_loss, summary.last_loss)
+    if not summary.findings:
+        also = f"; {change}" if change else ""
+        return f"Nothing wrong was found in {words.plural(summary.steps, 'step')}{also}."
+    what = words.capital(headline_of(summary.findings[0]))
+    others = len(summary.findings) - 1
+    more = f", and {words.plural(others, 'other finding')}" if others else ""
+    return f"{what}{more}: {_fate(summary)}."
+
+
+def _fate(summary: RunSummary) -> str:
+    if not summary.skipped:
+        return "no step was left out"
+    share = f"{words.number(summary.skipped)} of {words.plural(summary.steps, 'step')}"
+    were = "was" if summary.skipped == 1 else "were"
+    return f"{share} {were} left out, and the run went on to its end"
+
+
+def _cut_short(summary: RunSummary) -> str:
+    line = summary.ending.line.removeprefix("the script failed with ")
+    joint = "," if "," in line or ":" in line else ""
+    after = f"{joint} after {words.plural(summary.steps, 'step')}"
+    found = ""
+    if summary.findings:
+        found = f"; found: {headline_of(summary.findings[0])}"
+        others = len(summary.findings) - 1
+        found += f" and {words.plural(others, 'other finding')}" if others else ""
+    return f"{words.capital(line)}{after}{found}."

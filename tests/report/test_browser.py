@@ -1,0 +1,77 @@
+"""The page in a real browser: it is drawn, its script runs, and it fits a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.report import write_page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium"),
+]
+
+
+def browse(folder: Path, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert BROWSER is not None
+    # Without rights to make namespaces, as root in a container, its sandbox cannot start.
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    return subprocess.run(
+        [BROWSER, "--headless=new", "--disable-gpu", *sandbox, "--enable-logging=stderr",
+         f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+
+
+def complaints(seen: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a page said in the console: uncaught errors, and what its policy refused."""
+    return re.findall(r"CONSOLE.*", seen.stderr)
+
+
+def test_the_page_is_drawn_and_its_script_runs(incident, tmp_path):
+    seen = browse(tmp_path, write_page(incident()), "--dump-dom")
+    assert not complaints(seen)
+    assert seen.stdout.count('<svg class="frame"') == 9
+    assert seen.stdout.count('class="tip"') == 9, "the script has prepared every chart"
+    assert 'aria-label="Loss"' in seen.stdout
+    assert len(re.findall(r'<path d="M[^"]{50,}"', seen.stdout)) > 9
+
+
+def test_what_the_policy_refuses_is_seen(incident, tmp_path):
+    path = write_page(incident())
+    bad = path.with_name("bad.html")
+    bad.write_text(path.read_text().replace("</body>", "<script>document.x = 1</script></body>"))
+    assert "Content Security Policy" in " ".join(complaints(browse(tmp_path, bad, "--dump-dom")))
+
+
+@pytest.mark.parametrize("width", [320, 390, 1100])
+def test_the_page_never_scrolls_sideways(incident, incident_cause, tmp_path, width):
+    cause = incident_cause | {"file": f"/srv/{'long/' * 40}model.py", "module": "m." * 80}
+    page = write_page(incident(cause=cause, message="word " * 40 + "x" * 300))
+    frame = tmp_path / "frame.html"
+    frame.write_text(f"""<!doctype html><iframe id="f" src="{page.as_uri()}"
+        style="border: 0; width: {width}px; height: 800px"></iframe><p id="said"></p><script>
+        f.onload = () => {{
+            const e = f.contentDocument.documentElement;
+            said.textContent = `${{e.clientWidth}} ${{e.scrollWidth}}`;
+        }}</script>""")
+    seen = browse(tmp_path, frame, "--dump-dom", "--allow-file-access-from-files",
+                  "--hide-scrollbars", "--virtual-time-budget=5000")  # fmt: skip
+    (sizes,) = re.findall(r'<p id="said">(\d+ \d+)</p>', seen.stdout)
+    assert sizes == f"{width} {width}"
+
+
+def test_it_prints(incident, tmp_path):
+    paper = tmp_path / "paper.pdf"
+    browse(tmp_path, write_page(incident()), f"--print-to-pdf={paper}")
+    pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
+    assert paper.read_bytes().startswith(b"%PDF") and 3 <= pages <= 12
