@@ -192,7 +192,13 @@ def graphed() -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay() -> None:
+        graph.replay()
+
+    # The graph reads and writes the memory of these, without keeping them alive.
+    replay.owners = (model, opt, x)  # type: ignore[attr-defined]
+    return replay
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .detectors import ALL, HISTORY, Detector, Rows, Window
+from .detectors import ALL, HISTORY, Detector, Explanation, Rows, Window
 from .types import Event, Finding, Severity
 
 # What a finding remembers one by one; beyond that it only counts.
@@ -56,6 +56,9 @@ class _Case:
     """One fault as it was seen so far: the first sightings, and sums over all of them."""
 
     sightings: list[Finding] = field(default_factory=list[Finding])
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Steps it was last seen on: a cause may become known long after its step."""
+    explanation: Explanation | None = None
     count: int = 0
     skipped: int = 0
     first_step: int = 0
@@ -65,29 +68,44 @@ class _Case:
     def add(self, finding: Finding) -> None:
         if len(self.sightings) < REMEMBERED:
             self.sightings.append(finding)
+        self.recent.append(finding.step)
         self.first_step = min(self.first_step, finding.step) if self.count else finding.step
         self.last_step = max(self.last_step, finding.step, finding.last_step)
         self.severity = max(self.severity, finding.severity)
         self.count += int(finding.evidence.get("count", 1))
         self.skipped += int(finding.evidence.get("skipped", 0))
 
+    def explain(self, explanation: Explanation) -> bool:
+        """Take a cause of one of the sightings, unless a better one is known."""
+        seen = explanation.step in self.recent or any(
+            explanation.step == finding.step for finding in self.sightings
+        )
+        if not seen or not explanation.explains(self.sightings[0]):
+            return False
+        if not explanation.beats(self.explanation):
+            return False
+        self.explanation = explanation
+        return True
+
     def merged(self) -> Finding:
         """One finding for all sightings: the words of the first, the numbers of all.
 
-        Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries.
+        Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries. Where a
+        cause is known, its place and its remedy take the place of the detector's advice.
         """
         first = self.sightings[0]
         evidence: dict[str, Any] = {**first.evidence, "count": self.count, "skipped": self.skipped}
         for name, value in first.evidence.items():
             if isinstance(value, list):
                 evidence[name] = self._joined(name)
-        return replace(
+        merged = replace(
             first,
             step=self.first_step,
             last_step=self.last_step,
             severity=self.severity,
             evidence=evidence,
         )
+        return merged if self.explanation is None else self.explanation.added_to(merged)
 
     def _joined(self, name: str) -> list[Any]:
         joined: list[Any] = []
@@ -102,7 +120,8 @@ class Judge:
     """Keeps the recent rows of one lane, shows them to the detectors, merges what they say.
 
     Whoever delivers must hand over an event or a batch record no later than the rows of its
-    step; a batch that comes late still completes findings it belongs to.
+    step; a batch that comes late still completes findings it belongs to, and a ``cause`` may come
+    at any time: finding it takes a while.
 
     Args:
         detectors: classes, or instances where options differ from the defaults. Their order
@@ -124,6 +143,7 @@ class Judge:
         self._layers: dict[int, Sequence[str]] = {}
         self._buffers: dict[int, Sequence[str]] = {}
         self._batches: dict[int, Mapping[str, Any]] = {}
+        self._causes: dict[tuple[int, int], Explanation] = {}
 
     @property
     def findings(self) -> list[Finding]:
@@ -139,7 +159,10 @@ class Judge:
         """Judge what has arrived; returns the findings that are new or have changed."""
         changed: dict[Key, None] = {}
         for event in events:
-            self._hear(event)
+            if event.kind == "cause":
+                self._explain(event, changed)
+            else:
+                self._hear(event)
         self._waiting.sort(key=lambda event: event.step)
         for step in self._file(batches):
             self._judge_again(step, changed)
@@ -158,6 +181,22 @@ class Judge:
         opt = int(event.data.get("opt", 0))
         self._layers[opt] = tuple(event.data.get("layers") or ())
         self._buffers[opt] = tuple(event.data.get("buffers") or ())
+
+    def _explain(self, event: Event, changed: dict[Key, None]) -> None:
+        """Attach a cause to what was seen on its step, and keep it for what will be."""
+        try:
+            explanation = Explanation.of(event)
+        except Exception as error:
+            self._note(event.step, "reading a cause", error)
+            return
+        if explanation is None:
+            return
+        place = explanation.opt, explanation.step
+        if explanation.beats(self._causes.get(place)):
+            self._causes[place] = explanation
+        for key, case in self._cases.items():
+            if case.explain(explanation):
+                changed[key] = None
 
     def _file(self, batches: Iterable[Mapping[str, Any]]) -> list[int]:
         """Remember batches by step; returns the steps whose rows were judged without them."""
@@ -209,7 +248,11 @@ class Judge:
             try:
                 for finding in detector.scan(window):
                     key = finding.key
-                    self._cases.setdefault(key, _Case()).add(finding)
+                    case = self._cases.setdefault(key, _Case())
+                    case.add(finding)
+                    known = self._causes.get((key[1], finding.step))
+                    if known is not None:
+                        case.explain(known)
                     changed[key] = None
             except Exception as error:
                 self._switch_off(detector, error)
@@ -249,18 +292,19 @@ class Judge:
 
     def _switch_off(self, detector: Detector, error: Exception) -> None:
         self.detectors.remove(detector)
-        newest = self._rows[-1:] if self._rows is not None else None
-        known = newest is not None and "time" in (newest.dtype.names or ())
+        step = int(self._rows["step"][-1]) if self._rows is not None else 0
+        self._note(step, f"detector {detector.code} {detector.name}", error)
+
+    def _note(self, step: int, where: str, error: Exception) -> None:
+        """Write down a failure of ours; it must not end the judging."""
+        known = self._rows is not None and "time" in (self._rows.dtype.names or ())
         self.errors.append(
             Event(
-                time=float(newest["time"][0]) if newest is not None and known else 0.0,
+                time=float(self._rows["time"][-1]) if self._rows is not None and known else 0.0,
                 rank=self.rank,
-                step=int(newest["step"][0]) if newest is not None else 0,
+                step=step,
                 kind="holdfast_error",
-                data={
-                    "where": f"detector {detector.code} {detector.name}",
-                    "error": f"{type(error).__name__}: {error}",
-                },
+                data={"where": where, "error": f"{type(error).__name__}: {error}"},
             )
         )
 

@@ -28,7 +28,7 @@ class _Lane:
     writer: LaneWriter
     judge: Judge
     dropped: int = 0
-    written: dict[Key, int] = field(default_factory=dict[Key, int])
+    written: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
 
 
 class Scribe:
@@ -125,8 +125,9 @@ class Scribe:
 
     @staticmethod
     def _worth_writing(lane: _Lane, finding: Finding) -> bool:
-        """New, or seen twice as often as when last written: a storm must not fill the disk."""
-        key, count = finding.key, int(finding.evidence.get("count", 1))
+        """New, newly explained, or seen twice as often: a storm must not fill the disk."""
+        key = finding.key, str(finding.evidence.get("headline", ""))
+        count = int(finding.evidence.get("count", 1))
         if count < 2 * lane.written.get(key, 0):
             return False
         lane.written[key] = count

@@ -8,7 +8,7 @@ copies bytes, so every dtype is served. Where Triton or CUDA is missing the plai
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,35 +21,53 @@ Pair = tuple[Tensor, Tensor]  # what is live, and what it may go back to
 
 
 class Restorer:
-    """Restores the same list of tensors step after step; the address table is kept."""
+    """Restores the same list of tensors step after step; what was found out about it is kept."""
 
     def __init__(self) -> None:
+        self._pairs: Sequence[Pair] = ()
         self._addresses: list[int] = []
+        self._dense: list[Pair] = []
+        self._others: list[Pair] = []
         self._table: tuple[Tensor, ...] = ()
+        self._pointers: list[int] = []
+        self._launcher: Callable[..., object] | None = None
 
-    def restore(self, pairs: Sequence[Pair], flag: Tensor) -> None:
-        """Where ``flag`` is 1: the first tensor of each pair becomes its second."""
+    def restore(self, pairs: Sequence[Pair], flag: Tensor, when: float = 1.0) -> None:
+        """Where ``flag`` equals ``when``: the first tensor of each pair becomes its second.
+
+        A caller that hands in the very same list again vouches for what is in it.
+        """
         kernel = _kernel() if flag.is_cuda else None
         if kernel is None:
-            _restore_each(pairs, flag)
+            _restore_each(pairs, flag, when)
             return
-        dense: list[Pair] = []
-        others: list[Pair] = []
-        for pair in pairs:
-            (dense if _bytewise(pair, flag.device) else others).append(pair)
-        _restore_each(others, flag)
-        if dense:
-            self._launch(kernel, dense, flag)
+        if pairs is not self._pairs:
+            self._learn(pairs, flag.device)
+        if self._others:
+            _restore_each(self._others, flag, when)
+        if self._dense:
+            self._launch(kernel, flag, when)
 
-    def _launch(self, kernel: Any, pairs: Sequence[Pair], flag: Tensor) -> None:
-        addresses = [t.data_ptr() for pair in pairs for t in pair]
-        if addresses != self._addresses:
-            self._table = _address_table(pairs, addresses, flag.device)
-            self._addresses = addresses
-        live, saved, sizes, owner, offset = self._table
-        kernel[(owner.numel(),)](
-            flag, live, saved, sizes, owner, offset, CHUNK=_CHUNK, CHUNKS=_CHUNKS, num_warps=8
-        )
+    def _learn(self, pairs: Sequence[Pair], device: torch.device) -> None:
+        dense: list[Pair] = []
+        self._others = []
+        for pair in pairs:
+            (dense if _bytewise(pair, device) else self._others).append(pair)
+        addresses = [t.data_ptr() for pair in dense for t in pair]
+        if dense and addresses != self._addresses:
+            self._table = _address_table(dense, addresses, device)
+            self._pointers = [t.data_ptr() for t in self._table]
+            self._launcher = None
+        self._pairs, self._dense, self._addresses = pairs, dense, addresses
+
+    def _launch(self, kernel: Any, flag: Tensor, when: float) -> None:
+        if self._launcher is not None:
+            # The compiled kernel without the dispatch around it, which costs more than the launch.
+            self._launcher(flag.data_ptr(), *self._pointers, when, _CHUNK, _CHUNKS)
+            return
+        grid = (self._table[3].numel(), 1, 1)
+        compiled = kernel[grid](flag, *self._table, when, CHUNK=_CHUNK, CHUNKS=_CHUNKS, num_warps=8)
+        self._launcher = compiled[grid]
 
 
 def _bytewise(pair: Pair, device: torch.device) -> bool:
@@ -60,12 +78,12 @@ def _bytewise(pair: Pair, device: torch.device) -> bool:
     return live.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense(live))
 
 
-def _restore_each(pairs: Sequence[Pair], flag: Tensor) -> None:
+def _restore_each(pairs: Sequence[Pair], flag: Tensor, when: float) -> None:
     flags: dict[torch.device, Tensor] = {}
     for live, saved in pairs:
         raised = flags.get(live.device)
         if raised is None:
-            raised = flags[live.device] = flag.to(live.device, non_blocking=True) != 0
+            raised = flags[live.device] = flag.to(live.device, non_blocking=True) == when
         live.copy_(torch.where(raised, saved, live))
 
 
@@ -96,9 +114,9 @@ def _kernel() -> Any:
 
     @triton.jit
     def put_back(
-        flag, live, saved, sizes, owner, offset, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
+        flag, live, saved, sizes, owner, offset, when, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
     ):
-        if tl.load(flag) != 0.0:
+        if tl.load(flag) == when:
             block = tl.program_id(0)
             which = tl.load(owner + block)
             start = tl.load(offset + block)

@@ -8,7 +8,8 @@ version counter and cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +32,16 @@ class BufferKeeper:
         self._moving: set[int] = set()
         self._trials: dict[int, int] = {}
         self._bytes = 0
+        self._addresses: list[int] = []
+        self._still: list[int] = []
+        self._cached: dict[str, Any] = {}
         self._restore = Restorer()
         self._refresh = Restorer()
         self._heal = Restorer()
 
     def add(self, buffers: Iterable[Buffer]) -> None:
         """Watch more buffers; what they hold now counts as good."""
+        self._addresses = []
         known = {b.place for b in self.buffers}
         for buffer in buffers:
             tensor = buffer.tensor
@@ -56,17 +61,31 @@ class BufferKeeper:
 
     def look(self) -> None:
         """Notice which buffers the forward passes of this step have changed."""
-        for i, buffer in enumerate(self.buffers):
-            tensor = buffer.tensor
-            if tensor is None:
-                continue
+        tensors = [buffer.tensor for buffer in self.buffers]
+        addresses = [0 if t is None else t.data_ptr() for t in tensors]
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._cached.clear()
+            self._follow(tensors)
+        for i in self._still:
+            tensor = tensors[i]
+            if tensor is not None and _version(tensor) != self._versions[i]:
+                self._moving.add(i)
+                self._cached.clear()
+        if self._trials or self._moving.intersection(self._still):
+            self._end_trials()
+
+    def _follow(self, tensors: list[Tensor | None]) -> None:
+        """Some were replaced. Where the model was moved the copies follow: nothing has changed."""
+        for i, tensor in enumerate(tensors):
             copy = self._copies.get(i)
-            if copy is not None and copy.device != tensor.device:
-                # The model was moved after we met it: the copy follows, nothing has changed.
+            if tensor is not None and copy is not None and copy.device != tensor.device:
                 self._copies[i] = copy.to(tensor.device)
                 self._versions[i] = _version(tensor)
-            elif i not in self._moving and _version(tensor) != self._versions[i]:
-                self._moving.add(i)
+        self._still = [i for i in range(len(tensors)) if i not in self._moving]
+
+    def _end_trials(self) -> None:
+        self._still = [i for i in self._still if i not in self._moving]
         for i in [i for i, left in self._trials.items() if left <= 1 or i in self._moving]:
             del self._trials[i]
             if i not in self._moving:
@@ -81,10 +100,12 @@ class BufferKeeper:
 
     def largest(self, device: torch.device) -> tuple[list[int], Tensor | None]:
         """Maximum norm of every moving floating buffer on ``device``, and which they are."""
+        which, tensors = self._once(f"largest on {device}", lambda: self._floating_on(device))
+        return which, largest_on_device(tensors) if tensors else None
+
+    def _floating_on(self, device: torch.device) -> tuple[list[int], list[Tensor]]:
         live = [(i, t) for i, t in self._live() if t.is_floating_point() and t.device == device]
-        if not live:
-            return [], None
-        return [i for i, _ in live], largest_on_device([t for _, t in live])
+        return [i for i, _ in live], [t.detach() for _, t in live]
 
     def restore(self, *, running_only: bool = False) -> None:
         """Put every moving buffer back, now.
@@ -108,20 +129,36 @@ class BufferKeeper:
         if pairs:
             torch._foreach_copy_([copy for _, copy in pairs], [live for live, _ in pairs])
 
-    def keep_where(self, good: Tensor) -> None:
-        """Copy the moving buffers where the device flag ``good`` is 1."""
+    def keep_unless(self, flag: Tensor) -> None:
+        """Copy the moving buffers where the device flag is 0."""
         self._renew()
-        self._refresh.restore([(copy, live) for live, copy in self._pairs()], good)
+        kept = self._once("kept", lambda: [(copy, live) for live, copy in self._pairs()])
+        self._refresh.restore(kept, flag, when=0.0)
+
+    def _once(self, what: str, make: Callable[[], Any]) -> Any:
+        """Lists are made again only when a buffer was replaced or began to move."""
+        found = self._cached.get(what)
+        if found is None:
+            found = self._cached[what] = make()
+        return found
 
     def _renew(self) -> None:
         """Buffers that began to move, or changed shape, get a fresh copy."""
+        if "kept" in self._cached:
+            return
         for i, tensor in self._live():
             copy = self._copies.get(i)
             if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
                 self._copies[i] = tensor.detach().clone()
+                self._cached.clear()
 
     def _live(self) -> list[tuple[int, Tensor]]:
-        return [(i, t) for i in sorted(self._moving) if (t := self.buffers[i].tensor) is not None]
+        return self._once(
+            "live",
+            lambda: [
+                (i, t) for i in sorted(self._moving) if (t := self.buffers[i].tensor) is not None
+            ],
+        )
 
     def _matched(self) -> list[tuple[int, Tensor, Tensor]]:
         return [
@@ -134,11 +171,14 @@ class BufferKeeper:
         ]
 
     def _pairs(self, running_only: bool = False) -> list[tuple[Tensor, Tensor]]:
-        return [
-            (live, copy)
-            for i, live, copy in self._matched()
-            if not running_only or self.buffers[i].running
-        ]
+        return self._once(
+            "running" if running_only else "pairs",
+            lambda: [
+                (live, copy)
+                for i, live, copy in self._matched()
+                if not running_only or self.buffers[i].running
+            ],
+        )
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

@@ -148,7 +148,7 @@ def _scheduler_step(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = engine_of()
-        if engine is not None and engine.replaying:
+        if engine is not None and engine.inquiry.replaying:
             return None
         return original(self, *args, **kwargs)
 

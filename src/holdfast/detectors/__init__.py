@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import SettingsError
 from ._plugins import Plugins, load_plugins
+from ._remedies import Explanation, Remedy, remedy
 from ._window import HISTORY, Reading, Rows, Window
 from .base import SECTIONS, Detector, Document, document
 from .nonfinite_buffer import NonfiniteBuffer
@@ -92,13 +93,16 @@ __all__ = [
     "SECTIONS",
     "Detector",
     "Document",
+    "Explanation",
     "Plugins",
     "Reading",
+    "Remedy",
     "Rows",
     "Window",
     "by_code",
     "document",
     "load_plugins",
     "reject_duplicates",
+    "remedy",
     "select",
 ]

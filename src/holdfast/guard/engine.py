@@ -62,7 +62,7 @@ class Engine:
         self._stepped: set[int] = set()
         self._scaling = Scaling()
         self._depth = 0
-        self._inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
+        self.inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
         if settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
             self.journal.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
@@ -88,7 +88,7 @@ class Engine:
         """The loop has its next batch. A step that is left out goes back to this random state."""
         self.phases.mark("data_wait")
         self._ledger = LoaderLedger.of(iterator, self._ledger)
-        self._inquiry.came_from(iterator)
+        self.inquiry.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
@@ -98,16 +98,11 @@ class Engine:
     @shielded("inquiry")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A poisoned batch in place of the next one, for an exam; None as a rule."""
-        again = self._inquiry.next_batch(iterator)
+        again = self.inquiry.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
         self._ledger.hand_out_again(*again)
         return (again[1],)
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the loop is going through a batch for the second time."""
-        return self._inquiry.replaying
 
     @shielded("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
@@ -140,15 +135,15 @@ class Engine:
     def _loss_seen(self, tensors: object) -> None:
         self.phases.mark("forward")
         self._losses.saw(self._scaling.unscaled(tensors))
-        if not self._inquiry.idle:
-            self._inquiry.backward_begins(tensors)
+        if not self.inquiry.idle:
+            self.inquiry.backward_begins(tensors)
         if self._losses.numbers and not math.isfinite(self._losses.numbers[-1]):
             self._loss_is_bad()
 
     @shielded("inquiry")
     def _loss_is_bad(self) -> None:
         if self.settings.guard.explain:
-            self._inquiry.loss_is_bad(sys._getframe())
+            self.inquiry.loss_is_bad(sys._getframe())
 
     @shielded("loss probe")
     def _no_step_yet(self) -> None:
@@ -166,12 +161,18 @@ class Engine:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """``optimizer.step`` is about to run; may hand back other arguments."""
         if out_of_reach():
+            if not torch.compiler.is_compiling():
+                self._captured()
             return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
             self._decide(optimizer)
             return None
         return self._with_closure(optimizer, closure, args, kwargs)
+
+    @shielded("guard")
+    def _captured(self) -> None:
+        self.journal.not_covered("guarding", "optimizer.step is captured in a CUDA graph")
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
@@ -194,14 +195,14 @@ class Engine:
             losses_decide=self._losses_decide,
             scale=self._scaling.use() if self._scaling.scaler is not None else None,
             look_at_parameters=self.journal.wants_parameters(verdict),
-            leave_out=self._inquiry.replaying,
+            leave_out=self.inquiry.replaying,
         )
         if began is not None:
             self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
         if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
             verdict.weights = guard.updates.before(parameters)
-        if self._inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
+        if self.inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
             self._caught(sys._getframe(), guard, verdict)
         if verdict.bad and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
@@ -218,11 +219,11 @@ class Engine:
         if not verdict.loss_bad and blamed < 0:
             return  # left out because its batch was, and nothing is wrong with it
         layer = None if verdict.loss_bad else guard.layers[blamed]
-        self._inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
+        self.inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
 
     @shielded("inquiry")
     def _caught(self, frame: FrameType, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        self._inquiry.caught(frame, guard.index, verdict.step)
+        self.inquiry.caught(frame, guard.index, verdict.step)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
@@ -258,8 +259,8 @@ class Engine:
         self._rng = None
         self.steps += 1
         self.journal.close_step(guard, verdict)
-        if not self._inquiry.idle:
-            self._inquiry.step_ends()
+        if not self.inquiry.idle:
+            self.inquiry.step_ends()
 
     # ------------------------------------------------------------------ closures
 
@@ -395,5 +396,5 @@ class Engine:
 
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
-        self._inquiry.close()
+        self.inquiry.close()
         self.journal.close()

@@ -60,6 +60,7 @@ class Journal:
         self._table: Table | None = None
         self._layers: dict[int, _LayerStory] = {}
         self._updates: dict[int, Table] = {}
+        self._told: set[str] = set()
         self._suspicious = False
         self._rows = 0
         self.by_hand: list[tuple[float, float]] | None = []
@@ -244,6 +245,13 @@ class Journal:
         else:
             self._readback.send(weights.ratios(), arrived)
 
+    def not_covered(self, what: str, why: str) -> None:
+        """Say, once, what the guard cannot do for this run."""
+        recorder = self._opened()
+        if recorder is not None and why not in self._told:
+            self._told.add(why)
+            recorder.event("not_covered", self.iteration, {"what": what, "why": why})
+
     def cause(self, step: int, data: dict[str, Any]) -> None:
         """An exam has found what made a step bad."""
         recorder = self._opened()
@@ -287,14 +295,10 @@ class Journal:
         if self.by_hand:
             self._write_by_hand()
         if self._rows == 0 and self._passes:
-            self.recorder.event(
-                "not_covered",
-                self.iteration,
-                {
-                    "what": "guarding",
-                    "why": f"{self._passes} backward passes and no step of a torch.optim."
-                    "Optimizer: weights are updated by hand or by an optimizer of another kind",
-                },
+            self.not_covered(
+                "guarding",
+                f"{self._passes} backward passes and no step of a torch.optim.Optimizer: weights "
+                "are updated by hand, by an optimizer of another kind or in a compiled step",
             )
         if self._readback.dropped:
             self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})

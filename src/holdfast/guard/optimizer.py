@@ -300,7 +300,7 @@ class GuardedOptimizer:
         self._meters.of(measured.row.device).raise_flag(measured.flag, values)
         if verdict.acted:
             self._buffers.restore_where(measured.flag, running_only=True)
-        self._buffers.keep_where(1.0 - measured.flag)
+        self._buffers.keep_unless(measured.flag)
 
     def note_losses(self, verdict: Verdict, losses: Losses) -> None:
         """Fill the loss columns from losses that are on the host already."""

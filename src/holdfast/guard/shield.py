@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 _CUDA = torch.backends.cuda.is_built()
+_RANKS = torch.distributed.is_available()
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,9 +53,7 @@ def shielded(
 def ranks() -> int:
     """How many processes train together."""
     distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return distributed.get_world_size()
+    return distributed.get_world_size() if _RANKS and distributed.is_initialized() else 1
 
 
 def out_of_reach() -> bool:

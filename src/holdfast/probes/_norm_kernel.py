@@ -69,7 +69,7 @@ class Landing:
     def expect(self, count: int) -> Landing:
         """From now on the first ``count`` numbers are on their way."""
         self._used = count
-        self._words[:count] = _PENDING
+        self._words.fill(_PENDING)
         return self
 
     @property
@@ -104,7 +104,7 @@ class NormKernel:
         loss: Tensor | None,
         flag: Tensor,
         *,
-        loss_decides: bool,
+        decides: bool,
         landing: bool,
     ) -> tuple[Tensor | Landing, Layout] | None:
         """Launch; the row holds the sums of all blocks and the loss behind them.
@@ -124,7 +124,7 @@ class NormKernel:
             row: Tensor | Landing = self._landings.popleft().expect(width)
         else:
             row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
-        self._launch(layout, row, flag, loss, grads[0].dtype, loss_decides)
+        self._launch(layout, row, flag, loss, grads[0].dtype, decides)
         return row, layout
 
     def _launch(

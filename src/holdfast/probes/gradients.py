@@ -8,7 +8,6 @@ comes first and only a norm that is not finite gets a second look.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -240,14 +239,11 @@ class Meter:
             if not available(dtype):
                 return None
             kernel = self._kernels[dtype] = NormKernel(self._device)
-        launch = functools.partial(
-            kernel.measure, grads, loss, flag, loss_decides=loss_decides, landing=landing
-        )
         if torch.cuda.current_device() == self._device.index:
-            found = launch()
+            found = kernel.measure(grads, loss, flag, decides=loss_decides, landing=landing)
         else:
             with torch.cuda.device(self._device):
-                found = launch()
+                found = kernel.measure(grads, loss, flag, decides=loss_decides, landing=landing)
         if found is None:
             return None
         return DeviceReading(found[0], flag, len(grads), loss is not None, found[1])

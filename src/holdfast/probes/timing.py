@@ -76,7 +76,9 @@ class Phases:
             return
         place = self._steps % _EVERY
         # The last moment of the step before is where a timed step begins.
-        if place == 0 or (place == _EVERY - 1 and phase == "optimizer"):
+        timed = place == 0 or (place == _EVERY - 1 and phase == "optimizer")
+        # In a graph that is being captured an event would become part of the graph.
+        if timed and not torch.cuda.is_current_stream_capturing():
             self._moments.append((phase, self.pool.record()))
 
     def add(self, phase: str, seconds: float) -> None:

@@ -116,11 +116,12 @@ def cause_lines(finding: Finding) -> list[str]:
 
 
 def _fix(finding: Finding) -> str:
-    """The new line of a fix that changes one, else the advice."""
+    """The new form of a statement on one line, else the advice."""
     diff = finding.evidence.get("diff")
     lines = diff.splitlines()[1:] if isinstance(diff, str) else []
-    new = [line[1:].strip() for line in lines if line.startswith("+")]
-    return new[0] if len(new) == 1 and len(new[0]) <= _FIX else finding.advice
+    whole = [line[:1] for line in lines] == ["-", "+"]
+    new = lines[1][1:].strip() if whole else ""
+    return new if 0 < len(new) <= _FIX else finding.advice
 
 
 def _shortened(path: str) -> str:

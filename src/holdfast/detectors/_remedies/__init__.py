@@ -1,0 +1,23 @@
+"""From a recorded cause to the change that cures it; a finding's advice when a cause is known.
+
+``remedy`` reads the operation, what went into it and the user's statement, and answers with the
+fault in a few words, the change in a sentence and, where that is safe, as a diff.
+
+    >>> cure = remedy({
+    ...     "how": "replay", "phase": "forward", "op": "log", "file": "train.py", "line": 88,
+    ...     "code": "loss = -torch.log(p).mean()",
+    ...     "inputs": [{"min": 0.0, "max": 1.0, "zeros": 3, "numel": 640, "dtype": "float32"}],
+    ... })
+    >>> cure.headline
+    'log of 0'
+    >>> print(cure.diff)
+    @@ train.py:88 @@
+    -loss = -torch.log(p).mean()
+    +loss = -torch.log(p.clamp_min(1e-12)).mean()
+"""
+
+from .explanation import Explanation
+from .prescription import Remedy
+from .rules import remedy
+
+__all__ = ["Explanation", "Remedy", "remedy"]

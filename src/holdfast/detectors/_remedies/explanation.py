@@ -1,0 +1,66 @@
+"""A cause event and its remedy, put into the findings it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ...types import Event, Finding
+from .cause import Cause
+from .prescription import Remedy
+from .rules import remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why the findings of one optimizer on one step came about, and what to do."""
+
+    opt: int
+    step: int
+    cause: Cause
+    data: Mapping[str, Any]
+    remedy: Remedy
+
+    @classmethod
+    def of(cls, event: Event) -> Explanation | None:
+        """Read a ``cause`` event; None when there is nothing in it to read."""
+        given = cast("object", event.data)  # as read from a file, whatever the type says
+        if not isinstance(given, Mapping) or not given or type(event.step) is not int:
+            return None
+        data = dict(cast("Mapping[str, Any]", given))
+        opt = data.get("opt")
+        return cls(
+            opt=opt if isinstance(opt, int) else 0,
+            step=event.step,
+            cause=Cause.read(data),
+            data={"step": event.step, **data},
+            remedy=remedy(data),
+        )
+
+    def beats(self, other: Explanation | None) -> bool:
+        """Whether it is the better one: more certain, or as certain and of an earlier step.
+
+        By these alone, so that the order of arrival does not matter.
+        """
+        if other is None:
+            return True
+        mine, theirs = self.remedy.confidence, other.remedy.confidence
+        return mine > theirs or (mine == theirs and self.step < other.step)
+
+    def explains(self, finding: Finding) -> bool:
+        """Whether a finding is of the kind and the optimizer it speaks of."""
+        return finding.code.startswith("NUM") and finding.key[1] == self.opt
+
+    def added_to(self, finding: Finding) -> Finding:
+        """The finding with place, advice and evidence of its cause."""
+        told: dict[str, Any] = {"cause": self.data, "headline": self.remedy.headline}
+        if self.remedy.diff:
+            told["diff"] = self.remedy.diff
+        return replace(
+            finding,
+            file=self.cause.file or finding.file,
+            line=self.cause.line if self.cause.file else finding.line,
+            advice=self.remedy.text,
+            evidence={**finding.evidence, **told},
+        )

@@ -1,0 +1,116 @@
+"""What every rule is made of: the remedy itself, the change, the right epsilon."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .cause import Cause, Stat
+from .sites import Site, sites
+from .source import Edit, unified
+
+# How sure one may be by the way the cause was found; guesses.
+_HOW = {"replay": 1.0, "look": 0.95, "next": 0.85}
+# What keeps log, sqrt and division finite, forward and backward. fp16 stores 1e-12 as zero, and
+# its largest number is 65504, which 1/1e-6 and the cube of 1/sqrt(1e-4) already pass.
+_HALF = {"log": "1e-6", "sqrt": "1e-6", "div": "1e-4", "rsqrt": "1e-3"}
+# The distance to 1 that still is one: formats near 1 are 6e-8, 5e-4 and 4e-3 apart.
+_EDGE = {"float16": "1e-3", "bfloat16": "1e-2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """The fault in a few words, the change that cures it, and how sure that is."""
+
+    headline: str
+    text: str
+    diff: str = ""
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """Edits of the statement, and the place whose new form is worth quoting."""
+
+    edits: tuple[Edit, ...]
+    node: ast.AST
+
+
+def prescribe(
+    cause: Cause, headline: str, text: str, confidence: float, change: Change | None = None
+) -> Remedy:
+    """Put a remedy together; with a change that works out, the text ends with the new code."""
+    code, diff = cause.statement, ""
+    new = code.edited(change.edits) if code and change and _own(cause.file) else ""
+    if code and change and new:
+        indent = _indent(cause)
+        diff = unified(code.code, new, file=cause.file, line=cause.start, indent=indent)
+        quote = code.quoted(change.node, change.edits)
+        text = f"{text}: {quote}" if quote else text
+    how = _HOW.get(cause.how, 0.8)
+    return Remedy(headline=headline, text=text, diff=diff, confidence=round(confidence * how, 3))
+
+
+def places(cause: Cause, name: str = "") -> list[Site]:
+    """Where the guilty operation stands in the statement; empty when it is not to be seen."""
+    code = cause.statement
+    if code is None:
+        return []
+    line = cause.line - cause.start + 1 + code.before.count("\n") if cause.line else 0
+    return sites(code, name or cause.name, line)
+
+
+def only(found: Sequence[Site]) -> Site | None:
+    """The one place there is; None when there is none or a choice."""
+    return found[0] if len(found) == 1 else None
+
+
+def epsilon(cause: Cause, kind: str) -> str:
+    """A number that is small and yet does its work in the format at hand."""
+    return _HALF[kind] if _format(cause) == "float16" else "1e-12"
+
+
+def edge(cause: Cause) -> str:
+    """The distance to keep from a singularity at 1 or -1."""
+    return _EDGE.get(_format(cause), "1e-6")
+
+
+def slack(cause: Cause, stat: Stat) -> float:
+    """How far a value may be off by rounding alone; a guess, generous to cancellation."""
+    coarse = cause.dtype in ("float16", "bfloat16")
+    return (1e-2 if coarse else 1e-4) + (1e-3 if coarse else 1e-5) * stat.largest
+
+
+def figure(value: float) -> str:
+    """A number as in a headline: 104, 71 000, -1.2e-07."""
+    if 1e3 <= abs(value) < 1e9:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.3g}"
+
+
+def amount(number: int, numel: int, one: str, many: str) -> str:
+    """How many of how many: ``3 of 640 divisors are``, or of a single one ``the divisor is``."""
+    return f"{number} of {numel} {many}" if numel > 1 else one
+
+
+def _own(file: str) -> bool:
+    """Whether a file is the user's: a library is not theirs to change."""
+    return not re.search(r"[/\\](site|dist)-packages[/\\]", file)
+
+
+def _format(cause: Cause) -> str:
+    """The format of what is computed: of the operand if it is known and no whole number."""
+    operand = cause.input(0)
+    known = operand.dtype if operand and not operand.integral else ""
+    return known or cause.dtype
+
+
+def _indent(cause: Cause) -> str:
+    """The indentation of the statement in its file, read from the lines around it."""
+    first = cause.code.split("\n", 1)[0].strip()
+    for number, text in cause.excerpt:
+        if number == cause.start and text.strip() == first:
+            return text[: len(text) - len(text.lstrip())]
+    return ""

@@ -1,0 +1,233 @@
+"""A user's statement: parsed to find its parts, edited by position to keep its author's style.
+
+>>> code = Statement.parse("loss = -torch.log(p).mean()  # nats")
+>>> call = next(n for n in code.nodes if isinstance(n, ast.Call) and n.args)
+>>> code.edited(code.append(call.args[0], ".clamp_min(1e-12)"))
+'loss = -torch.log(p.clamp_min(1e-12)).mean()  # nats'
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+_BLANK = b" \t\r\n\f\\"
+# Longer than what people write; a table of data in one statement is not worth the time.
+_LONGEST = 10_000
+_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+_BODIES = ("body", "orelse", "handlers", "finalbody", "cases")
+# Headers of blocks are no statements by themselves; these make them whole. (before, after)
+_WRAPS = (("", ""), ("", " pass"), ("if 0: pass\n", " pass"), ("try: pass\n", " pass"))
+
+
+class Edit(NamedTuple):
+    """Bytes ``start`` to ``stop`` of the statement become ``text``."""
+
+    start: int
+    stop: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One statement (or the header of a block) and the lines around it."""
+
+    code: str
+    tree: ast.Module
+    before: str
+    after: str
+    around: str = ""
+
+    @classmethod
+    def parse(cls, code: str, around: str = "") -> Statement | None:
+        """Parse it; None for half a statement, which cannot be changed with confidence."""
+        if len(code) > _LONGEST:
+            return None
+        for before, after in _WRAPS:
+            tree = _parsed(before + code + after)
+            if tree is not None:
+                return cls(code, tree, before, after, around)
+        return None
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node in the order of the source; not those in a block's body or an f-string."""
+        return tuple(self._walk())
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """The node around each node."""
+        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, innermost first."""
+        while (above := self.parents.get(node)) is not None:
+            yield above
+            node = above
+
+    def text(self, node: ast.AST) -> str:
+        """The source of a node, without parentheses around it."""
+        start, stop = self.span(node)
+        return self._bytes[start:stop].decode()
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node stands, in bytes."""
+        assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.arg)
+        last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._starts[node.lineno] + node.col_offset, self._starts[last] + end
+
+    def outer(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node stands with the parentheses that are its own, not those of a call."""
+        start, stop = self.span(node)
+        above = self.parents.get(node)
+        floor = 0
+        if isinstance(above, ast.Call) and node is not above.func:
+            floor = self._bytes.index(b"(", self.span(above.func)[1]) + 1
+        while True:
+            left = len(self._bytes[:start].rstrip(_BLANK))
+            right = len(self._bytes) - len(self._bytes[stop:].lstrip(_BLANK))
+            opened = left > floor and self._bytes[left - 1 : left] == b"("
+            if not opened or self._bytes[right : right + 1] != b")":
+                return start, stop
+            start, stop = left - 1, right + 1
+
+    def append(self, node: ast.AST, suffix: str) -> list[Edit]:
+        """Call a method on a node: ``x`` becomes ``x.suffix()``, ``a - b`` ``(a - b).suffix()``."""
+        start, stop = self.outer(node)
+        if isinstance(node, _ATOMS) or (start, stop) != self.span(node):
+            return [Edit(stop, stop, suffix)]
+        return [Edit(start, start, "("), Edit(stop, stop, f"){suffix}")]
+
+    def add(self, node: ast.AST, term: str) -> list[Edit]:
+        """Add a term to a node: ``x`` becomes ``x + term``, in parentheses where it needs them."""
+        start, stop = self.span(node)
+        inner = [Edit(stop, stop, f" + {term}")]
+        if not isinstance(node, (*_ATOMS, ast.BinOp, ast.UnaryOp, ast.Constant)) or (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.BitXor | ast.LShift | ast.RShift)
+        ):
+            inner = [Edit(start, start, "("), Edit(stop, stop, f") + {term}")]
+        above = self.parents.get(node)
+        argument = isinstance(above, ast.keyword) or (
+            isinstance(above, ast.Call) and node is not above.func
+        )
+        if argument or self.outer(node) != (start, stop):
+            return inner
+        return [Edit(start, start, "("), *inner, Edit(stop, stop, ")")]
+
+    def argument(self, call: ast.Call, text: str) -> list[Edit]:
+        """Give a call one more argument, behind those it has."""
+        given = [self.outer(a)[1] for a in call.args] + [self.span(k)[1] for k in call.keywords]
+        if given:
+            return [Edit(max(given), max(given), f", {text}")]
+        at = self._bytes.index(b"(", self.span(call.func)[1]) + 1
+        return [Edit(at, at, text)]
+
+    def replace(self, node: ast.AST, text: str) -> list[Edit]:
+        """Put something else in the place of a node."""
+        return [Edit(*self.span(node), text)]
+
+    def edited(self, edits: Iterable[Edit]) -> str:
+        """The statement with these changes; empty when they clash or the result does not parse."""
+        ordered = sorted(edits, key=_position)
+        if not ordered or any(a.stop > b.start for a, b in pairwise(ordered)):
+            return ""
+        code = self.between(0, len(self._bytes), ordered)
+        whole = self.before + code + self.after
+        return code if code != self.code and _parsed(whole) is not None else ""
+
+    def quoted(self, node: ast.AST, edits: Iterable[Edit]) -> str:
+        """A node as it reads after these changes, on one line; empty when that is too long."""
+        start, stop = self.span(node)
+        inside = [e for e in edits if start <= e.start and e.stop <= stop]
+        text = " ".join(self.between(start, stop, inside).split())
+        return text if len(text) <= 80 and "#" not in text else ""
+
+    @cached_property
+    def torch(self) -> str:
+        """The name under which torch is known here; empty when no line shows it."""
+        found = re.search(r"(?<![\w.])(torch|th)\.\w", f"{self.code}\n{self.around}")
+        return found[1] if found else ""
+
+    @cached_property
+    def functional(self) -> str:
+        """The name of torch.nn.functional here; empty when no line shows one."""
+        text = f"{self.code}\n{self.around}"
+        for name in ("F", "nn.functional"):
+            if re.search(rf"(?<![\w.]){re.escape(name)}\.\w", text):
+                return name
+        return f"{self.torch}.nn.functional" if self.torch else ""
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return (self.before + self.code).encode()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Byte at which each line begins; lines count from 1."""
+        starts = [0, 0]
+        for line in self._bytes.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        return starts
+
+    def between(self, start: int, stop: int, edits: Iterable[Edit]) -> str:
+        """A stretch of the source with the changes that fall into it."""
+        parts, at = list[bytes](), max(start, len(self.before.encode()))
+        for edit in sorted(edits, key=_position):
+            parts += [self._bytes[at : edit.start], edit.text.encode()]
+            at = edit.stop
+        return b"".join([*parts, self._bytes[at:stop]]).decode()
+
+    def _walk(self) -> Iterator[ast.AST]:
+        # Not recursive: a sum of a thousand terms is a tree a thousand deep.
+        todo: list[ast.AST] = [self.tree]
+        while todo:
+            node = todo.pop()
+            yield node
+            todo += reversed([c for name, c in _children(node) if self._counts(node, name, c)])
+
+    def _counts(self, node: ast.AST, name: str, child: ast.AST) -> bool:
+        """Whether a child belongs to the statement: not the body below the header of a block."""
+        if isinstance(child, ast.JoinedStr):
+            return False  # positions inside f-strings are wrong before Python 3.12
+        line = getattr(node, "lineno", 0)
+        below = getattr(child, "lineno", 0) > line > self.before.count("\n")
+        return not (below and name in _BODIES and isinstance(node, ast.stmt))
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for name, value in ast.iter_fields(node):
+        for child in cast("list[Any]", value if isinstance(value, list) else [value]):
+            if isinstance(child, ast.AST):
+                yield name, child
+
+
+def unified(old: str, new: str, *, file: str, line: int, indent: str) -> str:
+    """Both versions of a statement as a diff, with the indentation it has in its file."""
+    lines = [f"@@ {file or '?'}:{line} @@"]
+    before, after = old.split("\n"), new.split("\n")
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+        if tag == "equal":
+            lines += [f" {indent}{text}" for text in before[a:b]]
+        else:
+            lines += [f"-{indent}{text}" for text in before[a:b]]
+            lines += [f"+{indent}{text}" for text in after[c:d]]
+    return "\n".join(lines)
+
+
+def _position(edit: Edit) -> tuple[int, int]:
+    # Insertions at one place stay in the order in which they were asked for.
+    return edit.start, edit.stop
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
