@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.detectors import ALL, HISTORY, Detector
 from holdfast.detectors.nonfinite_loss import NonfiniteLoss
 from holdfast.judge import REMEMBERED, Judge, ranked
+from holdfast.run import decode, encode
 from holdfast.types import Event, Finding, Severity
 
 NAN = np.nan
@@ -54,6 +55,29 @@ def poison(rows, noise, share=0.02):
     return rows
 
 
+def cause(step, opt=0, how="replay", line=88, **more):
+    """A ``cause`` event: log of 0 in train.py."""
+    data = {
+        "opt": opt, "how": how, "observed": step + 1, "phase": "forward", "op": "log",
+        "file": "train.py", "line": line, "function": "f", "code": "loss = -torch.log(p).mean()",
+        "start": line, "excerpt": [[line, "    loss = -torch.log(p).mean()"]], "module": "",
+        "inputs": [{"min": 0.0, "max": 1.0, "zeros": 1, "numel": 9, "dtype": "float32"}],
+        "output": {"inf": 1, "numel": 9, "dtype": "float32"}, "dtype": "float32", "sample": 20817,
+        "row": 5, "samples_bad": 1, "layer": "",
+    }  # fmt: skip
+    return Event(time=0.0, rank=0, step=step, kind="cause", data=data | more)
+
+
+def causes_for(rows, noise):
+    """A cause for some of the bad rows, several for a few, of different certainty."""
+    bad = np.flatnonzero((rows["loss_bad"] > 0) | (rows["grad_bad"] > 0))
+    return [
+        cause(int(rows["step"][i]), int(rows["opt"][i]), str(how), line=1 + n % 7)
+        for n, i in enumerate(bad.tolist() * 2)
+        for how in noise.choice(["replay", "next", "look", "?"], int(noise.integers(0, 2)))
+    ]
+
+
 def batches_for(rows):
     return [
         {"step": int(s), "opt": 0, "indices": [int(s) * 10, int(s) * 10 + 1], "bad": [["x", [1]]]}
@@ -61,12 +85,17 @@ def batches_for(rows):
     ]
 
 
-def live(rows, events, batches, cuts, late=0):
-    """Deliver in pieces, each batch and event with the rows of its step (batches ``late`` rows)."""
+def live(rows, events, batches, cuts, late=0, causes=(), delays=()):
+    """Deliver in pieces, each batch and event with the rows of its step (batches ``late`` rows).
+
+    A cause comes as many rows later as ``delays`` says, or earlier.
+    """
     judge = Judge()
     arrivals = np.searchsorted(rows["step"], [b["step"] for b in batches]) + late
     heard = np.searchsorted(rows["step"], [e.step for e in events])
-    edges = [0, *sorted(cuts), len(rows) + late + 1]
+    known = np.searchsorted(rows["step"], [e.step for e in causes]) + np.array(delays, dtype=int)
+    edges = [0, *sorted(cuts), max([len(rows) + late, *known.tolist()]) + 1]
+    heard, events = [*heard, *np.maximum(known, 0)], [*events, *causes]
     last: dict = {}
     for start, stop in pairwise(edges):
         changed = judge.feed(
@@ -93,6 +122,15 @@ def test_live_and_offline_agree(make_rows, data, seed, count):
     assert live(rows, events, batches, cuts, late) == offline.findings
     if rows["loss_bad"].any():
         assert offline.findings
+    causes = causes_for(rows, np.random.default_rng(seed))
+    delays = data.draw(st.lists(st.integers(-9, 99), min_size=len(causes), max_size=len(causes)))
+    offline = Judge()
+    offline.feed(rows, [*events, *causes], batches)
+    # Of two causes of one step that are equally certain the first to come counts.
+    first = {(e.step, e.data["opt"], e.data["how"]): e for e in reversed(causes)}
+    causes = [e for e in causes if first[(e.step, e.data["opt"], e.data["how"])] is e]
+    found = live(rows, events, batches, cuts, late, causes, delays[: len(causes)])
+    assert found == offline.findings
 
 
 @settings(max_examples=5, **UNHURRIED)
@@ -257,3 +295,123 @@ def test_key_of_findings_from_elsewhere():
 def test_tiny_deliveries(make_rows, count):
     judge = Judge()
     assert judge.feed(make_rows(count)) == []
+
+
+def bad_losses(make_rows, *steps, count=9, **columns):
+    bad = dict.fromkeys(steps, 1)
+    return make_rows(count, loss_bad=bad, loss=dict.fromkeys(steps, NAN), **columns)
+
+
+def test_a_cause_gives_place_remedy_and_evidence(make_rows):
+    judge = Judge()
+    event = cause(4)
+    judge.feed(bad_losses(make_rows, 4), [event])
+    (finding,) = judge.findings
+    assert (finding.code, finding.file, finding.line) == ("NUM001", "train.py", 88)
+    assert finding.advice.endswith("torch.log(p.clamp_min(1e-12))")
+    assert finding.evidence["headline"] == "log of 0"
+    assert "+    loss = -torch.log(p.clamp_min(1e-12)).mean()" in finding.evidence["diff"]
+    assert finding.evidence["cause"] == {"step": 4, **event.data}
+    assert finding.evidence["count"] == 1, "the detector's own evidence stays"
+    assert Finding.from_dict(decode(encode(finding.to_dict()))) == finding
+
+
+@pytest.mark.parametrize("rows_before", [0, 3, 9, 2 * HISTORY])
+def test_a_cause_may_come_at_any_time(make_rows, rows_before):
+    offline, judge = Judge(), Judge()
+    rows = bad_losses(make_rows, 4, 7, count=2 * HISTORY)
+    offline.feed(rows, [cause(4)])
+    judge.feed(rows[:rows_before])
+    assert not any("cause" in f.evidence for f in judge.findings)
+    told = judge.feed(None, [cause(4)])
+    assert [f.evidence.get("headline") for f in told] == (["log of 0"] if rows_before > 4 else [])
+    judge.feed(rows[rows_before:])
+    assert judge.findings == offline.findings
+    assert judge.findings[0].file == "train.py" and judge.findings[0].evidence["count"] == 2
+    assert judge.feed(None, [cause(4)]) == [], "nothing new"
+
+
+def test_a_cause_stays_with_its_optimizer_step_and_family(make_rows):
+    rows = bad_losses(make_rows, 2, 5, 6, opt=[0, 0, 0, 0, 0, 1, 0, 0, 0])
+    judge = Judge([NonfiniteLoss, Broken])
+    judge.feed(rows, [cause(2, opt=1), cause(3), cause(5, opt=1)])
+    explained = {(f.code, f.evidence["opt"]) for f in judge.findings if "cause" in f.evidence}
+    assert explained == {("NUM001", 1)}
+    plain = next(f for f in judge.findings if f.key == ("NUM001", 0, ""))
+    assert not plain.file and not {"headline", "diff"} & set(plain.evidence)
+
+
+def test_every_layer_on_that_step_gets_the_cause(make_rows):
+    rows = make_rows(6, grad_bad={2: 1, 3: 1}, grad_layer={2: 0, 3: 1}, loss_bad={2: 1})
+    judge = Judge()
+    judge.feed(rows, [names(0)])
+    changed = judge.feed(None, [cause(2), cause(3)])
+    assert {f.code for f in changed} == {"NUM001", "NUM002"}
+    assert all(f.evidence["cause"]["step"] == f.step for f in changed)
+
+
+def test_the_first_cause_counts_unless_a_later_one_is_more_certain(make_rows):
+    rows = bad_losses(make_rows, 2, 3, 4, 5)
+
+    def line_after(*events):
+        judge = Judge()
+        judge.feed(rows)
+        for event in events:
+            judge.feed(None, [event])
+        return judge.findings[0].line
+
+    early, late = cause(2, line=20), cause(4, line=40)
+    assert line_after(early, late) == line_after(late, early) == 20
+    unsure = cause(2, how="next", line=10)
+    assert line_after(unsure, late) == line_after(late, unsure) == 40
+    assert line_after(early, cause(2, line=30)) == 20, "the same step twice"
+
+
+def test_the_cause_stays_when_a_batch_completes_the_finding(make_rows):
+    judge = Judge()
+    event = cause(2, phase="input", op="", code="", file="", line=0)
+    judge.feed(make_rows(3, input_bad={2: 1}, loss_bad={2: 1}), [event])
+    judge.feed(None, (), [{"step": 2, "indices": [77], "bad": [["x", [0]]]}])
+    (finding,) = judge.findings
+    assert finding.code == "NUM005" and finding.evidence["samples"] == [77]
+    assert finding.evidence["headline"] == "sample 20817 holds inf"
+    assert (finding.file, finding.line) == ("", 0) and "diff" not in finding.evidence
+
+
+@pytest.mark.parametrize("phase", ["input", "parameter", "unknown"])
+def test_a_cause_does_not_change_the_code(make_rows, phase):
+    judge = Judge()
+    judge.feed(bad_losses(make_rows, 4), [cause(4, phase=phase, op="", layer="head.bias")])
+    (finding,) = judge.findings
+    assert finding.code == "NUM001" and finding.file == "train.py"
+    assert finding.evidence["cause"]["phase"] == phase
+
+
+JUNK = [
+    None, [], "x", {}, {"opt": "?"}, {"opt": None, "inputs": 3, "excerpt": [[1], "y"], "line": ""},
+    {"opt": 0, "op": ["log"], "code": 5, "sample": {}, "output": [1], "phase": {"a": 1}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", JUNK)
+@pytest.mark.parametrize("step", [4, None, "4", -1])
+def test_a_broken_cause_breaks_nothing(make_rows, data, step):
+    judge = Judge()
+    judge.feed(None, [Event(time=0.0, rank=0, step=step, kind="cause", data=data)])
+    judge.feed(bad_losses(make_rows, 4))
+    judge.feed(None, [Event(time=0.0, rank=0, step=step, kind="cause", data=data), cause(4)])
+    assert not judge.errors
+    assert judge.findings[0].evidence["headline"] == "log of 0"
+    encode(judge.findings[0].to_dict())
+
+
+def test_a_remedy_that_raises_is_written_down(make_rows, monkeypatch):
+    monkeypatch.setattr("holdfast.detectors._remedies.explanation.remedy", lambda data: 1 / 0)
+    judge = Judge()
+    judge.feed(bad_losses(make_rows, 4), [cause(4)])
+    (event,) = judge.errors
+    assert event.data == {
+        "where": "reading a cause",
+        "error": "ZeroDivisionError: division by zero",
+    }
+    assert judge.findings and "cause" not in judge.findings[0].evidence

@@ -346,11 +346,12 @@ def test_data_already_bad(make_engine: MakeEngine) -> None:
     assert cause["line"] == marked_line(poisoned_batch)
 
 
-def test_parameter_already_bad(make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_parameter_already_bad(make_engine: MakeEngine, value: float) -> None:
     engine = make_engine()
     model = net()
     with torch.no_grad():
-        model[2].weight[0, 3] = float("nan")  # type: ignore[index]
+        model[2].weight[0, 3] = value  # type: ignore[index]
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         loss = model(torch.rand(3, 4)).mean()

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import (
 )
 
 from ._place import Place, place_in_traceback, place_of
-from ._stats import bad, floating, has_nan, stat
+from ._stats import bad, floating, has_nan, stat, tensors
 
 # Their output is whatever lay in memory.
 _UNWRITTEN = ("empty", "new_empty", "resize")
@@ -158,14 +158,14 @@ class Observer(TorchDispatchMode):
             output=tensor,
             told=stat(tensor),
             leaf=tensor,
-            intended=not has_nan(tensor),
+            intended=not has_nan(tensor) and not tensor.requires_grad,
         )
 
     def _born(self, name: str, args: Any, kwargs: Any, out: Tensor, *, intended: bool) -> Birth:
         return Birth(
             op=name.strip("_") if name.endswith("_") else name,
             place=place_of(sys._getframe(), self._names),
-            inputs=[stat(t) for t in list(floating((args, kwargs)))[:4]],
+            inputs=[stat(t) for t in list(tensors((args, kwargs)))[:4]],
             output=out,
             told=stat(out),
             intended=intended,

@@ -69,14 +69,19 @@ def bad_rows(tensor: Tensor | None, count: int) -> list[int]:
     return (~rows).nonzero().flatten().tolist()
 
 
-def floating(value: Any, depth: int = 0) -> Iterator[Tensor]:
-    """The floating tensors in arguments or results, nested as torch nests them."""
+def tensors(value: Any, depth: int = 0) -> Iterator[Tensor]:
+    """The tensors in arguments or results, nested as torch nests them."""
     if isinstance(value, Tensor):
-        if (value.is_floating_point() or value.is_complex()) and value.layout is torch.strided:
+        if value.layout is torch.strided:
             yield value
     elif isinstance(value, (list, tuple)) and depth < 3:
         for part in value:
-            yield from floating(part, depth + 1)
+            yield from tensors(part, depth + 1)
     elif isinstance(value, dict) and depth < 3:
         for part in value.values():
-            yield from floating(part, depth + 1)
+            yield from tensors(part, depth + 1)
+
+
+def floating(value: Any) -> Iterator[Tensor]:
+    """Those that can hold NaN or infinity."""
+    return (t for t in tensors(value) if t.is_floating_point() or t.is_complex())

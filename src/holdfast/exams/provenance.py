@@ -186,6 +186,8 @@ def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], l
     indices = list(batch.indices) if batch is not None and batch.indices else []
     if phase == "parameter" or output is None or not indices:
         return [], []
+    if len(indices) == 1:
+        return [0], indices
     # A tensor shaped like a weight may have as many rows as the batch by chance.
     if phase != "input" and any(p.shape == output.shape for p in scene.weights):
         return [], indices

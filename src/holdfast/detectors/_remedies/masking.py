@@ -95,8 +95,8 @@ def product(cause: Cause) -> Remedy | None:
                 cause,
                 "inf * 0",
                 f"{amount(values.inf, values.numel, 'the value is', 'values are')} infinite where "
-                "the other factor is 0, which gives NaN: a product cannot mask infinity, "
-                "masked_fill and torch.where can",
+                "the other factor is 0, which gives NaN: keep that factor finite, or if the 0 is "
+                "a mask, use masked_fill or torch.where instead of the product",
                 0.9,
                 _masked_fill(cause, at, by),
             )

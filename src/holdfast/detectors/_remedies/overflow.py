@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 
 from .cause import LIMITS, SHORT, Cause, Stat
 from .fusions import fusion
@@ -13,7 +14,9 @@ from .sites import Site, called, constant
 from .source import Edit, Statement
 
 # exp(80) = 5.5e34 leaves room for sums and products in fp32, exp(10) = 22026 in fp16.
-_EXPONENTS = {"float16": 10, "float64": 700}
+_EXPONENTS = {"float16": "10.0", "float64": "700.0"}
+# What is the logarithm of a spread or a rate becomes a factor, and is squared: exp(20) = 4.9e8.
+_LOGARITHMS = re.compile(r"log_?(var|std|sigma|scale|rate|s\b)", re.IGNORECASE)
 # Inputs beyond this are no activations of a training that works; a guess.
 _ABSURD = 1e12
 
@@ -35,8 +38,7 @@ def exponential(cause: Cause) -> Remedy | None:
     better = fusion(cause)
     if better:
         return prescribe(cause, headline, f"{text}, and {better[1]}", 0.95, better[0])
-    bound = _EXPONENTS.get(cause.dtype, 80)
-    change = guard_all(cause, _below(name, f"{bound:.1f}"))
+    change = guard_all(cause, _below(name, _EXPONENTS.get(cause.dtype, "80.0")))
     if largest > 10 * end:
         text += (
             "; a value that large comes of an unscaled input or a diverging model: look there too"
@@ -48,7 +50,8 @@ def _below(name: str, bound: str) -> Guard:
     def guard(code: Statement, site: Site) -> list[Edit]:
         if name in ("cosh", "sinh"):
             return code.append(site.operands[0], f".clamp(-{bound}, {bound})")
-        return code.append(site.operands[0], f".clamp_max({bound})")
+        logarithm = bound != "10.0" and _LOGARITHMS.search(code.text(site.operands[0]))
+        return code.append(site.operands[0], f".clamp_max({'20.0' if logarithm else bound})")
 
     return guard
 

@@ -1,0 +1,302 @@
+"""What is said about a recorded cause: headline, words, and where no diff may be offered."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.detectors import Remedy, remedy
+from holdfast.run import decode, encode
+
+
+def stat(low: Any = 0.5, high: Any = 1.0, **more: Any) -> dict[str, Any]:
+    """Numbers of one input; by default ten healthy ones."""
+    return {
+        "shape": [10], "dtype": "float32", "min": low, "max": high, "mean": 0.7, "zeros": 0,
+        "negative": 0, "nan": 0, "inf": 0, "numel": 10,
+    } | more  # fmt: skip
+
+
+NAN, POSITIVE = stat(None, None, mean=None, nan=10), stat()
+BAD = stat(nan=1)
+TOO_LARGE = stat(inf=2)
+HALF = {"dtype": "float16"}
+ZERO = stat(0.0, zeros=2)
+MINUS = stat(-0.3, zeros=1, negative=4)
+SCALAR = {"shape": [], "numel": 1}
+
+
+def cause(op: str, code: str = "", *inputs: Any, output: Any = BAD, **more: Any) -> dict[str, Any]:
+    phase = "backward" if "Backward" in op else "forward"
+    return {
+        "opt": 0, "how": "replay", "observed": 413, "phase": phase, "op": op, "file": "model.py",
+        "line": 88, "function": "f", "code": code, "start": 88, "excerpt": [], "module": "",
+        "inputs": list(inputs), "output": output, "dtype": output["dtype"] if output else "",
+        "sample": None, "row": None, "samples_bad": 1, "layer": "",
+    } | more  # fmt: skip
+
+
+def told(op: str, code: str = "", *inputs: Any, **more: Any) -> Remedy:
+    return remedy(cause(op, code, *inputs, **more))
+
+
+# What is told in words because a diff could be wrong: op, statement, inputs, headline, words.
+WORDS: list[tuple[str, str, list[Any], str, str]] = [
+    ("log", "a = torch.log(x)", [MINUS], "log of a number below 0 (-0.3)", "would hide the sign"),
+    ("sqrt", "a = x.sqrt()", [MINUS], "sqrt of a negative number (-0.3)", "would hide the sign"),
+    ("pow", "a = x ** 0.5", [MINUS], "negative base to power 0.5", "x.sign() * x.abs() ** p"),
+    ("pow", "a = x ** y", [MINUS, POSITIVE], "negative base to a fractional power", "x.abs()"),
+    ("acos", "a = torch.acos(x)", [stat(-3.0, 2.5)], "acos of -3, outside [-1, 1]", "normalise it"),
+    ("log", "x.log_()", [ZERO], "log of 0", "clamp"),
+    ("log", "a = torch.log(", [ZERO], "log of 0", "clamp"),
+    ("log", "", [ZERO], "log of 0", "2 of 10 values that go into log are 0"),
+    ("log", "return self.log(x)", [ZERO], "log of 0", "clamp"),
+    ("log", "logger.log('p', p)", [ZERO], "log of 0", "clamp"),
+    ("log", "a = np.log(x) + math.log(y)", [ZERO], "log of 0", "clamp"),
+    ("log", "out = self.head(x)", [ZERO], "log of 0", "clamp"),
+    ("log", "a = [f(log(x)), log(n)]", [ZERO], "log of 0", "clamp"),
+    ("log", "a = sum([torch.log(b) + torch.log(c), torch.log(d) + torch.log(e)])", [ZERO],
+     "log of 0", "clamp"),
+    ("div", "y = a / b / c", [POSITIVE, ZERO], "division by 0", "clamp it from below if"),
+    ("div", "y = x / (a - b)", [POSITIVE, MINUS], "division by 0", "takes both signs"),
+    ("div", "y = x / x.mean()", [MINUS, stat(0.0, 0.0, zeros=1, **SCALAR)], "0 / 0",
+     "the divisor is 0"),
+    ("div", "y = x / total_loss_of(x)", [stat(), stat(0.0, 0.0, zeros=1, **SCALAR)],
+     "division by 0", "else use torch.where(d == 0, 1e-12, d)"),
+    ("div", "y = x / step", [POSITIVE], "0 / 0", "the divisor is the number 0"),
+    ("div", "y = x / y", [stat(inf=3), POSITIVE], "div of inf",
+     "look at what overflowed before it"),
+    ("exp", "e = x.exp_()", [stat(1.0, 104.0)], "exp overflow (max 104)", "fp32 ends at exp(88.7)"),
+    ("exp", "e = f(x)", [stat(1.0, 1440.0)], "exp overflow (max 1 440)", "unscaled input"),
+    ("sub", "z = s - s.max(1, keepdim=True).values", [stat(inf=5), stat(inf=1)], "inf - inf",
+     "finfo"),
+    ("mul", "o = scores * gate", [stat(inf=2), stat(0.0, 0.9, zeros=3)], "inf * 0", "masked_fill"),
+    ("bmm", "o = torch.bmm(s, v)", [stat(inf=2), ZERO], "infinity goes into bmm", "softmax"),
+    ("_softmax", "a = self.attn(x)", [stat(inf=20)], "softmax over a row that is all -inf",
+     "lowest"),
+    ("nll_loss_forward", "loss = self.criterion(out, y)",
+     [POSITIVE, stat(-100.0, -100.0, dtype="int64")], "cross entropy in which every target",
+     "at least 1"),
+    ("nll_loss2d_forward", "l = F.cross_entropy(o, y, weight=w)",
+     [POSITIVE, stat(1.0, 1.0, dtype="int64"), ZERO], "bad weights in nll_loss",
+     "counts.clamp_min(1)"),
+    ("binary_cross_entropy_with_logits",
+     "l = F.binary_cross_entropy_with_logits(z, y, pos_weight=w)",
+     [POSITIVE, POSITIVE, stat(inf=1)], "bad weights in binary",
+     "1 of 10 weights are NaN or infinite"),
+    ("embedding", "h = self.emb(t)", [stat(nan=40, numel=100), POSITIVE], "embedding holds NaN",
+     "torch.empty"),
+    ("std", "s = x[m].std()", [stat(None, None, mean=None, numel=0)], "std of an empty tensor",
+     "leave"),
+    ("native_batch_norm", "h = self.bn(x)", [stat(3.0, 3.0)], "batch_norm of equal values", "eps"),
+    ("prod", "p = x.prod()", [stat(1.0, 1e9)], "prod left the range", "x.log().sum()"),
+    ("CumprodBackward0", "p = x.cumprod(0)", [POSITIVE], "cumprod in backward", "cumsum()"),
+    ("StdBackward0", "s = x.std(0)", [POSITIVE], "std of equal values in backward", "x.var("),
+    ("CdistBackward0", "d = torch.cdist(a, b)", [POSITIVE], "cdist of a zero vector", "epsilon"),
+    ("LinalgVectorNormBackward0", "d = x.norm(p=1)", [POSITIVE], "linalg_vector_norm of a zero",
+     "add an epsilon under the root"),
+    ("DivBackward0", "y = a / b", [POSITIVE], "division by 0 in backward", "torch.where(d == 0"),
+    ("MulBackward0", "y = a * b", [ZERO], "0 * inf in backward", "before the product"),
+    ("tan", "y = torch.tan(x)", [POSITIVE], "tan gave a result that is not finite",
+     "knows no rule"),
+    ("my_kernel", "y = mine(x)", [stat(-1e7, 3e8)], "my_kernel gave", "lower the learning rate"),
+    ("cos", "y = x.cos()", [stat(nan=3)], "NaN goes into cos", "was already NaN"),
+    ("SinBackward0", "y = x.sin()", [stat(nan=3)], "NaN goes into sin", "in what comes after it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "code", "inputs", "headline", "words"), WORDS, ids=[f"{w[0]}: {w[1]}" for w in WORDS]
+)
+def test_what_is_told_in_words_only(op, code, inputs, headline, words):
+    output = TOO_LARGE if op in ("prod", "exp") else BAD
+    cure = told(op, code, *inputs, output=output)
+    assert cure.headline.startswith(headline)
+    assert words in cure.text
+    assert cure.diff == ""
+    assert 0 < cure.confidence < 1 and len(cure.text) < 320 and "\n" not in cure.text
+
+
+@pytest.mark.parametrize(
+    ("op", "code", "headline", "words"),
+    [
+        ("convolution", "h = self.conv(x)", "fp16 overflow (in convolution, beyond 65 504)",
+     "bf16"),
+        ("addmm", "h = self.fc(x)", "fp16 overflow (in addmm, beyond 65 504)", "enabled=False"),
+        ("native_layer_norm", "h = self.ln(x)", "fp16 overflow (in layer_norm", "fp32"),
+        ("mul", "y = a * b", "fp16 overflow (max 90 000 > 65 504)", "a GradScaler does not help"),
+        ("AddmmBackward0", "h = self.fc(x)", "fp16 overflow in backward of addmm", "GradScaler"),
+    ],
+)  # fmt: skip
+def test_fp16(op, code, headline, words):
+    large = stat(-1.0, 300.0, **HALF)
+    cure = told(op, code, large, large, output=stat(inf=2, **HALF))
+    assert cure.headline.startswith(headline) and words in cure.text and not cure.diff
+
+
+@pytest.mark.parametrize("op", ["addmm", "convolution", "mul", "sum", "pow", "linalg_vector_norm"])
+def test_huge_values_say_that_training_ran_away(op):
+    huge = stat(-1e30, 2e30)
+    cure = told(op, "h = f(x)", huge, huge, output=TOO_LARGE)
+    assert cure.headline == f"fp32 overflow in {op} (inputs up to 2e+30)"
+    assert "learning rate" in cure.text
+    back = told("MmBackward0", "h = self.rnn(x)", huge, output=TOO_LARGE)
+    assert back.headline.startswith("gradient overflow in backward of mm")
+
+
+def test_a_parameter_that_was_bad_before():
+    cure = remedy(cause("", output=stat(nan=3), layer="head.bias", phase="parameter"))
+    assert cure.headline == "head.bias is NaN in 3 of 10 values"
+    assert "torch.empty" in cure.text and "checkpoint" in cure.text
+    assert cure.diff == "" and cure.confidence > 0.9
+
+
+def test_a_sample_that_was_bad_before():
+    cure = remedy(cause("", "", NAN, phase="input", sample=20817))
+    assert cure.headline == "sample 20817 holds NaN"
+    assert "dataset[20817]" in cure.text
+    assert "search the dataset" in remedy(cause("", phase="input")).text
+
+
+def test_a_library_is_not_the_users_to_change():
+    code = "a = torch.log(p)"
+    assert told("log", code, ZERO).diff
+    assert not told("log", code, ZERO, file="/venv/lib/site-packages/lib/losses.py").diff
+
+
+@pytest.mark.parametrize("line", ["length = sq.sqrt()", "length = (v * v).sum() ** 0.5"])
+def test_a_clamp_behind_a_root_would_leave_its_gradient_nan(line):
+    around = [[87, f"    {line}"], [88, "    u = v / length"]]
+    cure = told("div", "u = v / length", ZERO, stat(0.0, zeros=1, numel=40), excerpt=around)
+    assert "inside the square root" in cure.text and not cure.diff
+
+
+@pytest.mark.parametrize("made", ["x.size(0)", "len(x)", "x.shape[0]", "mask.numel()"])
+def test_a_number_that_counts_is_known_by_the_line_that_makes_it(made):
+    around = [[87, f"    n = {made}"], [88, "    var = sq.sum(0) / (n - 1)"]]
+    cure = told("div", "var = sq.sum(0) / (n - 1)", ZERO, excerpt=around)
+    assert "+    var = sq.sum(0) / (max(n - 1, 1))" in cure.diff
+    assert not told("div", "var = sq.sum(0) / (n - 1)", ZERO).diff, "may be a tensor of counts"
+
+
+def test_a_derivative_that_is_differentiated_again():
+    code = "(slope,) = torch.autograd.grad(sdf.sum(), x, create_graph=True)"
+    cure = told("DivBackward0", code, ZERO, POSITIVE)
+    assert cure.headline == "division by 0 in a second derivative"
+    assert "(x.square().sum(dim) + 1e-12).sqrt()" in cure.text
+
+
+def test_one_infinite_score_spoils_its_row():
+    cure = told("_softmax", "a = s.softmax(-1)", stat(inf=1), output=NAN)
+    assert cure.headline == "softmax of +inf" and "overflowed before" in cure.text
+
+
+def test_the_line_decides_between_places_in_one_statement():
+    code = (
+        'LOSSES = {\n    "a": lambda x: x.exp().sum(),\n    "b": lambda x: torch.exp(x).sum(),\n}'
+    )
+    given = cause("exp", code, stat(1.0, 104.0), output=TOO_LARGE, line=90)
+    assert remedy(given).diff.split("\n")[3:5] == [
+        '-    "b": lambda x: torch.exp(x).sum(),',
+        '+    "b": lambda x: torch.exp(x.clamp_max(80.0)).sum(),',
+    ]
+
+
+def test_atan2_of_nothing():
+    cure = told("Atan2Backward0", "a = torch.atan2(v.y, v.x)", POSITIVE)
+    assert cure.headline == "atan2(0, 0) in backward"
+    assert "torch.atan2(v.y, torch.where((v.y == 0) & (v.x == 0), 1.0, v.x))" in cure.diff
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("d = x.norm(dim=1)", "d = (x.square().sum(dim=1) + 1e-12).sqrt()"),
+        ("d = (a - b).norm(2, -1, keepdim=True)", None),
+        ("d = torch.linalg.vector_norm(a - b, dim=-1, keepdim=True)",
+         "d = ((a - b).square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()"),
+        ("d = torch.norm(a - b, 2, 1)", "d = ((a - b).square().sum(dim=1) + 1e-12).sqrt()"),
+        ("d = torch.norm(a, p='fro')", "d = (a.square().sum() + 1e-12).sqrt()"),
+        ("d = torch.linalg.norm(a, 2)", ""),
+        ("d = a.norm(p)", ""),
+    ],
+)  # fmt: skip
+def test_a_norm_with_a_root_that_is_smooth(code, new):
+    diff = told("LinalgVectorNormBackward0", code, POSITIVE).diff
+    new = "d = ((a - b).square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()" if new is None else new
+    assert diff.split("\n")[-1][1:] == new
+
+
+def test_the_diff_is_indented_as_the_file_and_parses():
+    code = "loss = (\n    torch.log(p)  # π\n    .mean()\n)"
+    excerpt = [[87, "\tdef f(p):"], [88, "\t\tloss = ("], [89, "\t\t    torch.log(p)  # π"]]
+    cure = told("log", code, ZERO, excerpt=excerpt)
+    assert cure.diff == (
+        "@@ model.py:88 @@\n \t\tloss = (\n-\t\t    torch.log(p)  # π\n"
+        "+\t\t    torch.log(p.clamp_min(1e-12))  # π\n \t\t    .mean()\n \t\t)"
+    )
+    assert cure.text.endswith("clamp the argument: torch.log(p.clamp_min(1e-12))")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for q in torch.log(p):", "elif torch.log(p).sum() > 1:", "with f(torch.log(p)) as g:",
+        "while torch.log(p).sum() > 1:", "return torch.log(p)", "yield torch.log(p)",
+        "assert torch.log(p).sum() > 1, f'{p.log()}'", "x: Tensor = torch.log(p)",
+     "await g(torch.log(p))",
+        "for q in torch.log(p):\n    r = torch.log(q)\n    s = torch.log(r)",
+    ],
+)  # fmt: skip
+def test_every_kind_of_statement(code):
+    diff = told("log", code, ZERO).diff
+    new = [line[1:] for line in diff.split("\n") if line.startswith("+")]
+    assert new == [code.split("\n")[0].replace("torch.log(p)", "torch.log(p.clamp_min(1e-12))")]
+
+
+def test_a_later_step_is_less_certain_than_the_very_batch():
+    sure = [
+        remedy(cause("log", "", ZERO) | {"how": h}).confidence for h in ("replay", "look", "next")
+    ]
+    assert sure == sorted(sure, reverse=True) and sure[0] > sure[2]
+
+
+def test_numbers_come_as_json_has_them():
+    given = cause("exp", "e = torch.exp(x)", stat(1.0, math.inf, mean=math.nan, inf=1))
+    assert remedy(decode(encode(given))) == remedy(given)
+
+
+def test_a_thousand_terms_are_no_problem():
+    code = "a = torch.log(p) + " + " + ".join(["b"] * 1500)
+    assert "clamp_min" in told("log", code, ZERO).diff
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["NaN", "forward", "backward", "x / y", "float16", "log", "input"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list(stat())), inner)
+    ),
+    max_leaves=6,
+)  # fmt: skip
+NAMES = sorted({op for op, *_ in WORDS} | {"log_softmax", "hypot", "xlogy", "logit", "reciprocal"})
+CODES = [code for _, code, *_ in WORDS] + ["y = torch.where(a, x / y, z ** 0.5) @ torch.log(q)"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    broken=st.dictionaries(st.sampled_from(list(cause(""))), junk, max_size=8),
+    op=st.sampled_from(NAMES), code=st.sampled_from(CODES), inputs=st.lists(junk, max_size=3),
+)  # fmt: skip
+def test_nothing_in_a_file_makes_it_fail(broken, op, code, inputs):
+    for given_ in (broken, cause(op, code, *inputs) | broken):
+        cure = remedy(given_)
+        assert cure.headline and cure.text and 0 < cure.confidence <= 1
+        if cure.diff:
+            new = [line[1:] for line in cure.diff.split("\n")[1:] if line[0] in " +"]
+            ast.parse("\n".join(new))
