@@ -70,6 +70,62 @@ class Restorer:
         self._launcher = compiled[grid]
 
 
+class Settler(Restorer):
+    """Decides for every pair at once, on the device, which of the two tensors becomes the other.
+
+    A bad step: what is live goes back. A good one that spoilt something: what is ``running`` goes
+    back. Any other: what is live is the new copy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heals = torch.empty(0)
+        self._act = False
+
+    def settle(
+        self,
+        pairs: Sequence[Pair],
+        running: Sequence[bool],
+        flags: tuple[Tensor, Tensor],
+        act: bool,
+    ) -> bool:
+        """One launch; False when not all of them can be served by it, and nothing was done.
+
+        Args:
+            pairs: live tensors and their copies; the very same list means the very same tensors.
+            running: which of them must never stay spoilt.
+            flags: the step is bad; something among the pairs is not finite.
+            act: whether live tensors may be put back at all.
+        """
+        kernel = _settle_kernel()
+        if kernel is None or not flags[0].is_cuda:
+            return False
+        if pairs is not self._pairs:
+            self._learn(pairs, flags[0].device)
+            if self._dense and not self._others:
+                heals = torch.tensor(list(running), dtype=torch.int64).pin_memory()
+                self._heals = heals.to(flags[0].device, non_blocking=True)
+                self._launcher = None
+        if self._others or not self._dense:
+            return False
+        if self._launcher is not None and self._act == act:
+            addresses = (flags[0].data_ptr(), flags[1].data_ptr(), *self._pointers)
+            self._launcher(*addresses, self._heals.data_ptr(), act, _CHUNK, _CHUNKS)
+            return True
+        grid = (self._table[3].numel(), 1, 1)
+        compiled = kernel[grid](
+            *flags,
+            *self._table,
+            self._heals,
+            ACT=act,
+            CHUNK=_CHUNK,
+            CHUNKS=_CHUNKS,
+            num_warps=8,
+        )
+        self._launcher, self._act = compiled[grid], act
+        return True
+
+
 def _bytewise(pair: Pair, device: torch.device) -> bool:
     """Whether a copy of bytes is a copy of the tensor."""
     live, saved = pair
@@ -129,3 +185,45 @@ def _kernel() -> Any:
                 tl.store(to + at, tl.load(of + at, mask=inside), mask=inside)
 
     return put_back
+
+
+@functools.cache
+def _settle_kernel() -> Any:
+    try:
+        import triton  # pyright: ignore[reportMissingImports]
+        import triton.language as tl  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+
+    @triton.jit
+    def settle(
+        flag,
+        spoilt,
+        live,
+        saved,
+        sizes,
+        owner,
+        offset,
+        heals,
+        ACT: tl.constexpr,
+        CHUNK: tl.constexpr,
+        CHUNKS: tl.constexpr,
+    ):
+        block = tl.program_id(0)
+        which = tl.load(owner + block)
+        start = tl.load(offset + block)
+        size = tl.load(sizes + which)
+        one = tl.load(live + which).to(tl.pointer_type(tl.int8))
+        other = tl.load(saved + which).to(tl.pointer_type(tl.int8))
+        bad = tl.load(flag) != 0.0
+        sick = tl.load(spoilt) != 0.0
+        back = bad | (sick & (tl.load(heals + which) != 0))
+        keep = (bad == 0) & (sick == 0)
+        for i in range(CHUNKS):
+            at = start + i * CHUNK + tl.arange(0, CHUNK)
+            inside = at < size
+            if ACT:
+                tl.store(one + at, tl.load(other + at, mask=inside & back), mask=inside & back)
+            tl.store(other + at, tl.load(one + at, mask=inside & keep), mask=inside & keep)
+
+    return settle

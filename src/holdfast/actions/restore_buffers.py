@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..probes.state import Buffer, largest_on_device, nonfinite_on_host
-from ._restore_kernel import Restorer
+from ._restore_kernel import Restorer, Settler
 
 # Copies of buffers not yet known to move are kept this long, and never beyond this size.
 _TRIAL_STEPS = 8
@@ -38,6 +38,7 @@ class BufferKeeper:
         self._restore = Restorer()
         self._refresh = Restorer()
         self._heal = Restorer()
+        self._settler = Settler()
 
     def add(self, buffers: Iterable[Buffer]) -> None:
         """Watch more buffers; what they hold now counts as good."""
@@ -98,9 +99,13 @@ class BufferKeeper:
         live = [(i, t) for i, t in self._live() if t.device.type == "cpu"]
         return [live[bad][0] for bad in nonfinite_on_host([t for _, t in live])]
 
+    def to_measure(self, device: torch.device) -> tuple[list[int], list[Tensor]]:
+        """The moving floating buffers on ``device``, and which they are."""
+        return self._once(f"floating on {device}", lambda: self._floating_on(device))
+
     def largest(self, device: torch.device) -> tuple[list[int], Tensor | None]:
         """Maximum norm of every moving floating buffer on ``device``, and which they are."""
-        which, tensors = self._once(f"largest on {device}", lambda: self._floating_on(device))
+        which, tensors = self.to_measure(device)
         return which, largest_on_device(tensors) if tensors else None
 
     def _floating_on(self, device: torch.device) -> tuple[list[int], list[Tensor]]:
@@ -134,6 +139,28 @@ class BufferKeeper:
         self._renew()
         kept = self._once("kept", lambda: [(copy, live) for live, copy in self._pairs()])
         self._refresh.restore(kept, flag, when=0.0)
+
+    def settle(self, flags: tuple[Tensor, Tensor], *, act: bool) -> None:
+        """Restore or keep, as the device decides.
+
+        Args:
+            flags: the step is bad; a buffer is not finite.
+            act: whether anything may be put back.
+        """
+        pairs = self._pairs()
+        running = self._once(
+            "is running", lambda: [self.buffers[i].running for i, *_ in self._matched()]
+        )
+        if not self._settler.settle(pairs, running, flags, act):
+            if act:
+                self.restore_where(flags[0])
+            torch.maximum(*flags, out=flags[0])
+            if act:
+                self.restore_where(flags[0], running_only=True)
+            self.keep_unless(flags[0])
+        elif "kept" not in self._cached:
+            self._renew()
+            self._cached.setdefault("kept", None)
 
     def _once(self, what: str, make: Callable[[], Any]) -> Any:
         """Lists are made again only when a buffer was replaced or began to move."""

@@ -34,9 +34,6 @@ class Place:
     """File and line inside a library, when the user's line only leads there."""
 
 
-NOWHERE = Place()
-
-
 def _prefixes(*folders: str | None) -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(f), "") for f in folders if f)
 

@@ -8,6 +8,7 @@ incident; see docs/guide.md for its fields.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,9 +21,9 @@ from torch import Tensor
 from ..probes.batches import Batch
 from ._again import calls_of_backward, recipe
 from ._observe import Birth, Observer
-from ._place import NOWHERE, frames_from, kind_of, source_at
+from ._place import frames_from, kind_of, source_at
 from ._slicing import NotRepeatable
-from ._stats import bad, bad_rows, floating, stat
+from ._stats import bad, bad_rows, floating
 
 __all__ = [
     "Birth",
@@ -32,7 +33,6 @@ __all__ = [
     "addresses",
     "of_gradients",
     "of_loss",
-    "parameter_cause",
     "spot",
     "told",
 ]
@@ -144,7 +144,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         "how": how,
         "phase": phase,
         "op": birth.op,
-        "file": birth.place.file,
+        "file": _from_here(birth.place.file),
         "line": birth.place.line,
         "function": birth.place.function,
         "code": source.code,
@@ -162,13 +162,10 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
     }
 
 
-def parameter_cause(name: str, tensor: Tensor) -> dict[str, Any]:
-    """The cause when a weight was bad before the step: nothing to compute, only to look at."""
-    nobody = Birth(op="", place=NOWHERE, told=stat(tensor), leaf=tensor)
-    scene = Scene(modules={}, parameters={_address(tensor): (name, tensor)})
-    found = told(nobody, scene, how="look")
-    assert found is not None
-    return found
+def _from_here(file: str) -> str:
+    """A path as seen from the working directory, where it lies below it."""
+    here = os.path.join(os.getcwd(), "")
+    return file.removeprefix(here) if os.path.isabs(file) else file
 
 
 def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:

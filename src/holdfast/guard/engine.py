@@ -26,12 +26,13 @@ from ..probes import learning_rate
 from ..probes.batches import HELD, Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, read_on_host
 from ..probes.loss import Losses
+from ..probes.readback import wait_for
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
 from .closures import why_not_skippable, with_closure
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
-from .optimizer import GuardedOptimizer, wait_for
+from .optimizer import GuardedOptimizer
 from .recorder import Recorder
 from .roster import Roster
 from .scaling import Scaling
@@ -45,7 +46,6 @@ class Engine:
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
         self.off: set[str] = set()
-        self.steps = 0
         self.journal = Journal(settings, open_recorder)
         self._meters = Meters()
         self.roster = Roster(settings.guard, self._meters)
@@ -257,7 +257,6 @@ class Engine:
         self._previous, self._losses = window, Losses(read=self._read)
         self._early = None
         self._rng = None
-        self.steps += 1
         self.journal.close_step(guard, verdict)
         if not self.inquiry.idle:
             self.inquiry.step_ends()

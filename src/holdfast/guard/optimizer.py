@@ -24,6 +24,7 @@ from ..probes.gradients import (
     uniform,
 )
 from ..probes.loss import Losses
+from ..probes.readback import wait_for
 from ..probes.state import largest_on_device, nonfinite_on_host
 from ..probes.updates import Updates
 from .verdict import Verdict
@@ -111,14 +112,21 @@ class GuardedOptimizer:
             self._decide_on_host(optimizer, verdict, scale, looked_at)
         else:
             verdict.losses_decide = losses_decide()
-            extras = self._extras(optimizer, verdict, scale, looked_at, device)
             measured = early.on_device if early is not None else None
+            meter = self._meters.of(device)
+            buffers: list[Tensor] = []
+            if self._buffers.buffers and measured is None and scale is None and not looked_at:
+                which, tensors = self._buffers.to_measure(device)
+                if tensors and meter.can_take(tensors, grads[0].dtype):
+                    verdict.buffers, buffers = which, tensors
+            extras = self._extras(optimizer, verdict, scale, looked_at, device)
             if measured is None:
-                measured = self._meters.of(device).measure(
+                measured = meter.measure(
                     grads,
                     losses.on_device(device),
                     loss_decides=verdict.losses_decide,
                     extras=extras,
+                    buffers=buffers,
                 )
             elif extras and isinstance(measured.row, Tensor):
                 measured.row = torch.cat([measured.row, *extras])
@@ -190,7 +198,7 @@ class GuardedOptimizer:
             found = optimizer.__dict__.get("found_inf")
             found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
             extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
-        if self._buffers.buffers:
+        if self._buffers.buffers and not verdict.buffers:
             verdict.buffers, largest = self._buffers.largest(device)
             if largest is not None:
                 extras.append(largest)
@@ -290,6 +298,9 @@ class GuardedOptimizer:
                 self._buffers.restore(running_only=True)
             self._buffers.keep(but=verdict.buffers)
             return
+        if measured.spoilt is not None:
+            self._buffers.settle((measured.flag, measured.spoilt), act=verdict.acted)
+            return
         if not verdict.buffers or not isinstance(measured.row, Tensor):
             return
         if verdict.acted:
@@ -379,15 +390,3 @@ class GuardedOptimizer:
 
 def _sharded(parameters: Sequence[Tensor]) -> bool:
     return any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
-
-
-def wait_for(flag: Tensor) -> bool:
-    """Whether a flag is raised; waits through an event, which no script can forbid."""
-    if not flag.is_cuda:
-        return bool(flag.numpy() != 0)
-    pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
-    pinned.copy_(flag, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(flag.device))
-    event.synchronize()
-    return bool(pinned.numpy() != 0)

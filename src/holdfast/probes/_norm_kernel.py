@@ -4,7 +4,8 @@
 with 150 of them the host spends longer making those views than the device spends measuring. This
 kernel writes the sum of squares of each block of memory in fp64 and raises the flag if one of
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
-arrive. Mostly it writes them straight into pinned host memory (a ``Landing``): no copy, no event.
+arrive. Module buffers ride along at the end and raise a flag of their own. Mostly the sums are
+written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
 
@@ -37,21 +38,24 @@ class Layout:
     sizes: list[int]
     starts: np.ndarray
     blocks: int
+    buffers_at: int
+    """The block at which buffers begin."""
     on_device: tuple[Tensor, Tensor, Tensor]
 
     @classmethod
-    def of(cls, sizes: list[int], device: torch.device) -> Layout:
-        """Cut every gradient into blocks; an empty one gets a block of nothing."""
+    def of(cls, sizes: list[int], gradients: int, device: torch.device) -> Layout:
+        """Cut every tensor into blocks, an empty one into a block of nothing."""
         counts = [max(1, -(-size // _BLOCK)) for size in sizes]
         owner = np.repeat(np.arange(len(sizes)), counts)
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
         offset = (np.arange(len(owner)) - starts[owner]) * _BLOCK
         columns = (np.array(sizes, dtype=np.int64), owner.astype(np.int64), offset.astype(np.int64))
         tables = [torch.from_numpy(c).pin_memory().to(device, non_blocking=True) for c in columns]
-        return cls(sizes, starts, len(owner), (tables[0], tables[1], tables[2]))
+        buffers_at = int(starts[gradients]) if gradients < len(sizes) else len(owner)
+        return cls(sizes, starts, len(owner), buffers_at, (tables[0], tables[1], tables[2]))
 
     def norms(self, sums: np.ndarray) -> np.ndarray:
-        """L2 norm per gradient from the sums of its blocks."""
+        """L2 norm per tensor from the sums of its blocks."""
         return np.sqrt(np.add.reduceat(sums[: self.blocks], self.starts))
 
 
@@ -91,6 +95,7 @@ class NormKernel:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._layout: Layout | None = None
+        self._gradients = 0
         self._uploaded: list[int] = []
         self._addresses = torch.empty(0, dtype=torch.int64, device=device)
         self._fixed: list[int] = []
@@ -102,20 +107,30 @@ class NormKernel:
         self,
         grads: Sequence[Tensor],
         loss: Tensor | None,
-        flag: Tensor,
+        flags: tuple[Tensor, Tensor],
         *,
         decides: bool,
         landing: bool,
+        buffers: Sequence[Tensor] = (),
     ) -> tuple[Tensor | Landing, Layout] | None:
         """Launch; the row holds the sums of all blocks and the loss behind them.
 
-        None when the kernel cannot read these gradients.
+        None when the kernel cannot read these tensors.
+
+        Args:
+            grads: gradients of one dtype.
+            loss: the loss.
+            flags: raised by a gradient or the loss, and by a buffer, that is not finite.
+            decides: whether the loss raises the flag.
+            landing: whether the row may go straight to the host.
+            buffers: of the same dtype.
         """
-        addresses = list(map(Tensor.data_ptr, grads))
+        measured = [*grads, *buffers] if buffers else grads
+        addresses = list(map(Tensor.data_ptr, measured))
         if addresses != self._uploaded:
-            if not _readable(grads):
+            if not _readable(measured):
                 return None
-            self._lay_out(grads)
+            self._lay_out(measured, len(grads))
             self._upload(addresses)
         layout = self._layout
         assert layout is not None
@@ -124,18 +139,19 @@ class NormKernel:
             row: Tensor | Landing = self._landings.popleft().expect(width)
         else:
             row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
-        self._launch(layout, row, flag, loss, grads[0].dtype, decides)
+        self._launch(layout, row, flags, loss, grads[0].dtype, decides)
         return row, layout
 
     def _launch(
         self,
         layout: Layout,
         row: Tensor | Landing,
-        flag: Tensor,
+        flags: tuple[Tensor, Tensor],
         loss: Tensor | None,
         dtype: torch.dtype,
         decides: bool,
     ) -> None:
+        flag, spoilt = flags
         seen = loss if loss is not None else flag
         kind = (loss is not None, decides, seen.dtype)
         launcher = self._launchers.get(kind)
@@ -146,8 +162,10 @@ class NormKernel:
                 *self._fixed,
                 row.address if isinstance(row, Landing) else row.data_ptr(),
                 flag.data_ptr(),
+                spoilt.data_ptr(),
                 seen.data_ptr(),
                 layout.blocks,
+                layout.buffers_at,
                 None,
                 decides,
                 _CHUNK,
@@ -160,8 +178,10 @@ class NormKernel:
             *layout.on_device,
             row.row if isinstance(row, Landing) else row,
             flag,
+            spoilt,
             seen,
             layout.blocks,
+            layout.buffers_at,
             DTYPE=_triton_dtype(dtype),
             DECIDES=decides,
             CHUNK=_CHUNK,
@@ -170,11 +190,12 @@ class NormKernel:
         )
         self._launchers[kind] = compiled[grid]
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> None:
-        sizes = list(map(Tensor.numel, grads))
-        if self._layout is not None and self._layout.sizes == sizes:
+    def _lay_out(self, measured: Sequence[Tensor], gradients: int) -> None:
+        sizes = list(map(Tensor.numel, measured))
+        if self._layout is not None and (self._layout.sizes, self._gradients) == (sizes, gradients):
             return
-        self._layout = Layout.of(sizes, self._device)
+        self._gradients = gradients
+        self._layout = Layout.of(sizes, gradients, self._device)
         self._addresses = torch.empty(len(sizes), dtype=torch.int64, device=self._device)
         self._fixed = [t.data_ptr() for t in (self._addresses, *self._layout.on_device)]
         self._launchers = {}
@@ -251,8 +272,10 @@ def _kernel() -> Any:
         offset,
         row,
         flag,
+        spoilt,
         loss,
         blocks,
+        buffers_at,
         DTYPE: tl.constexpr,
         DECIDES: tl.constexpr,
         CHUNK: tl.constexpr,
@@ -272,7 +295,10 @@ def _kernel() -> Any:
             found = tl.sum(total)
             tl.store(row + block, found)
             if not (found < float("inf")):
-                tl.store(flag, 1.0)
+                if block < buffers_at:
+                    tl.store(flag, 1.0)
+                else:
+                    tl.store(spoilt, 1.0)
         else:
             found = tl.load(loss).to(tl.float64)
             tl.store(row + block, found)

@@ -8,6 +8,7 @@ comes first and only a norm that is not finite gets a second look.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -159,6 +160,8 @@ class DeviceReading:
     tensors: int
     has_loss: bool
     layout: Layout | None = None
+    spoilt: Tensor | None = None
+    """A flag of the same kind for buffers, where those were measured along."""
 
     @property
     def end(self) -> int:
@@ -169,9 +172,12 @@ class DeviceReading:
 
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
+        extras = values[self.end :]
         if self.layout is not None:
             norms = self.layout.norms(values)
             loss = float(values[self.layout.blocks]) if self.has_loss else math.nan
+            if self.spoilt is not None:
+                norms, extras = norms[: self.tensors], norms[self.tensors :]
         else:
             norms = values[: self.tensors]
             loss = float(values[self.tensors]) if self.has_loss else math.nan
@@ -179,7 +185,7 @@ class DeviceReading:
         if not reading.total < INF:
             reading.bad = np.flatnonzero(~np.isfinite(norms)).tolist()
             reading.largest = float(norms[reading.bad[-1]]) if reading.bad else math.nan
-        return reading, loss, values[self.end :]
+        return reading, loss, extras
 
 
 class Meter:
@@ -199,20 +205,23 @@ class Meter:
         *,
         loss_decides: bool,
         extras: Sequence[Tensor] | None = (),
+        buffers: Sequence[Tensor] = (),
     ) -> DeviceReading:
         """Start measuring and decide; nothing here waits for the device.
 
-        ``extras`` are fp64 vectors that travel in the same row; None when they come later.
+        Args:
+            grads: the gradients.
+            loss: the loss, or None.
+            loss_decides: whether a bad loss alone raises the flag.
+            extras: vectors that travel in the same row; None when they come later.
+            buffers: measured along, where ``can_take`` says so.
         """
-        if not self._flags:
-            # Cleared by the dozen: one launch for many steps.
-            self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
-        flag = self._flags.pop()
+        flag = self._flag()
         reading = None
         if not self._no_kernel:
             try:
                 landing = extras is not None and not extras
-                reading = self._by_kernel(grads, loss, flag, loss_decides, landing)
+                reading = self._by_kernel(grads, loss, flag, loss_decides, landing, buffers)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
@@ -225,13 +234,24 @@ class Meter:
             reading.row = torch.cat([reading.row, *extras])
         return reading
 
+    def can_take(self, buffers: Sequence[Tensor], dtype: torch.dtype) -> bool:
+        """Whether these can be measured in the same launch as gradients of this dtype."""
+        return not self._no_kernel and available(dtype) and all(b.dtype == dtype for b in buffers)
+
+    def _flag(self) -> Tensor:
+        if not self._flags:
+            # Cleared by the dozen: one launch for many steps.
+            self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
+        return self._flags.pop()
+
     def _by_kernel(
         self,
         grads: list[Tensor],
         loss: Tensor | None,
         flag: Tensor,
-        loss_decides: bool,
+        decides: bool,
         landing: bool,
+        buffers: Sequence[Tensor],
     ) -> DeviceReading | None:
         dtype = grads[0].dtype
         kernel = self._kernels.get(dtype)
@@ -239,14 +259,17 @@ class Meter:
             if not available(dtype):
                 return None
             kernel = self._kernels[dtype] = NormKernel(self._device)
-        if torch.cuda.current_device() == self._device.index:
-            found = kernel.measure(grads, loss, flag, decides=loss_decides, landing=landing)
-        else:
-            with torch.cuda.device(self._device):
-                found = kernel.measure(grads, loss, flag, decides=loss_decides, landing=landing)
+        spoilt = self._flag() if buffers else None
+        flags = (flag, flag if spoilt is None else spoilt)
+        # Entering a device costs more than asking which one it is.
+        here = torch.cuda.current_device() == self._device.index
+        with contextlib.nullcontext() if here else torch.cuda.device(self._device):
+            found = kernel.measure(
+                grads, loss, flags, decides=decides, landing=landing, buffers=buffers
+            )
         if found is None:
             return None
-        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1])
+        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1], spoilt)
 
     def raise_flag(self, flag: Tensor, values: Tensor) -> None:
         """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""

@@ -101,3 +101,15 @@ def _made(count: int, on_device: bool) -> _Slot:
     size = -(-count // 256) * 256
     tensor = torch.empty(size, dtype=torch.float64, pin_memory=on_device)
     return _Slot(tensor, tensor.numpy(), torch.cuda.Event() if on_device else None)
+
+
+def wait_for(flag: Tensor) -> bool:
+    """Whether a flag is raised; waits through an event, which no script can forbid."""
+    if not flag.is_cuda:
+        return bool(flag.numpy() != 0)
+    pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
+    pinned.copy_(flag, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(flag.device))
+    event.synchronize()
+    return bool(pinned.numpy() != 0)
