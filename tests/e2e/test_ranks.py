@@ -169,3 +169,22 @@ def test_accelerate(bench: Bench, processes: int):
     lane = record.lane(record.lanes[-1])
     assert "NUM005" in {finding.code for finding in lane.findings}
     assert [21 in batch["indices"] for batch in lane.batches] == [True]
+
+
+TWICE = (
+    DISTRIBUTED.replace("step == 5", "step in (5, 6)")
+    .replace('x[3, 2] = float("nan")', "x[3] = 0")
+    .replace("(model(x) ** 2).mean()", "(model(x) / x.sum(1, keepdim=True)).mean()  # HERE")
+)
+
+
+@pytest.mark.ranks(2)
+def test_the_next_occurrence_names_the_line(bench: Bench):
+    """With several ranks nothing is computed twice: the steps that follow are observed."""
+    script = bench.write(TWICE)
+    told = bench.guarded(*TORCHRUN, script)
+    assert told.code == 0, told.told
+    line = 1 + TWICE.splitlines().index(next(x for x in TWICE.splitlines() if "# HERE" in x))
+    causes = [e.data for lane in bench.record.lanes for e in bench.record.events("cause", lane)]
+    assert [(c["how"], c["line"], c["op"]) for c in causes] == [("next", line, "div")]
+    agree(ranks_told(told.text))

@@ -254,6 +254,8 @@ class Inquiry:
 
     def _tell(self, incident: Incident) -> None:
         found, self._found = self._found, None
+        if self._observer is not None:
+            self._observer.backward_birth = None
         if found is not None:
             self._explained.add(incident.fault)
             self._left = self.alert = 0

@@ -68,12 +68,12 @@ class Landing:
         self._home = home
         self._values: np.ndarray = row.numpy()
         self._words = self._values.view(np.int64)
+        self._words.fill(_PENDING)
         self._used = 0
 
     def expect(self, count: int) -> Landing:
         """From now on the first ``count`` numbers are on their way."""
         self._used = count
-        self._words.fill(_PENDING)
         return self
 
     @property
@@ -85,6 +85,7 @@ class Landing:
     def take(self) -> np.ndarray:
         """The numbers; the row is free again."""
         values = self._values[: self._used].copy()
+        self._words.fill(_PENDING)
         self._home.append(self)
         return values
 

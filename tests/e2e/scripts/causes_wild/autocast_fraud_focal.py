@@ -13,9 +13,9 @@ class FocalLoss(nn.Module):
         self.alpha = alpha
 
     def forward(self, logits, target):
-        p = torch.sigmoid(logits)
-        positive = -self.alpha * (1 - p).pow(self.gamma) * torch.log(p + 1e-6)
-        negative = -(1 - self.alpha) * p.pow(self.gamma) * torch.log(1 - p + 1e-6)
+        p = torch.sigmoid(logits).clamp(1e-6, 1 - 1e-6)
+        positive = -self.alpha * (1 - p).pow(self.gamma) * torch.log(p)
+        negative = -(1 - self.alpha) * p.pow(self.gamma) * torch.log(1 - p)
         return torch.where(target > 0, positive, negative).mean()
 
 
@@ -49,7 +49,7 @@ class Meter:
 
 def transactions(n=960, n_in=12):
     g = torch.Generator().manual_seed(50)
-    x = torch.randn(n, n_in, generator=g)
+    x = 2.0 * torch.randn(n, n_in, generator=g)
     y = (x[:, :3].sum(dim=1) > 1.0).float()
     return TensorDataset(x, y)
 

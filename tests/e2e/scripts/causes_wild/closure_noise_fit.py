@@ -7,9 +7,9 @@ from torch import nn
 class GrowthCurve(nn.Module):
     def __init__(self):
         super().__init__()
-        self.capacity = nn.Parameter(torch.tensor(9.0))
-        self.rate = nn.Parameter(torch.tensor(0.9))
-        self.midpoint = nn.Parameter(torch.tensor(4.5))
+        self.capacity = nn.Parameter(torch.tensor(9.98))
+        self.rate = nn.Parameter(torch.tensor(1.01))
+        self.midpoint = nn.Parameter(torch.tensor(5.01))
         self.noise = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, t):
@@ -33,7 +33,7 @@ class Fitter:
         self.model = model
         self.optimizer = torch.optim.Adam(
             [
-                {"params": [model.capacity, model.rate, model.midpoint], "lr": lr},
+                {"params": [model.capacity, model.rate, model.midpoint], "lr": 0.01 * lr},
                 {"params": [model.noise], "lr": lr},
             ]
         )

@@ -36,7 +36,7 @@ class ExpertBlock(nn.Module):
 
 
 class SparseMoE(nn.Module):
-    def __init__(self, n_in, dim=16, n_experts=14, depth=2, classes=3):
+    def __init__(self, n_in, dim=16, n_experts=8, depth=2, classes=3):
         super().__init__()
         self.stem = nn.Linear(n_in, dim)
         self.blocks = nn.ModuleList([ExpertBlock(dim, n_experts) for _ in range(depth)])

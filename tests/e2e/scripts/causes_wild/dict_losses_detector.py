@@ -8,7 +8,7 @@ class Cells(Dataset):
     def __init__(self, n=320, n_anchors=6):
         g = torch.Generator().manual_seed(44)
         self.features = torch.randn(n, 12, generator=g)
-        logits = self.features[:, :n_anchors] - 1.4
+        logits = self.features[:, :n_anchors] - 1.0
         self.objectness = (logits + 0.3 * torch.randn(n, n_anchors, generator=g) > 0).float()
         self.boxes = torch.rand(n, n_anchors, 4, generator=g)
         self.kind = torch.randint(0, 3, (n, n_anchors), generator=g)
@@ -58,7 +58,7 @@ def compute_losses(out, target):
 
 
 def main():
-    torch.manual_seed(19)
+    torch.manual_seed(22)
     loader = DataLoader(Cells(), batch_size=4, shuffle=True)
     model = Detector()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

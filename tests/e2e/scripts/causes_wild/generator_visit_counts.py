@@ -41,7 +41,7 @@ def poisson_deviance(rate, count):
 
 
 def fit():
-    torch.manual_seed(1)
+    torch.manual_seed(4)
     features, visits = load_visits()
     model = RateModel()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

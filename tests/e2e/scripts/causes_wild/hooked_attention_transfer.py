@@ -72,7 +72,7 @@ class AttentionTransferLoss:
 
 
 def main():
-    torch.manual_seed(16)
+    torch.manual_seed(1)
     student, teacher = SmallCNN(6), SmallCNN(12)
     teacher.eval().requires_grad_(False)
     criterion = AttentionTransferLoss(student, teacher, ["stage1", "stage2"])

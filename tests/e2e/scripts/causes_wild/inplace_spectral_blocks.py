@@ -16,14 +16,14 @@ class EnergyNorm(nn.Module):
 
 
 class NoiseGate(nn.Module):
-    def __init__(self, bands, floor=0.1):
+    def __init__(self, bands, open_bias=0.5):
         super().__init__()
         self.mix = nn.Linear(bands, bands)
-        self.floor = floor
+        nn.init.constant_(self.mix.bias, open_bias)
 
     def forward(self, x):
-        level = torch.sigmoid(self.mix(x))
-        level.sub_(self.floor).clamp_(min=0.0)
+        level = self.mix(x)
+        level.clamp_(min=0.0)
         level.div_(level.sum(dim=-1, keepdim=True))
         return x * level
 

@@ -17,7 +17,7 @@ def make_customers(n=480, n_features=6):
     scale = torch.exp(2.2 + x @ w)
     u = torch.rand(n, generator=g)
     months = scale * (-torch.log(u)) ** (1 / 1.4)
-    tenure = torch.floor(months * 10) / 10
+    tenure = torch.floor(months * 30) / 30
     churned = (torch.rand(n, generator=g) < 0.7).float()
     return x, tenure, churned
 

@@ -25,7 +25,7 @@ def houses(n=640):
     return TensorDataset(x, x @ w + 0.1 * torch.randn(n, generator=g))
 
 
-def warmup(step, growth=1.6, hold=400):
+def warmup(step, growth=1.8, hold=400):
     return growth ** min(step, hold)
 
 

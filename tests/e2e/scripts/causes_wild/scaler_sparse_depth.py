@@ -11,7 +11,7 @@ class LidarFrames(Dataset):
         g = torch.Generator().manual_seed(30)
         self.rgb = torch.rand(n, 3, size, size, generator=g)
         self.depth = 1.0 + 9.0 * self.rgb.mean(dim=1, keepdim=True)
-        density = 0.02 + 0.5 * torch.rand(n, generator=g)
+        density = 0.035 + 0.5 * torch.rand(n, generator=g)
         keep = torch.rand(n, 1, size, size, generator=g) < density.view(-1, 1, 1, 1)
         self.depth = self.depth * keep
 

@@ -45,7 +45,7 @@ class Recognizer(nn.Module):
 
 
 def main():
-    torch.manual_seed(2)
+    torch.manual_seed(6)
     loader = DataLoader(SpokenDigits(), batch_size=8, shuffle=True, collate_fn=collate)
     model = Recognizer()
     ctc = nn.CTCLoss(blank=BLANK)
