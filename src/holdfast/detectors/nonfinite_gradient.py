@@ -41,11 +41,13 @@ class NonfiniteGradient(Detector):
         - Several ranks: another rank was bad and all-reduce brought it here.
 
     What to do:
-        1. One bad tensor: the operation is just behind that layer's output. All of them bad:
+        1. Mostly the finding names the line and the change: holdfast has computed the step once
+           more and watched it. Without a cause go on here.
+        2. One bad tensor: the operation is just behind that layer's output. All of them bad:
            it is in the loss, or clipping has spread it.
-        2. ``with torch.autograd.detect_anomaly():`` around the steps of the finding prints the
+        3. ``with torch.autograd.detect_anomaly():`` around the steps of the finding prints the
            forward line of the first backward function that returned NaN.
-        3. Add the epsilon inside: ``sqrt(x + 1e-12)``, ``x / (norm + 1e-6)``.
+        4. Add the epsilon inside: ``sqrt(x + 1e-12)``, ``x / (norm + 1e-6)``.
 
     False alarms:
         A gradient whose L2 norm overflows while its values are finite is not counted. A loop

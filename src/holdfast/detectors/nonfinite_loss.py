@@ -47,12 +47,14 @@ class NonfiniteLoss(Detector):
           high, warm-up is too short, or there is no clipping.
 
     What to do:
-        1. Loss normal right before: look at the batch (its dataset indices stand in
+        1. Mostly the finding names the line and the change: holdfast has computed the step once
+           more and watched it. Without a cause go on here.
+        2. Loss normal right before: look at the batch (its dataset indices stand in
            ``batches.*.jsonl``) and at every log, division and softmax between model and loss.
            ``torch.autograd.set_detect_anomaly(True, check_nan=True)`` names the first backward
            function that returned NaN; it is slow, so use it for the steps around the finding.
-        2. Loss climbing before: divide the learning rate by three or lengthen warm-up.
-        3. Use the forms made for it: ``cross_entropy`` on logits instead of ``log(softmax)``,
+        3. Loss climbing before: divide the learning rate by three or lengthen warm-up.
+        4. Use the forms made for it: ``cross_entropy`` on logits instead of ``log(softmax)``,
            ``log1p``, ``logsumexp``, ``clamp(min=eps)`` inside the log and not after it, and
            compute the loss outside of fp16 autocast.
 
