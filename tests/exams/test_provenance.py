@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import statistics
 import textwrap
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -443,3 +445,25 @@ def test_code_without_source_is_no_reason_to_fail(make_engine: MakeEngine) -> No
     engine.close()
     assert not engine.off
     assert engine.memory.rows()["skipped"].sum() == 1  # type: ignore[attr-defined]
+
+
+def test_steps_are_as_fast_after_an_exam_as_before(make_engine: MakeEngine) -> None:
+    """A mode left switched on would make every step several times slower."""
+    engine = make_engine()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(6)))
+    opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+    took: list[float] = []
+    for i in range(400):
+        began = time.perf_counter()
+        x = torch.rand(64, 128)
+        out = model(x).square().mean()
+        loss = torch.log(out) if i != 200 else torch.log(out - out)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        took.append(time.perf_counter() - began)
+    assert only_cause(engine)[1]["op"] == "log"
+    before, after = (statistics.quantiles(part, n=4)[0] for part in (took[50:200], took[201:]))
+    print(f"step time after the exam over before: {after / before:.3f}")
+    assert after / before < 1.5
