@@ -421,6 +421,28 @@ def test_switched_off(make_engine: MakeEngine) -> None:
     assert "cause" not in [kind for kind, *_ in engine.memory.events]  # type: ignore[attr-defined]
 
 
+def test_a_loss_that_cannot_be_computed_twice(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: set[int] = set()
+
+    def once(i: int, out: torch.Tensor) -> torch.Tensor:
+        if i in seen:
+            raise RuntimeError("only once")
+        seen.add(i)
+        return torch.log(out.mean() * 0.0 + (i != 3))
+
+    for i in range(6):
+        loss = once(i, model(torch.rand(3, 4)))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    engine.close()
+    assert not engine.off
+    assert engine.memory.rows()["skipped"].sum() == 1  # type: ignore[attr-defined]
+
+
 def test_a_storm_is_examined_a_few_times(make_engine: MakeEngine) -> None:
     engine = make_engine()
     model = net()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import FrameType
@@ -103,7 +103,7 @@ def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> B
     with _same_dice(scene.rng), torch.enable_grad():
         observer.start()
         try:
-            loss = next(floating(again()), None)
+            loss = next(floating(_called(again)), None)
             if loss is None:
                 raise NotRepeatable("what backward was called on is no tensor")
             if bad(loss):
@@ -115,6 +115,13 @@ def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> B
             return observer.backward_birth
         finally:
             observer.stop()
+
+
+def _called(again: Callable[[], Any]) -> Any:
+    try:
+        return again()
+    except Exception as error:
+        raise NotRepeatable(f"computing it again raised {type(error).__name__}") from error
 
 
 @contextlib.contextmanager

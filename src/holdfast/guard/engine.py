@@ -59,7 +59,6 @@ class Engine:
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[GuardedOptimizer, Verdict]] = {}
-        self._stepped: set[int] = set()
         self._scaling = Scaling()
         self._depth = 0
         self.inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
@@ -127,9 +126,7 @@ class Engine:
         """Backward has returned or raised."""
         self._depth -= 1
         if self._depth == 0:
-            self.phases.mark("backward")
-            if self.journal.by_hand is not None:
-                self._no_step_yet()
+            self._backward_done()
 
     @shielded("loss probe")
     def _loss_seen(self, tensors: object) -> None:
@@ -146,8 +143,10 @@ class Engine:
             self.inquiry.loss_is_bad(sys._getframe())
 
     @shielded("loss probe")
-    def _no_step_yet(self) -> None:
-        self.journal.saw_backward(self._losses)
+    def _backward_done(self) -> None:
+        self.phases.mark("backward")
+        if self.journal.by_hand is not None:
+            self.journal.saw_backward(self._losses)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -201,11 +200,17 @@ class Engine:
             self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
         if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
-            verdict.weights = guard.updates.before(parameters)
+            self._copy_weights(guard, verdict, parameters)
         if self.inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
             self._caught(sys._getframe(), guard, verdict)
         if verdict.bad and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
+
+    @shielded("update probe")
+    def _copy_weights(
+        self, guard: GuardedOptimizer, verdict: Verdict, parameters: Sequence[Tensor]
+    ) -> None:
+        verdict.weights = guard.updates.before(parameters)
 
     @shielded("inquiry")
     def _step_is_bad(
@@ -353,15 +358,7 @@ class Engine:
     # ------------------------------------------------------------------ keeping house
 
     def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
-        # A new one that comes when others have been through iterations begins its own: stages,
-        # folds, fine-tuning after pre-training.
-        late = not guard.stepped and self.journal.iteration > 0
-        if guard.index in self._stepped or (late and self._stepped):
-            self.journal.iteration += 1
-            self._stepped.clear()
-        guard.stepped = True
-        self._stepped.add(guard.index)
-        verdict = Verdict(step=self.journal.iteration, opt=guard.index)
+        verdict = Verdict(step=self.journal.number(guard), opt=guard.index)
         row = verdict.row
         row["lr"] = learning_rate.read(optimizer)
         row["opt"] = guard.index

@@ -61,6 +61,7 @@ class Journal:
         self._layers: dict[int, _LayerStory] = {}
         self._updates: dict[int, Table] = {}
         self._told: set[str] = set()
+        self._stepped: set[int] = set()
         self._suspicious = False
         self._rows = 0
         self.by_hand: list[tuple[float, float]] | None = []
@@ -125,6 +126,18 @@ class Journal:
                     },
                 )
             self.iteration += 1
+
+    def number(self, guard: GuardedOptimizer) -> int:
+        """The iteration that a step of this optimizer belongs to; several may share one."""
+        # A new one that comes when others have been through iterations begins its own: stages,
+        # folds, fine-tuning after pre-training.
+        late = not guard.stepped and self.iteration > 0
+        if guard.index in self._stepped or (late and self._stepped):
+            self.iteration += 1
+            self._stepped.clear()
+        guard.stepped = True
+        self._stepped.add(guard.index)
+        return self.iteration
 
     def wants_parameters(self, verdict: Verdict) -> bool:
         """Whether this step looks at the weights too: at the start, now and then, in trouble."""

@@ -43,7 +43,7 @@ def accuracy(model, loader):
 
 
 def main():
-    torch.manual_seed(14)
+    torch.manual_seed(27)
     data = make_utterances()
     train = DataLoader(Subset(data, range(80, 720)), batch_size=4, shuffle=True)
     dev = DataLoader(Subset(data, range(80)), batch_size=40)

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class FocalLoss(nn.Module):
-    def __init__(self, gamma=2.0, alpha=0.75):
+    def __init__(self, gamma=1.0, alpha=0.75):
         super().__init__()
         self.gamma = gamma
         self.alpha = alpha

@@ -1,5 +1,15 @@
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class BandMixer(nn.Module):
+    def __init__(self, bands):
+        super().__init__()
+        self.mix = nn.Linear(bands, bands, bias=False)
+
+    def forward(self, x):
+        return x + 0.5 * torch.tanh(self.mix(x))
 
 
 class EnergyNorm(nn.Module):
@@ -10,41 +20,32 @@ class EnergyNorm(nn.Module):
 
     def forward(self, x):
         energy = x.square()
-        energy.mul_(self.gain).add_(1.0)
-        energy.log_()
+        energy.div_(energy.mean(dim=-1, keepdim=True))
+        energy.mul_(self.gain).add_(1.0).log_()
         return energy + self.offset
 
 
-class NoiseGate(nn.Module):
-    def __init__(self, bands, open_bias=0.5):
-        super().__init__()
-        self.mix = nn.Linear(bands, bands)
-        nn.init.constant_(self.mix.bias, open_bias)
-
-    def forward(self, x):
-        level = self.mix(x)
-        level.clamp_(min=0.0)
-        level.div_(level.sum(dim=-1, keepdim=True))
-        return x * level
-
-
 class SpectralBlock(nn.Module):
-    def __init__(self, bands):
+    def __init__(self, bands, normalise):
         super().__init__()
-        self.steps = nn.ModuleDict({"norm": EnergyNorm(bands), "gate": NoiseGate(bands)})
-        self.mlp = nn.Sequential(nn.Linear(bands, bands), nn.ReLU())
+        steps = {"mixer": BandMixer(bands)}
+        if normalise:
+            steps["norm"] = EnergyNorm(bands)
+        self.steps = nn.ModuleDict(steps)
 
     def forward(self, x):
-        h = self.steps["norm"](x)
-        h = self.steps["gate"](h)
-        return x + self.mlp(h)
+        for step in self.steps.values():
+            x = step(x)
+        return x
 
 
 class SpectralNet(nn.Module):
     def __init__(self, bands=6, depth=3):
         super().__init__()
-        self.blocks = nn.ModuleList(SpectralBlock(bands) for _ in range(depth))
-        self.out = nn.Linear(bands, 1)
+        self.blocks = nn.ModuleList(
+            SpectralBlock(bands, normalise=i == depth - 1) for i in range(depth)
+        )
+        self.out = nn.Sequential(nn.Linear(bands, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, x):
         for block in self.blocks:
@@ -55,21 +56,20 @@ class SpectralNet(nn.Module):
 def make_spectra(n=512, bands=6):
     g = torch.Generator().manual_seed(27)
     x = torch.randn(n, bands, generator=g)
-    x = x * torch.exp(0.6 * torch.randn(n, 1, generator=g))
-    y = x.abs().mean(dim=1) + 0.2 * x[:, 0]
-    return x, y
+    level = torch.exp(0.6 * torch.randn(n, 1, generator=g))
+    x = x * torch.where(level < 0.16, torch.zeros(()), level)
+    y = x.abs().amax(dim=1) - x.abs().mean(dim=1) + 0.2 * x[:, 0]
+    return TensorDataset(x, y)
 
 
 def main():
     torch.manual_seed(24)
-    x, y = make_spectra()
+    loader = DataLoader(make_spectra(), batch_size=12, shuffle=True)
     model = SpectralNet()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.12)
-    order = torch.randperm(len(x)).view(-1, 16)
-    for step in range(48):
-        rows = order[step % len(order)]
-        pred = model(x[rows])
-        loss = (pred - y[rows]).abs().mean()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step, (x, y) in enumerate(loader):
+        pred = model(x)
+        loss = (pred - y).abs().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
