@@ -68,7 +68,8 @@ SKIPPED = {
     "closure_sgd": (10, [(4, 0)]),
     "closure_adam": (10, [(4, 0)]),
     "closure_keyword": (10, [(4, 0)]),
-    "accumulation": (10, [(4, 0)]),
+    # The third micro-batch of four is bad and its loss is not: all four go through once more.
+    "accumulation": (11, [(4, 0), (5, 0)]),
     "compiled_model": (10, [(4, 0)]),
     "averaged": (10, [(4, 0)]),
     "added_group": (10, [(4, 0)]),
@@ -104,7 +105,7 @@ def test_a_healthy_training_is_the_same_to_the_last_bit(session: Session, case: 
     assert [e.data for e in lane.events if e.kind == "holdfast_error"] == []
     if case not in NOT_COVERED:
         assert not lane.steps["skipped"].any()
-        assert len(lane.steps) == SKIPPED.get(case, (10, []))[0]
+        assert len(lane.steps) == SKIPPED.get(case, (10, []))[0] - (case == "accumulation")
         assert [e for e in lane.events if e.kind == "not_covered"] == []
 
 
@@ -118,7 +119,7 @@ def test_the_poisoned_step_and_no_other_is_left_out(session: Session, case: str)
     assert len(rows) == count
     left_out = rows[rows["skipped"] > 0]
     assert list(zip(left_out["step"].tolist(), left_out["opt"].tolist(), strict=True)) == skipped
-    assert sorted(set(rows["step"].tolist())) == list(range(10))
+    assert sorted(set(rows["step"].tolist())) == list(range(10 + (case == "accumulation")))
     assert [e.data for e in lane.events if e.kind in ("holdfast_error", "not_covered")] == []
     assert {f.step for f in lane.findings} == {skipped[0][0]}
     assert lane.findings[0].code in ("NUM001", "NUM002", "NUM005")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from holdfast.exams.provenance import Observer
 from tests.guard.conftest import MakeEngine
 
 Loop = Callable[[], Any]
@@ -349,6 +350,22 @@ def test_data_already_bad(make_engine: MakeEngine) -> None:
     assert cause["line"] == marked_line(poisoned_batch)
 
 
+def test_statistics_the_step_itself_has_spoilt_are_not_blamed(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    torch.manual_seed(0)
+    data = torch.rand(40, 4)
+    data[23, 2] = float("inf")
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in DataLoader(TensorDataset(data), batch_size=8):
+        loss = model(x).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    _, cause = only_cause(engine)
+    assert (cause["phase"], cause["sample"]) == ("input", 23)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_parameter_already_bad(make_engine: MakeEngine, value: float) -> None:
     engine = make_engine()
@@ -489,3 +506,21 @@ def test_steps_are_as_fast_after_an_exam_as_before(make_engine: MakeEngine) -> N
     before, after = (statistics.quantiles(part, n=4)[0] for part in (took[50:200], took[201:]))
     print(f"step time after the exam over before: {after / before:.3f}")
     assert after / before < 1.5
+
+
+@pytest.mark.parametrize("part", ["_look", "_known", "_claim", "_look_at_node"])
+@pytest.mark.parametrize("device_path", [False, True], ids=["host", "device"])
+def test_an_observer_that_fails_never_reaches_the_users_code(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, part: str, device_path: bool
+) -> None:
+    def boom(*_: Any) -> None:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(Observer, part, boom)
+    engine = make_engine(device_path=device_path)
+    carried_state()
+    square_root_at_zero()
+    by_sample()
+    engine.close()
+    assert not engine.off
+    assert engine.memory.rows()["skipped"].sum() >= 5  # type: ignore[attr-defined]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.utils._python_dispatch import (
 )
 
 from ._place import Place, place_in_traceback, place_of
-from ._stats import bad, floating, has_nan, stat, tensors
+from ._stats import bad, floating, has_nan, rises, stat, tensors
 
 # Their output is whatever lay in memory.
 _UNWRITTEN = ("empty", "new_empty", "resize")
@@ -57,13 +58,22 @@ class Observer(TorchDispatchMode):
 
     Args:
         names: dotted path of every module by its id.
+        buffers: where the modules' buffers are. The poisoned step may have spoilt them already:
+            they are blamed only when nothing else is bad.
+        data: where the batch is; an infinity in it is never meant.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        buffers: Collection[int] = (),
+        data: Collection[int] = (),
+    ) -> None:
         super().__init__()
         self.running = False
         self.backward_birth: Birth | None = None
         self._names = names
+        self._buffers, self._data = buffers, data
         self._births: dict[int, Birth] = {}
         self._owners: dict[Node, str] = {}
         self._undo: list[Callable[[], object]] = []
@@ -79,6 +89,7 @@ class Observer(TorchDispatchMode):
         self._undo.append(_eager())
         anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
         self._undo.append(lambda: anomaly.__exit__(None, None, None))
+        self._undo.append(_without_warning())
         self._undo.append(register_module_forward_hook(self._module_ran).remove)
         self.__enter__()
 
@@ -108,14 +119,15 @@ class Observer(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._inert:
             return func(*args, **kwargs)
-        # An operation in place overwrites the evidence: keep what is known of its arguments.
-        before = self._known((args, kwargs)) if func._schema.is_mutable else None
+        before: dict[int, Birth] | None = None
+        # In here we run inside the user's own calls: an operation that cannot be looked at
+        # (subclasses, sparse, fake) is passed over.
+        with contextlib.suppress(Exception):
+            # An operation in place overwrites the evidence: keep what is known of its arguments.
+            before = self._known((args, kwargs)) if func._schema.is_mutable else None
         out = func(*args, **kwargs)
-        try:
+        with contextlib.suppress(Exception):
             self._look(func, args, kwargs, out, before)
-        except Exception:
-            # An operation that cannot be looked at (subclasses, sparse, fake) is passed over.
-            return out
         return out
 
     def responsible(self, tensor: Tensor) -> Birth | None:
@@ -143,8 +155,11 @@ class Observer(TorchDispatchMode):
         parents = [(birth, not birth.intended) for birth in (before or {}).values()]
         for tensor in floating((args, kwargs)):
             key = _key(tensor)
-            if key not in written and bad(tensor):
+            if key not in written and key not in self._buffers and bad(tensor):
                 parents.append((self._births.get(key) or self._leaf(tensor), has_nan(tensor)))
+        if not parents:
+            spoilt_buffers = [t for t in floating((args, kwargs)) if _key(t) in self._buffers]
+            parents += [(self._leaf(t), has_nan(t)) for t in spoilt_buffers if bad(t)]
         birth = _guilty(parents, has_nan(spoilt[0])) or self._born(
             name, args, kwargs, spoilt[0], intended=not parents and _written(args, kwargs)
         )
@@ -158,8 +173,13 @@ class Observer(TorchDispatchMode):
             output=tensor,
             told=stat(tensor),
             leaf=tensor,
-            intended=not has_nan(tensor) and not tensor.requires_grad,
+            intended=self._meant(tensor),
         )
+
+    def _meant(self, tensor: Tensor) -> bool:
+        """Whether the infinities in a tensor that nobody made are those of a mask."""
+        own = tensor.requires_grad or _key(tensor) in self._data
+        return not own and not has_nan(tensor) and not rises(tensor)
 
     def _born(self, name: str, args: Any, kwargs: Any, out: Tensor, *, intended: bool) -> Birth:
         return Birth(
@@ -175,7 +195,10 @@ class Observer(TorchDispatchMode):
 
     def _module_ran(self, module: nn.Module, _inputs: Any, output: Any) -> None:
         """The nodes behind a module's output that no inner module claimed are its own."""
-        name = self._names.get(id(module), "")
+        with contextlib.suppress(Exception):
+            self._claim(self._names.get(id(module), ""), output)
+
+    def _claim(self, name: str, output: Any) -> None:
         if self._inert or not name:
             return
         waiting = [t.grad_fn for t in floating(output) if t.grad_fn is not None]
@@ -193,26 +216,29 @@ class Observer(TorchDispatchMode):
 
     def _hook(self, node: Node) -> Callable[[Any, Any], None]:
         def look(made: Any, given: Any) -> None:
-            if self._inert or self.backward_birth is not None:
-                return
-            spoilt = next((t for t in floating(made) if bad(t)), None)
-            if spoilt is None or any(bad(t) for t in floating(given)):
-                return
-            place = place_in_traceback(node.metadata.get("traceback_", ()))
-            # A backward of the user's own has lines of its own.
-            inner = self._births.get(_key(spoilt))
-            if inner is not None and inner.place.file and not inner.leaf and _own(node):
-                place = inner.place
-            self.backward_birth = Birth(
-                op=node.name(),
-                place=replace(place, module=self._owners.get(node, "")),
-                inputs=[stat(t) for t in [*_saved(node), *floating(given)][:4]],
-                output=spoilt,
-                told=stat(spoilt),
-                backward=True,
-            )
+            with contextlib.suppress(Exception):
+                if not self._inert and self.backward_birth is None:
+                    self._look_at_node(node, made, given)
 
         return look
+
+    def _look_at_node(self, node: Node, made: Any, given: Any) -> None:
+        spoilt = next((t for t in floating(made) if bad(t)), None)
+        if spoilt is None or any(bad(t) for t in floating(given)):
+            return
+        place = place_in_traceback(node.metadata.get("traceback_", ()))
+        # A backward of the user's own has lines of its own.
+        inner = self._births.get(_key(spoilt))
+        if inner is not None and inner.place.file and inner.leaf is None and _own(node):
+            place = inner.place
+        self.backward_birth = Birth(
+            op=node.name(),
+            place=replace(place, module=self._owners.get(node, "")),
+            inputs=[stat(t) for t in [*_saved(node), *floating(given)][:4]],
+            output=spoilt,
+            told=stat(spoilt),
+            backward=True,
+        )
 
 
 def _guilty(parents: list[tuple[Birth, bool]], nan_now: bool) -> Birth | None:
@@ -263,6 +289,18 @@ def _written(args: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether an infinity or NaN stands in the call itself, as in ``masked_fill(m, -inf)``."""
     numbers = [*args, *kwargs.values()]
     return any(isinstance(n, float) and not abs(n) < float("inf") for n in numbers)
+
+
+def _without_warning() -> Callable[[], object]:
+    """A compiled module warns about global hooks, which are ours and fire twice without harm."""
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are")
+    entry = warnings.filters[0]
+
+    def undo() -> None:
+        if entry in warnings.filters:
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+
+    return undo
 
 
 def _eager() -> Callable[[], object]:

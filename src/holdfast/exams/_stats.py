@@ -61,6 +61,12 @@ def has_nan(tensor: Tensor) -> bool:
 
 
 @_reading()
+def rises(tensor: Tensor) -> bool:
+    """Whether a tensor holds plus infinity; the device is read."""
+    return not tensor.is_complex() and bool(torch.isposinf(tensor).any())
+
+
+@_reading()
 def bad_rows(tensor: Tensor | None, count: int) -> list[int]:
     """Which rows are not finite, where the first dimension is the batch of ``count``."""
     if tensor is None or tensor.dim() == 0 or tensor.shape[0] != count or not count:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..probes.batches import Batch
+from ..probes.batches import Batch, tensors
 from ._again import calls_of_backward, recipe
 from ._observe import Birth, Observer
 from ._place import frames_from, kind_of, source_at
@@ -31,6 +32,7 @@ __all__ = [
     "Observer",
     "Scene",
     "addresses",
+    "observer_of",
     "of_gradients",
     "of_loss",
     "spot",
@@ -49,6 +51,8 @@ class Scene:
     """Dotted path of every module by its id."""
     parameters: Mapping[int, tuple[str, Tensor]]
     """Name and tensor of every parameter, by the address of its memory."""
+    buffers: Mapping[int, tuple[str, Tensor]]
+    """The same of every buffer."""
     batch: Batch | None = None
     rng: Tensor | None = None
     """State of the host's random numbers when the batch was handed out."""
@@ -99,8 +103,9 @@ def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None
 
 def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> Birth | None:
     again = recipe(frame, line)
-    observer = Observer(scene.modules)
-    with _same_dice(scene.rng), torch.enable_grad():
+    observer = observer_of(scene)
+    # Whatever the user's code warns of, it has warned of the first time.
+    with _same_dice(scene.rng), torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         observer.start()
         try:
             loss = next(floating(_called(again)), None)
@@ -115,6 +120,12 @@ def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> B
             return observer.backward_birth
         finally:
             observer.stop()
+
+
+def observer_of(scene: Scene) -> Observer:
+    """One that knows the names of this scene."""
+    held = scene.batch.content if scene.batch is not None else None
+    return Observer(scene.modules, scene.buffers, {_address(t) for _, t in tensors(held)})
 
 
 def _called(again: Callable[[], Any]) -> Any:
@@ -142,7 +153,8 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
     if birth.leaf is not None:
         if birth.leaf.grad_fn is not None:
             return None
-        known = scene.parameters.get(_address(birth.leaf))
+        address = _address(birth.leaf)
+        known = scene.parameters.get(address) or scene.buffers.get(address)
         phase, layer = ("parameter", known[0]) if known else ("input", "")
     source = source_at(birth.place)
     rows, indices = _rows(output, scene, phase)

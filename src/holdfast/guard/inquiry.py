@@ -240,7 +240,7 @@ class Inquiry:
             self.alert = 0
 
     def _watch(self) -> None:
-        self._observer = Observer(self._roster.scene(*self._here()).modules)
+        self._observer = provenance.observer_of(self._roster.scene(*self._here()))
         self._observer.start()
 
     def _look_back(self) -> None:

@@ -80,6 +80,7 @@ class Roster:
                 for path, module in root.named_modules()
             },
             parameters=addresses(named),
+            buffers=addresses([(n, b) for r in roots for n, b in r.named_buffers()]),
             batch=batches[-1] if batches else None,
             rng=rng,
         )

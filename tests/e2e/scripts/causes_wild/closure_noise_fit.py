@@ -54,7 +54,7 @@ class Fitter:
         for i in range(iterations):
             loss = self.optimizer.step(closure)
             if i % 10 == 0:
-                print(f"{i:3d} nll {float(loss):.4f} noise {float(self.model.noise.detach()):.4f}")
+                print(f"{i:3d} nll {loss.item():.4f} noise {self.model.noise.item():.4f}")
 
 
 def main():

@@ -17,22 +17,19 @@ class Router(nn.Module):
 class ExpertBlock(nn.Module):
     def __init__(self, dim, n_experts):
         super().__init__()
-        self.router = Router(dim, n_experts)
-        self.experts = nn.ModuleDict(
+        self.parts = nn.ModuleDict(
             {
-                f"expert_{i}": nn.Sequential(
-                    nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim)
-                )
-                for i in range(n_experts)
+                "router": Router(dim, n_experts),
+                "experts": nn.Linear(dim, n_experts * dim),
+                "out": nn.Linear(dim, dim),
             }
         )
 
     def forward(self, x):
-        weights = self.router(x)
-        mixed = torch.zeros_like(x)
-        for i, expert in enumerate(self.experts.values()):
-            mixed = mixed + weights[:, i : i + 1] * expert(x)
-        return x + 0.5 * mixed
+        weights = self.parts["router"](x)
+        values = F.gelu(self.parts["experts"](x)).view(len(x), weights.shape[1], -1)
+        mixed = (weights.unsqueeze(-1) * values).sum(dim=1)
+        return x + 0.5 * self.parts["out"](mixed)
 
 
 class SparseMoE(nn.Module):

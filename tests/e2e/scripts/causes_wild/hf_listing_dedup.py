@@ -1,3 +1,5 @@
+import tempfile
+
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -69,7 +71,7 @@ def main():
     data = ListingPairs()
     model = SiameseForDedup(data.vocab)
     args = TrainingArguments(
-        output_dir="unused_output",
+        output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=10,
         max_steps=60,
         learning_rate=2e-3,
