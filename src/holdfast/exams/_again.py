@@ -43,6 +43,40 @@ def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, int]
         yield from ((frame, line) for line in earlier)
 
 
+def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
+    """A function that computes a tensor again, from the innermost frame that made it.
+
+    Found by the object itself: whatever library stands between, some frame holds the loss in a
+    variable, or in what a variable holds, that one of its own statements has made.
+    """
+    reason = "no running function has made the loss"
+    for frame in frames_from(inner):
+        if kind_of(frame.f_code.co_filename) == "torch":
+            continue
+        for name, expression in _holders(frame, loss):
+            try:
+                passed, _ = before(_body(_function(frame)), frame.f_lineno)
+                if any(name in writes(statement) for statement in passed):
+                    wanted = ast.parse(expression, mode="eval").body
+                    return _compiled(frame, wanted, frame.f_lineno)
+            except NotRepeatable as error:
+                reason = str(error)
+    raise NotRepeatable(reason)
+
+
+def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
+    """Variables that are the loss or hold it, and the expression that leads to it."""
+    for name, value in list(frame.f_locals.items()):
+        if value is loss:
+            yield name, name
+        elif isinstance(value, dict):
+            yield from ((name, f"{name}[{k!r}]") for k, v in value.items() if v is loss)
+        elif isinstance(value, list | tuple):
+            yield from ((name, f"{name}[{i}]") for i, v in enumerate(value[:64]) if v is loss)
+        elif name != "self" and isinstance(getattr(value, "__dict__", None), dict):
+            yield from ((name, f"{name}.{k}") for k, v in vars(value).items() if v is loss)
+
+
 def recipe(frame: FrameType, line: int) -> Callable[[], Any]:
     """A function that computes again what a running frame called ``backward`` on, on ``line``."""
     call = _call_at(frame, line, "backward")
@@ -93,15 +127,16 @@ def _call_at(frame: FrameType, line: int, name: str) -> ast.Call | None:
 
 def _root(call: ast.Call) -> ast.expr | None:
     """What is differentiated: ``loss.backward()``, ``backward(loss)``, ``x.backward(loss)``."""
-    if call.args and not (isinstance(call.func, ast.Attribute) and call.func.attr == "backward"):
-        return call.args[0]
+    args = [a for a in call.args if not isinstance(a, ast.Starred)]
+    if args and not (isinstance(call.func, ast.Attribute) and call.func.attr == "backward"):
+        return args[0]
     if not isinstance(call.func, ast.Attribute):
         return None
     owner = call.func.value
     named = isinstance(owner, ast.Name | ast.Attribute)
     # accelerator.backward(loss), fabric.backward(loss), autograd.backward(loss)
-    if named and call.args and not _says_gradient(call.args[0]):
-        return call.args[0]
+    if named and args and not _says_gradient(args[0]):
+        return args[0]
     # scaler.scale(loss).backward()
     if (
         isinstance(owner, ast.Call)
@@ -146,6 +181,8 @@ def _argument(caller: FrameType, callee: FrameType, parameter: str) -> ast.expr 
     for keyword in call.keywords:
         if keyword.arg == parameter:
             return keyword.value
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return None
     place = callee.f_code.co_varnames.index(parameter)
     if isinstance(call.func, ast.Attribute) and callee.f_code.co_varnames[:1] == ("self",):
         place -= 1
@@ -161,12 +198,23 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
     why_not = effects(wanted)
     if why_not:
         raise NotRepeatable(why_not)
+    own = frame.f_code.co_varnames
+    given = set(own[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]) - {"self"}
     needed, kept = sliced(
         passed,
         wanted,
-        lambda name: any(t.grad_fn is not None for t in _tensors(_value(name, values))),
+        # What the function has deleted since has to be made again too.
+        lambda name: (
+            (name in own and name not in values)
+            or any(t.grad_fn is not None for t in _tensors(_value(name, values)))
+        ),
         lambda name: any(map(bad, _tensors(_value(name, values)))),
+        given,
     )
+    rewritten = {name for statement in kept for name in writes(statement)}
+    for name in needed & given:
+        if name in rewritten or name not in values:
+            values[name] = _from_caller(frame, name)
     inner: list[ast.stmt] = [*kept, ast.Return(wanted)]
     for manager in reversed(around):
         inner = [ast.copy_location(ast.With(items=manager.items, body=inner), manager)]
@@ -192,6 +240,15 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
                 setattr(owner, name, value)
 
     return again
+
+
+def _from_caller(frame: FrameType, parameter: str) -> Any:
+    """What an argument was when the function was called, as far as its caller still has it."""
+    caller = _next_up(frame)
+    argument = _argument(caller, frame, parameter) if caller is not None else None
+    if caller is None or not isinstance(argument, ast.Name) or argument.id not in caller.f_locals:
+        raise NotRepeatable(f"{parameter} has changed since the function was called")
+    return caller.f_locals[argument.id]
 
 
 def _body(function: Function) -> list[ast.stmt]:

@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..probes.batches import Batch, tensors
-from ._again import calls_of_backward, recipe
+from ._again import calls_of_backward, recipe, recipe_of
 from ._observe import Birth, Observer
 from ._place import frames_from, kind_of, source_at
 from ._slicing import NotRepeatable
@@ -54,6 +55,8 @@ class Scene:
     buffers: Mapping[int, tuple[str, Tensor]]
     """The same of every buffer."""
     batch: Batch | None = None
+    loss: Tensor | None = None
+    """What backward was last called on, while it is alive."""
     rng: Tensor | None = None
     """State of the host's random numbers when the batch was handed out."""
 
@@ -77,46 +80,63 @@ def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
     Raises:
         NotRepeatable: the loss cannot be computed a second time.
     """
-    for at, line in islice(calls_of_backward(frame), 1):
-        birth = _observed(at, line, scene, backward=False)
-        return None if birth is None else told(birth, scene, how="replay")
-    raise NotRepeatable("backward is called from code without source")
+    return _first(_recipes(frame, scene, calls=1), scene, backward=False)
 
 
 def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
-    """The cause of bad gradients with a finite loss, from inside ``optimizer.step()``.
+    """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``.
 
     Raises:
         NotRepeatable: no loss that led to them can be computed a second time.
     """
-    reason = NotRepeatable("the function that called backward has returned")
-    for at, line in islice(calls_of_backward(frame), _TRIES):
+    return _first(_recipes(frame, scene, calls=_TRIES), scene, backward=True)
+
+
+def _recipes(
+    frame: FrameType | None, scene: Scene, *, calls: int
+) -> Iterator[Callable[[], Callable[[], Any]]]:
+    """Ways to compute the loss again: from the calls of backward in sight, then by the tensor."""
+    for at, line in islice(calls_of_backward(frame), calls):
+        yield partial(recipe, at, line)
+    if scene.loss is not None:
+        yield partial(recipe_of, scene.loss, frame)
+
+
+def _first(
+    recipes: Iterator[Callable[[], Callable[[], Any]]], scene: Scene, *, backward: bool
+) -> dict[str, Any] | None:
+    reason: NotRepeatable | None = NotRepeatable("the function that called backward has returned")
+    for make in recipes:
         try:
-            birth = _observed(at, line, scene, backward=True)
+            birth = _observed(make(), scene, backward=backward)
         except NotRepeatable as error:
             reason = error
             continue
-        if birth is not None:
-            return told(birth, scene, how="replay")
-    raise reason
+        found = None if birth is None else told(birth, scene, how="replay")
+        if found is not None:
+            return found
+        reason = None
+    if reason is not None:
+        raise reason
+    return None
 
 
-def _observed(frame: FrameType, line: int, scene: Scene, *, backward: bool) -> Birth | None:
-    again = recipe(frame, line)
+def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:
     observer = observer_of(scene)
     # Whatever the user's code warns of, it has warned of the first time.
     with _same_dice(scene.rng), torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         observer.start()
         try:
-            loss = next(floating(_called(again)), None)
-            if loss is None:
+            results = list(floating(_called(again)))
+            if not results:
                 raise NotRepeatable("what backward was called on is no tensor")
+            loss = next((t for t in results if t.grad_fn is not None), results[0])
             if bad(loss):
                 return observer.responsible(loss)
-            if not backward:
+            if not backward or loss.grad_fn is None:
                 return None
             observer.follow(loss)
-            torch.autograd.grad(loss.sum(), scene.weights, allow_unused=True)
+            _called(partial(torch.autograd.grad, loss.sum(), scene.weights, allow_unused=True))
             return observer.backward_birth
         finally:
             observer.stop()

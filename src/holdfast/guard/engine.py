@@ -132,21 +132,20 @@ class Engine:
     def _loss_seen(self, tensors: object) -> None:
         self.phases.mark("forward")
         self._losses.saw(self._scaling.unscaled(tensors))
+        self.inquiry.calls_backward(tensors)
         if not self.inquiry.idle:
-            self.inquiry.backward_begins(tensors)
-        if self._losses.numbers and not math.isfinite(self._losses.numbers[-1]):
-            self._loss_is_bad()
-
-    @shielded("inquiry")
-    def _loss_is_bad(self) -> None:
-        if self.settings.guard.explain:
-            self.inquiry.loss_is_bad(sys._getframe())
+            self._inquire(self.inquiry.backward_begins, tensors)
+        bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
+        if bad and self.settings.guard.explain:
+            self._inquire(self.inquiry.loss_is_bad, sys._getframe())
 
     @shielded("loss probe")
     def _backward_done(self) -> None:
         self.phases.mark("backward")
         if self.journal.by_hand is not None:
             self.journal.saw_backward(self._losses)
+        if not self.inquiry.idle:
+            self._inquire(self.inquiry.backward_ends, sys._getframe(), self._read)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -202,7 +201,7 @@ class Engine:
         if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
             self._copy_weights(guard, verdict, parameters)
         if self.inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
-            self._caught(sys._getframe(), guard, verdict)
+            self._inquire(self.inquiry.caught, sys._getframe(), guard.index, verdict.step)
         if verdict.bad and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
 
@@ -224,11 +223,13 @@ class Engine:
         if not verdict.loss_bad and blamed < 0:
             return  # left out because its batch was, and nothing is wrong with it
         layer = None if verdict.loss_bad else guard.layers[blamed]
+        # A loop that fetches ahead would use a batch handed out again one turn too late.
+        batches = () if self._ledger is not None and self._ledger.ahead else batches
         self.inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
 
     @shielded("inquiry")
-    def _caught(self, frame: FrameType, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        self.inquiry.caught(frame, guard.index, verdict.step)
+    def _inquire(self, question: Callable[..., None], *about: Any) -> None:
+        question(*about)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
@@ -264,7 +265,7 @@ class Engine:
         self._rng = None
         self.journal.close_step(guard, verdict)
         if not self.inquiry.idle:
-            self.inquiry.step_ends()
+            self._inquire(self.inquiry.step_ends)
 
     # ------------------------------------------------------------------ closures
 

@@ -90,6 +90,8 @@ class Inquiry:
         self._caught = -1
         self._again: list[tuple[Batch, Any]] = []
         self._iterator: weakref.ref[Any] | None = None
+        self._source: weakref.ref[Any] | None = None
+        self._root: weakref.ref[Tensor] | None = None
 
     # ------------------------------------------------------------------ symptoms
 
@@ -101,6 +103,10 @@ class Inquiry:
         self.idle = False
         self._examine(self._loss, provenance.of_loss, frame)
 
+    def calls_backward(self, loss: object) -> None:
+        """``backward`` is about to be called on ``loss``."""
+        self._root = weakref.ref(loss) if isinstance(loss, Tensor) else None
+
     def backward_begins(self, loss: object) -> None:
         """Under observation: is the loss bad already, or must backward be watched?"""
         if self._observer is None or not isinstance(loss, Tensor):
@@ -110,6 +116,15 @@ class Inquiry:
             self._note(birth)
         elif loss.grad_fn is not None:
             self._observer.follow(loss)
+
+    def backward_ends(self, frame: FrameType | None, on_host: bool) -> None:
+        """Something is going on and ``backward`` has returned; its caller is still there."""
+        self._look_back()
+        if not self.alert or not on_host or self._observer is not None or self._found is not None:
+            return
+        if self._roster.bad_gradient():
+            fault = self._open.fault if self._open else ("gradient", "")
+            self._examine(fault, provenance.of_gradients, frame)
 
     def step_is_bad(
         self,
@@ -184,11 +199,12 @@ class Inquiry:
         self.replaying = False
         if not self._again:
             return None
-        if self._iterator is None or self._iterator() is not iterator:
-            # Another epoch, another loader: wait for the next occurrence instead.
-            self._again.clear()
-            self._left = 0
-            self.alert = _ALERT
+        source = self._source() if self._source is not None else None
+        if source is not iterator:
+            if source is None:
+                # Another epoch: wait for the next occurrence instead.
+                self._again.clear()
+                self._left, self.alert = 0, _ALERT
             return None
         if self._observer is None:
             self._watch()
@@ -203,6 +219,9 @@ class Inquiry:
             self._tell(Incident(self._loss, self._journal.iteration, -1))
 
     # ------------------------------------------------------------------ details
+
+    def _scene(self) -> Scene:
+        return self._roster.scene(*self._here(), self._root() if self._root else None)
 
     def _due(self, fault: Fault, more: int = 0) -> bool:
         """Whether one more exam may be spent on a fault."""
@@ -222,25 +241,23 @@ class Inquiry:
             return
         self._tried[fault] += 1
         try:
-            self._found = exam(frame, self._roster.scene(*self._here()))
+            self._found = exam(frame, self._scene())
         except NotRepeatable:
             self._found = None
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
         self._tried[incident.fault] += 1
         self._open = incident
-        if not known_in_time and ranks() == 1:
-            self.alert, self._left = _ALERT, 0
-        else:
-            self._left = _OBSERVED
+        self.alert = _ALERT if ranks() == 1 else 0
+        self._left = _OBSERVED if known_in_time or ranks() > 1 else 0
         held = [(b, b.content) for b in batches if b.content is not None]
         if held and len(held) == len(batches) and self._may_replay and ranks() == 1:
-            self._again = held
+            self._again, self._source = held, self._iterator
             self._left = 1
             self.alert = 0
 
     def _watch(self) -> None:
-        self._observer = provenance.observer_of(self._roster.scene(*self._here()))
+        self._observer = provenance.observer_of(self._scene())
         self._observer.start()
 
     def _look_back(self) -> None:
@@ -250,7 +267,7 @@ class Inquiry:
     def _note(self, birth: Birth) -> None:
         if self._found is None:
             how = "replay" if self.replaying else "next"
-            self._found = provenance.told(birth, self._roster.scene(*self._here()), how=how)
+            self._found = provenance.told(birth, self._scene(), how=how)
 
     def _tell(self, incident: Incident) -> None:
         found, self._found = self._found, None

@@ -12,7 +12,7 @@ from ..actions.restore_buffers import BufferKeeper
 from ..config import GuardSettings
 from ..exams.provenance import Scene, addresses
 from ..probes.batches import Batch
-from ..probes.gradients import Meters
+from ..probes.gradients import Meters, plain, read_on_host
 from ..probes.state import buffers_of, clean, layer_names, live_modules, roots_of
 from .optimizer import GuardedOptimizer
 
@@ -66,7 +66,13 @@ class Roster:
         """Every optimizer still alive, with its guard."""
         return list(self._guards.items())
 
-    def scene(self, batches: Sequence[Batch], rng: Tensor | None) -> Scene:
+    def bad_gradient(self) -> bool:
+        """Whether a gradient on the CPU is not finite; looks at all of them."""
+        groups = [g for optimizer, _ in self.all() for g in optimizer.param_groups]
+        grads = [p.grad for g in groups for p in g["params"] if p.grad is not None and p.is_cpu]
+        return bool(grads) and bool(read_on_host(plain(grads)).bad)
+
+    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
         """What an exam must know; looks for models among all live objects."""
         named: list[tuple[str, Tensor]] = []
         for optimizer, guard in self.all():
@@ -82,6 +88,7 @@ class Roster:
             parameters=addresses(named),
             buffers=addresses([(n, b) for r in roots for n, b in r.named_buffers()]),
             batch=batches[-1] if batches else None,
+            loss=loss,
             rng=rng,
         )
 
