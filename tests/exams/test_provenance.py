@@ -438,6 +438,41 @@ def test_switched_off(make_engine: MakeEngine) -> None:
     assert "cause" not in [kind for kind, *_ in engine.memory.events]  # type: ignore[attr-defined]
 
 
+def test_counters_do_not_notice(make_engine: MakeEngine) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.inner(x)
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = Counting()
+            self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            self.losses = 0
+
+        def loss(self, i: int) -> torch.Tensor:
+            self.losses += 1
+            return torch.log(self.model(torch.rand(3, 4)).mean() * 0.0 + (i != 3))
+
+        def fit(self) -> None:
+            for i in range(6):
+                loss = self.loss(i)
+                self.opt.zero_grad()
+                loss.backward()
+                self.opt.step()
+
+    engine = make_engine()
+    trainer = Trainer()
+    trainer.fit()
+    assert only_cause(engine)[1]["op"] == "log"
+    assert (trainer.losses, trainer.model.calls) == (6, 6)
+
+
 def test_a_loss_that_cannot_be_computed_twice(make_engine: MakeEngine) -> None:
     engine = make_engine()
     model = net()

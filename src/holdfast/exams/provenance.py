@@ -11,7 +11,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from types import FrameType
@@ -55,6 +55,8 @@ class Scene:
     buffers: Mapping[int, tuple[str, Tensor]]
     """The same of every buffer."""
     batch: Batch | None = None
+    owners: Sequence[object] = ()
+    """Objects of the user whose counters must not notice: the modules."""
     loss: Tensor | None = None
     """What backward was last called on, while it is alive."""
     rng: Tensor | None = None
@@ -80,7 +82,7 @@ def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
     Raises:
         NotRepeatable: the loss cannot be computed a second time.
     """
-    return _first(_recipes(frame, scene, calls=1), scene, backward=False)
+    return _first(_recipes(frame, scene, calls=1), _with_callers(scene, frame), backward=False)
 
 
 def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
@@ -89,7 +91,17 @@ def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None
     Raises:
         NotRepeatable: no loss that led to them can be computed a second time.
     """
-    return _first(_recipes(frame, scene, calls=_TRIES), scene, backward=True)
+    return _first(_recipes(frame, scene, calls=_TRIES), _with_callers(scene, frame), backward=True)
+
+
+def _with_callers(scene: Scene, frame: FrameType | None) -> Scene:
+    """The objects whose methods are running keep counters too: trainers, mostly."""
+    running = [
+        f.f_locals.get("self")
+        for f in frames_from(frame)
+        if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
+    ]
+    return replace(scene, owners=[*scene.owners, *running])
 
 
 def _recipes(
@@ -108,7 +120,8 @@ def _first(
     reason: NotRepeatable | None = NotRepeatable("the function that called backward has returned")
     for make in recipes:
         try:
-            birth = _observed(make(), scene, backward=backward)
+            with _as_they_were(scene.owners):
+                birth = _observed(make(), scene, backward=backward)
         except NotRepeatable as error:
             reason = error
             continue
@@ -153,6 +166,22 @@ def _called(again: Callable[[], Any]) -> Any:
         return again()
     except Exception as error:
         raise NotRepeatable(f"computing it again raised {type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def _as_they_were(owners: Sequence[object]) -> Iterator[None]:
+    """Numbers and words that objects keep about themselves are put back: ``self.steps += 1``."""
+    simple = (int, float, str, type(None))
+    kept = [
+        (vars(o), {k: v for k, v in vars(o).items() if isinstance(v, simple)})
+        for o in owners
+        if hasattr(o, "__dict__")
+    ]
+    try:
+        yield
+    finally:
+        for now, before in kept:
+            now.update(before)
 
 
 @contextlib.contextmanager

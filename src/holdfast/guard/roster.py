@@ -88,6 +88,7 @@ class Roster:
             parameters=addresses(named),
             buffers=addresses([(n, b) for r in roots for n, b in r.named_buffers()]),
             batch=batches[-1] if batches else None,
+            owners=[module for root in roots for module in root.modules()],
             loss=loss,
             rng=rng,
         )
