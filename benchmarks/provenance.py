@@ -1,11 +1,12 @@
 """How often the right line is named: every blind fault script, under ``holdfast run``.
 
     python benchmarks/provenance.py                  # the table
+    python benchmarks/provenance.py --scripts causes_wild    # loops built in unusual ways
     python benchmarks/provenance.py --write          # also into benchmarks/results/
     python benchmarks/provenance.py --set guard.device_path=true     # the way a GPU goes
 
 The scripts and what is true about them were written by someone who had not seen the exams; see
-tests/e2e/scripts/causes/manifest.json.
+the manifest.json beside them in tests/e2e/scripts.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from typing import Any
 
 from overhead import hardware
 
-SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e" / "scripts" / "causes"
+SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e" / "scripts"
 
 
-def examine(name: str, options: list[str]) -> dict[str, Any]:
+def examine(folder_of: Path, name: str, options: list[str]) -> dict[str, Any]:
     """Run one script and return the first cause that was recorded; empty without one."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "holdfast", "run", "--quiet", "--run-dir", str(run)]
         subprocess.run(
             [*command, *options, name],
-            cwd=SCRIPTS,
+            cwd=folder_of,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             check=False,
@@ -48,12 +49,11 @@ def examine(name: str, options: list[str]) -> dict[str, Any]:
 
 def right(cause: dict[str, Any], truth: dict[str, Any]) -> bool:
     """Whether the cause names what is true: the line, the parameter or the sample."""
-    if cause.get("phase") != truth["phase"]:
+    if not cause:
         return False
-    if truth["phase"] == "parameter":
-        return cause["layer"] == truth["layer"]
-    if truth["phase"] == "input":
-        return cause["sample"] == truth["sample"]
+    if truth["phase"] in ("parameter", "input"):
+        key = "layer" if truth["phase"] == "parameter" else "sample"
+        return cause["phase"] == truth["phase"] and cause[key] == truth[key]
     return Path(cause["file"]).name == truth["file"] and cause["line"] in truth["lines"]
 
 
@@ -63,19 +63,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--scripts", default="causes", choices=("causes", "causes_wild"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
     args = parser.parse_args()
     options = [word for setting in args.set for word in ("--set", setting)]
-    truths: dict[str, dict[str, Any]] = json.loads((SCRIPTS / "manifest.json").read_text())
+    folder = SCRIPTS / args.scripts
+    truths: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())
     with ThreadPoolExecutor(args.jobs) as pool:
-        causes = dict(zip(truths, pool.map(lambda n: examine(n, options), truths), strict=True))
+        found = pool.map(lambda name: examine(folder, name, options), truths)
+        causes = dict(zip(truths, found, strict=True))
     hits = sum(right(causes[n], truths[n]) for n in truths)
     wanted = [n for n in truths if truths[n]["sample"] is not None]
     samples = sum(causes[n].get("sample") == truths[n]["sample"] for n in wanted)
-    command = " ".join(["python benchmarks/provenance.py", *options])
+    command = " ".join(["python benchmarks/provenance.py --scripts", args.scripts, *options])
     lines = [
         "# The right line",
         "",
@@ -101,7 +104,8 @@ def main() -> int:
     print(table)
     if args.write:
         kind = "device_path" if any("device_path" in s for s in args.set) else "cpu"
-        (Path(args.write) / f"provenance_{kind}_{date.today()}.md").write_text(table)
+        wild = "_wild" if args.scripts == "causes_wild" else ""
+        (Path(args.write) / f"provenance{wild}_{kind}_{date.today()}.md").write_text(table)
     return 0
 
 
