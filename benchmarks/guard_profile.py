@@ -113,11 +113,15 @@ def main() -> int:
     loop(step, 200)
     plain: list[float] = []
     guarded: list[float] = []
-    for _ in range(12):
-        patches.uninstall()
-        plain.append(loop(step, 50))
-        patches.install(session.current)
-        guarded.append(loop(step, 50))
+    for block in range(40):
+        for times in (plain, guarded) if block % 2 else (guarded, plain):
+            patches.uninstall()
+            if times is guarded:
+                patches.install(session.current)
+            loop(step, 3)
+            times.append(loop(step, 25))
+    patches.uninstall()
+    patches.install(session.current)
     one, other = statistics.quantiles(plain, n=4)[0], statistics.quantiles(guarded, n=4)[0]
     lines = [
         f"# Where the guard's time goes: {workload.name}",
