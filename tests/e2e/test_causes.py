@@ -33,19 +33,14 @@ MISSED = {
     "tbptt_exponential_gate.py",  # the state of the step before is gone
 }
 SAMPLED = {
-    "amp_gated_ffn.py",
     "box_regression.py",
     "ecg_beats.py",
-    "finetune_intents.py",
-    "gan_minibatch_features.py",
     "review_attention_pool.py",
     "sft_prompt_masking.py",
     "train_depth_completion.py",
     "unit_gradient_head.py",
-    "unrolled_relu_rnn.py",
     "accum_speaker_pooling.py",
     "lit_churn_weibull.py",
-    "train_contrastive_views.py",
 }
 
 
