@@ -166,7 +166,7 @@ def test_a_sample_that_was_bad_before():
 def test_a_library_is_not_the_users_to_change():
     code = "a = torch.log(p)"
     assert told("log", code, ZERO).diff
-    assert not told("log", code, ZERO, file="/venv/lib/site-packages/lib/losses.py").diff
+    assert not told("log", code, ZERO, file="venv/lib/site-packages/lib/losses.py").diff
 
 
 @pytest.mark.parametrize("line", ["length = sq.sqrt()", "length = (v * v).sum() ** 0.5"])

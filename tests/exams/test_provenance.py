@@ -14,6 +14,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    OneCycleLR,
+    SequentialLR,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.exams.provenance import Observer
@@ -305,20 +312,33 @@ def test_module_and_sample(make_engine: MakeEngine, device_path: bool) -> None:
     assert rows["skipped"].sum() == 2 + device_path
 
 
-def test_a_replay_does_not_move_the_schedule_or_the_weights(make_engine: MakeEngine) -> None:
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "onecycle": lambda opt: OneCycleLR(opt, max_lr=0.1, total_steps=5),
+    "restarts": lambda opt: CosineAnnealingWarmRestarts(opt, T_0=3),
+    "chained": lambda opt: ChainedScheduler([ExponentialLR(opt, 0.9)]),
+    "sequential": lambda opt: SequentialLR(
+        opt, [ExponentialLR(opt, 0.9), ExponentialLR(opt, 0.5)], milestones=[3]
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_replay_does_not_move_the_schedule_or_the_weights(
+    make_engine: MakeEngine, schedule: str
+) -> None:
     def train() -> tuple[list[torch.Tensor], float]:
         torch.manual_seed(0)
         data = torch.rand(40, 4) + 0.1
         data[17] = 0
         model = Encoder()
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=5)
+        scheduler = SCHEDULES[schedule](opt)
         for (x,) in DataLoader(TensorDataset(data), batch_size=8):
             loss = model(x).square().mean()
             opt.zero_grad()
             loss.backward()
             opt.step()
-            schedule.step()
+            scheduler.step()
         return [p.detach().clone() for p in model.parameters()], opt.param_groups[0]["lr"]
 
     make_engine(device_path=True, explain=False)
@@ -471,6 +491,60 @@ def test_counters_do_not_notice(make_engine: MakeEngine) -> None:
     trainer.fit()
     assert only_cause(engine)[1]["op"] == "log"
     assert (trainer.losses, trainer.model.calls) == (6, 6)
+
+
+def test_an_exam_leaves_running_statistics_alone(make_engine: MakeEngine) -> None:
+    """Where nothing is skipped nobody else puts them back."""
+
+    def train() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(6):
+            loss = model(torch.rand(8, 4)).mean()
+            loss = loss + torch.log(loss.detach() * 0.0 + (i != 3))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        return [b.clone() for b in model.buffers()]
+
+    make_engine(skip=False, explain=False)
+    plain = train()
+    engine = make_engine(skip=False)
+    same = train()
+    assert only_cause(engine)[1]["op"] == "log"
+    assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
+
+
+def test_a_buffer_the_users_graph_has_saved(make_engine: MakeEngine) -> None:
+    """The exam runs between forward and backward: its own forward must not show in there."""
+
+    class Drifting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+            self.register_buffer("scale", torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale.add_(0.01)
+            return self.inner(x) * self.scale
+
+    engine = make_engine()
+    model = Drifting()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(6):
+        loss = torch.log(model(torch.rand(3, 4)).mean() * 0.0 + (i != 3))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    assert only_cause(engine)[1]["op"] == "log"
+
+
+def test_a_step_that_was_taken_is_not_replayed(make_engine: MakeEngine) -> None:
+    engine = make_engine(skip=False, device_path=True)
+    by_sample()
+    engine.close()
+    assert len(engine.memory.rows()) == 10  # type: ignore[attr-defined]
 
 
 def test_a_loss_that_cannot_be_computed_twice(make_engine: MakeEngine) -> None:

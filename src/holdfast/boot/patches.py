@@ -208,10 +208,20 @@ TABLE = (
         why="backward is called on the scaled loss; the row wants the loss itself",
         make=_scale,
     ),
-    Patch(
-        target="torch.optim.lr_scheduler.LRScheduler.step",
-        why="a batch that is handed out twice, to name a fault, must not advance the schedule",
-        make=_scheduler_step,
+    *(
+        Patch(
+            target=f"torch.optim.lr_scheduler.{scheduler}.step",
+            why="a batch that is handed out twice, to name a fault, must not advance the schedule; "
+            "all others inherit the first one's step",
+            make=_scheduler_step,
+        )
+        for scheduler in (
+            "LRScheduler",
+            "CosineAnnealingWarmRestarts",
+            "ReduceLROnPlateau",
+            "SequentialLR",
+            "ChainedScheduler",
+        )
     ),
     Patch(
         target="torch.Tensor.to",

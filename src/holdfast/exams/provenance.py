@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..probes.batches import Batch, tensors
 from ._again import calls_of_backward, recipe, recipe_of
@@ -137,7 +138,8 @@ def _first(
 def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:
     observer = observer_of(scene)
     # Whatever the user's code warns of, it has warned of the first time.
-    with _same_dice(scene.rng), torch.enable_grad(), warnings.catch_warnings(action="ignore"):
+    quiet = warnings.catch_warnings(action="ignore")
+    with _same_dice(scene.rng), _same_buffers(scene), torch.enable_grad(), quiet:
         observer.start()
         try:
             results = list(floating(_called(again)))
@@ -188,12 +190,33 @@ def _as_they_were(owners: Sequence[object]) -> Iterator[None]:
 def _same_dice(rng: Tensor | None) -> Iterator[None]:
     generator = torch.random.default_generator
     now = generator.get_state()
+    on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     if rng is not None:
         generator.set_state(rng)
     try:
         yield
     finally:
         generator.set_state(now)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device)
+
+
+@contextlib.contextmanager
+def _same_buffers(scene: Scene) -> Iterator[None]:
+    """A forward pass moves running statistics, and the step may yet be taken.
+
+    The graph of the user's own pass may have saved them: what is put back bit for bit must not
+    count as changed, or the backward that is about to run would refuse.
+    """
+    buffers = tuple(b for _, b in scene.buffers.values() if not b.is_inference())
+    copies = [buffer.detach().clone() for buffer in buffers]
+    with _unsafe_preserve_version_counter(buffers):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, copy in zip(buffers, copies, strict=True):
+                    buffer.copy_(copy)
 
 
 def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:

@@ -223,8 +223,10 @@ class Engine:
         if not verdict.loss_bad and blamed < 0:
             return  # left out because its batch was, and nothing is wrong with it
         layer = None if verdict.loss_bad else guard.layers[blamed]
-        # A loop that fetches ahead would use a batch handed out again one turn too late.
-        batches = () if self._ledger is not None and self._ledger.ahead else batches
+        # A loop that fetches ahead would use a batch handed out again one turn too late, and a
+        # step that was taken must not be taken twice.
+        ahead = self._ledger is not None and self._ledger.ahead
+        batches = () if ahead or not verdict.acted else batches
         self.inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
 
     @shielded("inquiry")

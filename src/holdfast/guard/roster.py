@@ -73,12 +73,12 @@ class Roster:
         return bool(grads) and bool(read_on_host(plain(grads)).bad)
 
     def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
-        """What an exam must know; looks for models among all live objects."""
+        """What an exam must know."""
         named: list[tuple[str, Tensor]] = []
         for optimizer, guard in self.all():
             parameters = [p for g in optimizer.param_groups for p in g["params"]]
             named += zip(guard.layers, parameters, strict=False)
-        roots = roots_of([p for _, p in named], live_modules())
+        roots = self._roots([p for _, p in named], self._models)
         return Scene(
             modules={
                 id(module): clean(path) or type(root).__name__
@@ -100,11 +100,16 @@ class Roster:
         models: Iterable[nn.Module] | None,
     ) -> None:
         """Names and buffers of the models behind an optimizer."""
-        roots = roots_of(parameters, models if models is not None else self._models)
+        roots = self._roots(parameters, models if models is not None else self._models)
+        guard.layers = layer_names(parameters, roots)
+        guard.announced = False
+        self.buffers.add(buffers_of(roots))
+
+    def _roots(self, parameters: Sequence[Tensor], models: Iterable[nn.Module]) -> list[nn.Module]:
+        """The models behind parameters; searched among all live objects only when not known."""
+        roots = roots_of(parameters, models)
         known = {id(p) for root in roots for p in root.parameters()}
         if any(id(p) not in known for p in parameters):
             self._models.update(live_modules())
             roots = roots_of(parameters, self._models)
-        guard.layers = layer_names(parameters, roots)
-        guard.announced = False
-        self.buffers.add(buffers_of(roots))
+        return roots
