@@ -310,6 +310,8 @@ def test_module_and_sample(make_engine: MakeEngine, device_path: bool) -> None:
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     assert len(rows) == 10 + device_path
     assert rows["skipped"].sum() == 2 + device_path
+    announced = engine.memory.of_kind("replay")  # type: ignore[attr-defined]
+    assert announced == [{"batches": 1}] * device_path
 
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
@@ -520,6 +522,8 @@ def test_a_buffer_the_users_graph_has_saved(make_engine: MakeEngine) -> None:
     """The exam runs between forward and backward: its own forward must not show in there."""
 
     class Drifting(nn.Module):
+        scale: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Linear(4, 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from holdfast.detectors import Explanation
 from holdfast.judge import Judge
-from holdfast.report.live import CLEAR, Live, cause_lines, finding_line
+from holdfast.report.live import CLEAR, Live, cause_lines, event_line, finding_line
 from holdfast.types import Event, Finding, Severity
 
 
@@ -205,7 +206,8 @@ def test_a_working_directory_that_is_gone(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr("os.getcwd", gone)
-    assert " at /x/model.py:88," in cause_lines(explained(file="/x/model.py"))[0]
+    elsewhere = os.path.join(os.sep, "elsewhere", "model.py")
+    assert f" at {elsewhere}:88," in cause_lines(explained(file=elsewhere))[0]
 
 
 @pytest.mark.parametrize("broken", [{"headline": 5}, {"cause": "?"}, {"cause": {}, "diff": 7}])
@@ -224,3 +226,9 @@ def test_a_cause_reaches_the_screen_through_a_judge(said, make_rows):
     live.show(judge.feed(None, [event]), [event])
     told = [line.split(":")[0] for line in said]
     assert told == ["step 4  skipped", "step 4  cause", "        fix"]
+
+
+def test_a_batch_that_is_handed_out_twice_is_announced(make_event):
+    line = event_line(make_event("replay", 0, 7, batches=1))
+    assert line.startswith("step 7  its data goes through the loop once more")
+    assert "--no-replay" in line

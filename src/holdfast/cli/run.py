@@ -40,6 +40,11 @@ class RunCommand:
             "--no-fused", action="store_true", help="keep optimizers in the form the script chose"
         )
         parser.add_argument(
+            "--no-replay",
+            action="store_true",
+            help="never hand a poisoned batch to the loop a second time to name the line",
+        )
+        parser.add_argument(
             "--observe",
             action="store_true",
             help="only watch: detect and report, never skip a step",
@@ -93,6 +98,7 @@ class RunCommand:
         flags = {
             "run.dir": args.run_dir,
             "guard.fused": "false" if args.no_fused else None,
+            "guard.replay": "false" if args.no_replay else None,
             "guard.skip": "false" if args.observe else None,
             "run.quiet": "true" if args.quiet else None,
         }

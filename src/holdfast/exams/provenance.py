@@ -255,8 +255,10 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
 
 def _from_here(file: str) -> str:
     """A path as seen from the working directory, where it lies below it."""
-    here = os.path.join(os.getcwd(), "")
-    return file.removeprefix(here) if os.path.isabs(file) else file
+    try:
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    except FileNotFoundError:
+        return file  # the directory is gone
 
 
 def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:

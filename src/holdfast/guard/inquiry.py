@@ -255,6 +255,7 @@ class Inquiry:
             self._again, self._source = held, self._iterator
             self._left = 1
             self.alert = 0
+            self._journal.tell("replay", incident.step, {"batches": len(held)})
 
     def _watch(self) -> None:
         self._observer = provenance.observer_of(self._scene())
@@ -277,4 +278,5 @@ class Inquiry:
             self._explained.add(incident.fault)
             self._left = self.alert = 0
             self._again.clear()
-            self._journal.cause(incident.step, {"opt": incident.opt, **found})
+            data = {"observed": self._journal.iteration, "opt": incident.opt, **found}
+            self._journal.tell("cause", incident.step, data)

@@ -265,11 +265,11 @@ class Journal:
             self._told.add(why)
             recorder.event("not_covered", self.iteration, {"what": what, "why": why})
 
-    def cause(self, step: int, data: dict[str, Any]) -> None:
-        """An exam has found what made a step bad."""
+    def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        """Write down what an exam does or has found."""
         recorder = self._opened()
         if recorder is not None:
-            recorder.event("cause", step, {"observed": self.iteration, **data})
+            recorder.event(kind, step, data)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
         recorder = self._opened()

@@ -71,6 +71,9 @@ def _from_event(event: Event) -> Deed | None:
             why = "it can leave a step out by itself; --no-fused keeps yours"
         case "switched_to_capturable":
             what = f"Moved the step counters of {name} to the device"
+        case "replay":
+            what = "Handed out a poisoned batch once more, to name the line"
+            why = "the loop is one turn longer; --no-replay does without"
         case "backed_off":
             what = "Looked at optional things less often"
         case _:

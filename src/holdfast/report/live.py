@@ -141,6 +141,11 @@ def event_line(event: Event) -> str:
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
             "leave a step out by itself (--no-fused to keep yours)"
         )
+    if event.kind == "replay":
+        return (
+            f"step {event.step}  its data goes through the loop once more, to name the line; that "
+            "step is left out too (--no-replay to do without)"
+        )
     if event.kind == "not_covered":
         return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
     if event.kind == "holdfast_error":
