@@ -19,6 +19,7 @@ COLUMNS = [
     "skipped", "scaler_skipped", "scale", "lr", "opt", "param_bad", "param_layer", "buffer_bad",
     "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
     "mem_allocated", "mem_reserved", "rss", "batch", "worker", "guard", "guard_device",
+    "loss_usual", "loss_limit", "norm_usual", "norm_limit", "outlier", "clip",
 ]  # fmt: skip
 
 DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((name, "<f4") for name in COLUMNS)])
@@ -46,6 +47,10 @@ def healthy(count: int, *, start: int = 0, seed: int = 0) -> Any:
         rows[name] = milliseconds / 1000
     rows["guard"] = 5e-5
     rows["rss"] = 5e8
+    # A scale that fits every loss from here to the end of a long run.
+    rows["loss_usual"], rows["loss_limit"] = 1.0, 10.0
+    rows["norm_usual"], rows["norm_limit"] = 1.5, 15.0
+    rows["clip"] = 1
     rows["batch"] = noise.integers(0, 1 << 24, count)
     return rows
 

@@ -139,7 +139,7 @@ def test_a_word_of_the_command_line_takes_the_type_of_its_field():
         ("fused: true", "'fused'", "did you mean 'guard.fused'?"),
         ("guard: {quiet: true}", "'guard.quiet'", "did you mean 'run.quiet'?"),
         ("guard.fused: true", "'guard.fused'", "indented line under its section"),
-        ("zebra: 1", "'zebra'", "known here are guard, run, detectors"),
+        ("zebra: 1", "'zebra'", "known here are guard, run, "),
         ("1: 1", "'1'", "known here are"),
         ("<<: {guard: {}}", "'<<'", "known here are"),
     ],
@@ -316,6 +316,13 @@ def test_a_family_is_read_as_strictly(overrides, hint):
     assert hint in message(None, overrides, kind=Family)
 
 
+@pytest.mark.parametrize("key", ["clip.norm", "clip.value", "rollback.lr", "scaler.backoff"])
+def test_a_factor_or_a_limit_of_nothing_is_refused(key):
+    assert "above 0.0" in message(None, [f"{key}=0"])
+    assert "above 0.0" in message(None, [f"{key}=-1"])
+    config.load(None, [f"{key}=0.01"])
+
+
 @given(st.one_of(st.text(), st.binary()))
 @hypothesis_settings(
     max_examples=200,
@@ -331,7 +338,10 @@ def test_no_file_whatever_it_holds_is_a_traceback(tmp_path, content):
         assert "\n" not in str(error)
 
 
-@given(st.text(), st.sampled_from(["guard.budget", "guard.skip", "run.dir", "detectors.select"]))
+KEYS = ["guard.budget", "guard.skip", "run.dir", "detectors.select", "policy", "policy.OPT001"]
+
+
+@given(st.text(), st.sampled_from(KEYS))
 @hypothesis_settings(max_examples=200, deadline=None)
 def test_no_override_whatever_it_holds_is_a_traceback(text, key):
     try:

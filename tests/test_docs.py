@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from holdfast import config
+from holdfast._rules import Action
+from holdfast.policy import DEFAULTS
 from holdfast.probes import STEP_COLUMNS
 from holdfast.run import LaneWriter, Run, encode
 
@@ -24,6 +27,22 @@ def test_every_setting_is_explained_with_its_default() -> None:
     for section, values in config.to_dict(config.Settings()).items():
         for key, default in values.items():
             assert f"| `{section}.{key}` | `{default}` |" in GUIDE
+
+
+def test_every_rule_and_action_of_the_policy_is_explained(tmp_path: Path) -> None:
+    section = GUIDE.partition("## Policy")[2].partition("\n## ")[0]
+    for rule in DEFAULTS:
+        (row,) = [line for line in section.splitlines() if f"`{rule.on}`" in line and "|" in line]
+        told = row.split("|")
+        assert told[2].strip() == ", ".join(f"`{action}`" for action in rule.do)
+        assert told[3].split()[0] == str(rule.budget)
+        assert ("20 steps apart" in told[3]) == (rule.cooldown == 20)
+    for action in get_args(Action):
+        assert f"\n| `{action}` | " in section
+    (example,) = re.findall(r"```yaml\n(.*?)```", section, re.S)
+    path = tmp_path / "settings.yaml"
+    path.write_text(example)
+    assert set(config.load(str(path)).policy) == {"OPT001", "OPT002", "NUM"}
 
 
 def test_the_reading_example_works(tmp_path: Path) -> None:

@@ -27,15 +27,18 @@ _HOME = {
     "Settings": "config",
     "Severity": "types",
     "Step": "types",
+    "Stopped": "errors",
     "Watch": "watching",
+    "calm_scaler": "actions.calm_scaler",
     "watch": "watching",
 }
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from .actions.calm_scaler import calm_scaler
     from .config import Settings
-    from .errors import HoldfastError
+    from .errors import HoldfastError, Stopped
     from .run import Run
     from .types import Event, Finding, Severity, Step
     from .watching import Watch, watch
@@ -48,7 +51,9 @@ __all__ = [
     "Settings",
     "Severity",
     "Step",
+    "Stopped",
     "Watch",
+    "calm_scaler",
     "watch",
 ]
 

@@ -1,8 +1,8 @@
 """Fills settings dataclasses from plain data without guessing; the engine of config.py.
 
 It knows no setting by name: any dataclass that derives from ``Section`` and holds bool, int,
-float, str, None, choices (``Literal``), tuples of these or further sections is read, checked
-and described by the same few functions.
+float, str, None, choices (``Literal``), tuples of these, further sections or mappings of names
+to sections is read, checked and described by the same few functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast import _yaml
 from holdfast.errors import SettingsError
@@ -24,19 +24,34 @@ _NONE = dataclasses.MISSING
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def bounded(default: float, low: float, high: float = math.inf) -> Any:
-    """A field of a ``Section`` whose value must lie between ``low`` and ``high``."""
-    return dataclasses.field(default=default, metadata={"low": low, "high": high})
+def bounded(
+    default: float | None, low: float, high: float = math.inf, *, above: bool = False
+) -> Any:
+    """A field of a ``Section`` whose value must lie between ``low`` and ``high``.
+
+    ``above``: ``low`` itself is no value either.
+    """
+    metadata = {"low": low, "high": high, "above": above}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 class Section:
     """Base of every settings dataclass: values given in Python obey the rules of a file."""
 
+    short: ClassVar[str] = ""
+    """The field that a bare value stands for where a mapping holds sections of this kind."""
+
     def __post_init__(self) -> None:
         for field, annotation in _fields(type(self)).values():
-            value = getattr(self, field.name)
-            value = _checked(value, annotation, field, field.name, type(self).__name__)
+            value, source = getattr(self, field.name), type(self).__name__
+            if _is_mapping(annotation):
+                value = _entries(value, annotation, field, field.name, source, type(self))
+            else:
+                value = _checked(value, annotation, field, field.name, source)
             object.__setattr__(self, field.name, value)
+
+    def check_name(self, name: str) -> None:
+        """Raise ``ValueError`` when this cannot stand under that name in a mapping."""
 
 
 class Word(str):
@@ -61,6 +76,8 @@ def build(
             # None: a section all of whose lines are commented out.
             inside = cast(Mapping[Any, Any], value or {})
             values[name] = build(annotation, inside, source, f"{key}.", root or kind)
+        elif _is_mapping(annotation):
+            values[name] = _entries(value, annotation, field, key, source, root or kind)
         else:
             values[name] = _checked(value, annotation, field, key, source)
     for name, (field, _) in known.items():
@@ -73,6 +90,70 @@ def build(
         raise SettingsError(f"{source}: {place} cannot be combined so: {error}") from None
 
 
+def put(kind: Any, data: dict[str, Any], path: Sequence[str], word: Word) -> None:
+    """Set one value deep in plain data; a short form in its way becomes the section it means."""
+    place, annotation = data, kind
+    for i, name in enumerate(path):
+        inner = _inside(annotation, name)
+        short = getattr(inner, "short", "")
+        found = place.get(name)
+        if i == len(path) - 1:
+            if short and isinstance(found, dict):
+                cast(dict[str, Any], found)[short] = word
+            else:
+                place[name] = word
+            return
+        if found is None:
+            found = {}
+        elif short and not isinstance(found, dict):
+            found = {short: found}
+        if not isinstance(found, dict):
+            raise SettingsError(
+                f"override {word.override!r}: {name} is already set to {found!r}; "
+                f"remove one of the two"
+            )
+        place[name] = found
+        place, annotation = cast(dict[str, Any], found), inner
+
+
+def _inside(annotation: Any, name: str) -> Any:
+    """The annotation of what is called ``name`` in a section or a mapping; None: nothing is."""
+    if dataclasses.is_dataclass(annotation):
+        return _fields(cast(type, annotation)).get(name, (None, None))[1]
+    return get_args(annotation)[1] if _is_mapping(annotation) else None
+
+
+def _is_mapping(annotation: Any) -> bool:
+    return get_origin(annotation) is Mapping
+
+
+def _entries(
+    value: Any, annotation: Any, field: dataclasses.Field[Any], key: str, source: str, root: Any
+) -> dict[str, Any]:
+    """A mapping of names to sections; each may be written as the value of its ``short`` field."""
+    kind = get_args(annotation)[1]
+    if isinstance(value, str) and "whole" in field.metadata:
+        value = {field.metadata["whole"]: value}
+    if value is not None and not isinstance(value, Mapping):
+        named = f"a section of names, each with {_described(kind).removeprefix('a section with ')}"
+        shown = reprlib.repr(value)
+        raise SettingsError(f"{_origin(value, source)}: {key} must be {named}, not {shown}")
+    found: dict[str, Any] = {}
+    for name, given in cast(Mapping[Any, Any], value or {}).items():
+        entry = given
+        if not isinstance(entry, kind):
+            inside = cast(
+                Any, entry or {} if isinstance(entry, Mapping | None) else {kind.short: entry}
+            )
+            entry = build(kind, inside, source, f"{key}.{name}.", root)
+        try:
+            entry.check_name(str(name))
+        except ValueError as error:
+            raise SettingsError(f"{_origin(given, source)}: {key}.{name}: {error}") from None
+        found[str(name)] = entry
+    return found
+
+
 @cache
 def _fields(kind: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     hints = get_type_hints(kind)
@@ -83,21 +164,33 @@ def _checked(
     value: Any, annotation: Any, field: dataclasses.Field[Any], key: str, source: str
 ) -> Any:
     low, high = field.metadata.get("low", -math.inf), field.metadata.get("high", math.inf)
-    expected = _described(annotation)
-    if low > -math.inf:
-        expected += f" of at least {low}" if high == math.inf else f" from {low} to {high}"
+    above = field.metadata.get("above", False)
+    if isinstance(value, str) and not isinstance(value, Word) and field.metadata.get("one"):
+        value = [value]  # one word stands for a list of it
     try:
         converted = _converted(value, annotation)
-        if isinstance(converted, int | float) and not low <= converted <= high:
+        if isinstance(converted, int | float) and not (
+            low <= converted <= high and not (above and converted == low)
+        ):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         known = value is None or isinstance(value, bool)
         shown = json.dumps(value) if known else reprlib.repr(value)
         plain = not dataclasses.is_dataclass(annotation) and field.default is not _NONE
         hint = f"; the default is {json.dumps(field.default)}" if plain else ""
+        expected = _limited(_described(annotation), low, high, above)
         origin = _origin(value, source)
         raise SettingsError(f"{origin}: {key} must be {expected}, not {shown}{hint}") from None
     return converted
+
+
+def _limited(expected: str, low: float, high: float, above: bool) -> str:
+    if low == -math.inf:
+        return expected
+    start = f"above {low}" if above else f"of at least {low}" if high == math.inf else f"from {low}"
+    end = "" if high == math.inf else f" {'up ' * above}to {high}"
+    number, _, null = expected.partition(" or null")
+    return f"{number} {start}{end}{null}{' or null' * (expected != number)}"
 
 
 def _converted(value: Any, annotation: Any) -> Any:

@@ -19,18 +19,26 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from holdfast import _yaml
-from holdfast._strict import Section, Word, bounded, build
+from holdfast._rules import EVERY, RuleSettings
+from holdfast._strict import Section, Word, bounded, build, put
 from holdfast.errors import SettingsError
 
 __all__ = [
+    "CheckpointSettings",
+    "ClipSettings",
     "DetectorSettings",
     "GuardSettings",
+    "QuarantineSettings",
+    "RollbackSettings",
+    "RuleSettings",
     "RunSettings",
+    "ScalerSettings",
     "Section",
     "Settings",
+    "SpikeSettings",
     "bounded",
     "from_dict",
     "from_json",
@@ -61,10 +69,78 @@ class RunSettings(Section):
     root: str = "runs"
     dir: str | None = None
     quiet: bool = False
+    health: int = bounded(0, 0)  # steps between two health lines; 0: none
     layers_every: int = bounded(16, 1)
     memory_every: int = bounded(16, 1)
     parameters_every: int = bounded(128, 1)
     ring_mib: int = bounded(8, 1, 4096)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpikeSettings(Section):
+    """When a loss or a gradient norm is far from what is usual in this run."""
+
+    detect: bool = True
+    warmup: int = bounded(20, 8, 64)  # steps until the run's own scale is known
+    patience: int = bounded(6, 2)  # losses in a row far above it before weights are suspected
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipSettings(Section):
+    """Clipping on the device, in the step itself; off unless asked for."""
+
+    norm: float | None = bounded(None, 0.0, above=True)  # largest global L2 norm
+    per_parameter: float | None = bounded(None, 0.0, above=True)  # largest L2 norm of each gradient
+    value: float | None = bounded(None, 0.0, above=True)  # largest absolute value of each element
+    adaptive: bool = False  # largest global norm taken from what is usual in this run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RollbackSettings(Section):
+    """Copies of the whole state in host memory, and what is done with one after a spike."""
+
+    snapshots: int = bounded(3, 0, 16)  # 0: none are taken, nothing can be rolled back
+    every: int = bounded(16, 1)  # steps between two at least; more where that would cost too much
+    cost: float = bounded(0.01, 0.0, 1.0)  # share of the step time they may take
+    memory: float = bounded(0.25, 0.0, 1.0)  # share of the free host memory they may take
+    lr: float = bounded(0.5, 0.0, 1.0, above=True)  # what `lower_lr` multiplies the rate with
+    schedule: bool = False  # put learning-rate schedules back too; they go on with the loop if not
+    reset_moments: bool = False  # forget the optimizer's moments after a rollback
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalerSettings(Section):
+    """A calmer GradScaler for fp16; a script's own is changed only on request."""
+
+    policy: bool = False
+    init: float = bounded(1024.0, 1.0)
+    growth: float = bounded(1.5, 1.0)
+    interval: int = bounded(200, 1)  # clean steps between two growths
+    backoff: float = bounded(0.5, 0.0, 1.0, above=True)  # on an overflow
+    explosion: float = bounded(0.1, 0.0, 1.0, above=True)  # on a gradient explosion
+    floor: float = bounded(1.0, 0.0, above=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuarantineSettings(Section):
+    """Samples that make non-finite values."""
+
+    write: bool = True
+    skip: bool = False  # leave them out of later epochs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointSettings(Section):
+    """Full states on disk, in the run folder."""
+
+    minutes: float = bounded(10.0, 0.0)  # between two; 0: none by the clock
+    steps: int = bounded(0, 0)  # between two; 0: none by the count
+    last: int = bounded(2, 1)  # how many of the latest are kept
+    best: int = bounded(1, 0)  # how many of the best by `metric` are kept beside them
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    compress: bool = False
+    dir: str | None = None  # instead of RUN/checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +158,24 @@ class DetectorSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Section):
-    """Everything a user can set for ``holdfast run`` and ``holdfast.watch``."""
+    """Everything a user can set for ``holdfast run`` and ``holdfast.watch``.
+
+    ``policy`` may be written as plainly as in a file:
+
+        Settings(policy={"OPT001": "observe", "OPT002": {"do": ["skip", "clip"], "budget": 50}})
+    """
 
     guard: GuardSettings = GuardSettings()
     run: RunSettings = RunSettings()
+    spike: SpikeSettings = SpikeSettings()
+    clip: ClipSettings = ClipSettings()
+    rollback: RollbackSettings = RollbackSettings()
+    scaler: ScalerSettings = ScalerSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    policy: Mapping[str, RuleSettings] = dataclasses.field(  # by code; what is not named stays
+        default_factory=dict[str, RuleSettings], metadata={"whole": EVERY}
+    )
     detectors: DetectorSettings = DetectorSettings()
 
 
@@ -113,18 +203,7 @@ def load(
             raise SettingsError(f"override {text!r}: no value; write it as section.key=value")
         word = Word(value.strip())
         word.override = text
-        *sections, key = name.strip().split(".")
-        place = data
-        for section in sections:
-            if place.get(section) is None:
-                place[section] = {}
-            if not isinstance(place[section], dict):
-                raise SettingsError(
-                    f"override {text!r}: {section} is already set to {place[section]!r}; "
-                    f"remove one of the two"
-                )
-            place = cast(dict[str, Any], place[section])
-        place[key] = word
+        put(kind, data, name.strip().split("."), word)
     return from_dict(data, kind=kind, source=path or "settings")
 
 

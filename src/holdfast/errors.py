@@ -27,5 +27,33 @@ class RunFolderError(HoldfastError):
     """A run folder that cannot be made, found, read or trusted."""
 
 
+class CheckpointError(HoldfastError):
+    """A state that cannot be saved, or a checkpoint that cannot be found, read or used."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that is not what was written: cut short, changed, or without its record."""
+
+    exit_code = 1
+    why = ""  # the damage alone, for a table
+
+
 class MissingExtraError(HoldfastError):
     """An optional dependency is not installed; the message names the extra."""
+
+
+class Stopped(SystemExit):
+    """A budget of the policy is spent: the run ends, with its last good state saved.
+
+    A ``SystemExit``, so that a script that catches every ``Exception`` ends too; the message is
+    what python prints.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.exit_code)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message

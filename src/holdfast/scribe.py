@@ -46,7 +46,7 @@ class Scribe:
         self.errors: list[str] = []
         self._owner = owner
         self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
-        self._live = Live(say, quiet=settings.run.quiet)
+        self._live = Live(say, quiet=settings.run.quiet, health=settings.run.health)
         self._lanes: dict[str, _Lane] = {}
         self._done: set[str] = set()
         self._foreign: set[str] = set()
@@ -120,7 +120,9 @@ class Scribe:
         if lane.judge.errors:
             lane.writer.write_events(lane.judge.errors)
             lane.judge.errors.clear()
-        self._live.show(changed, taken.events)
+        self._live.show((), taken.events)
+        self._live.show_health(lane.name, lane.judge.rank, taken.rows)
+        self._live.show(changed)
         return 0 if taken.rows is None else len(taken.rows)
 
     @staticmethod

@@ -7,8 +7,9 @@ import os
 import sys
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
@@ -17,11 +18,15 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import config
 from .boot import session
+from .checkpoint.belongings import Belongings
+from .checkpoint.search import Resume, find
+from .checkpoint.shelf import FOLDER
 from .config import Settings
 from .detectors import ALL, load_plugins
-from .errors import UsageError
+from .errors import RunFolderError, UsageError
 from .guard.engine import Engine
 from .guard.recorder import Recorder
+from .keeping import Keeper, gather
 from .launch import start_run
 from .report import end_summary, make_page
 from .run import LaneReader, Run
@@ -37,18 +42,28 @@ def watch(
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer],
     *,
+    scheduler: Any = None,
     scaler: Any = None,
+    ema: Any = None,
+    state: Mapping[str, Any] | None = None,
+    resume: Resume = None,
     run_dir: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Watch:
-    """Guard an ordinary training loop.
+    """Guard an ordinary training loop, save it now and then, and take it up again.
 
     Args:
         model: the model, or several; gives the layers their names.
         optimizer: the optimizer, or several. ``optimizer.step()`` is guarded from here on,
             whether called through the watch or directly.
+        scheduler: your learning-rate schedule, or several. You step it; its state is saved.
         scaler: your ``GradScaler``, if you use one.
+        ema: an average of the model, or several by name; saved.
+        state: whatever else belongs to the run, by name: objects with ``state_dict`` and
+            ``load_state_dict``, or a ``torch.Generator``.
+        resume: True goes on from the newest good checkpoint of ``run_dir``, "auto" does so if
+            there is one, a path names a checkpoint or a folder of them.
         run_dir: folder of the run; a new one under ``runs/`` by default.
         settings: see ``holdfast.Settings``.
         say: where live lines go; standard error by default.
@@ -67,10 +82,13 @@ def watch(
         former = _watched.get(given)
         if former is not None:
             former.close()
-    settings = settings or config.Settings()
     if run_dir is not None:
+        settings = settings or config.Settings()
         settings = replace(settings, run=replace(settings.run, dir=os.fspath(run_dir)))
-    return Watch(models, optimizers, scaler, settings, say or _to_stderr)
+    belongings = gather(
+        models, optimizers, scheduler=scheduler, scaler=scaler, ema=ema, state=state
+    )
+    return Watch(belongings, settings, say or _to_stderr, resume)
 
 
 class Watch:
@@ -78,55 +96,91 @@ class Watch:
 
     def __init__(
         self,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[Optimizer],
-        scaler: Any,
-        settings: Settings,
+        belongings: Belongings,
+        settings: Settings | None,
         say: Callable[[str], None],
+        resume: Resume = None,
     ) -> None:
-        self._optimizers = list(optimizers)
-        self._scaler = scaler
+        self._optimizers = belongings.optimizers
+        self._scaler = belongings.scaler
         self._say = say
-        self._run: Run | None = None
         self._thread: ScribeThread | None = None
         self._closed = False
         self._undo: list[Callable[[], None]] = []
         engine = session.current()
         self._own = engine is None
+        settings = settings or (engine.settings if engine is not None else config.Settings())
+        keep = settings.checkpoint
+        if not self._own and settings.run.dir is not None and keep.dir is None:
+            # A folder of the script's own is where it will look for them the next time.
+            keep = replace(keep, dir=os.path.join(settings.run.dir, FOLDER))
+        entry = find(resume, keep.dir, settings.run.dir, session.rank(), say)
         if engine is None:
-            engine = Engine(settings, lambda: self._record(settings, say))
-            for optimizer in optimizers:
+            again = resume is not None and resume is not False
+            engine = Engine(settings, lambda: self._record(settings, say, again))
+        self.engine = engine
+        self._keeper = Keeper(belongings, engine, keep, session.rank(), say)
+        if entry is not None:
+            self._keeper.resume(entry)
+        # We know what the run consists of and where it is in its data: the guard need not guess.
+        engine.recovery.inventory.given = belongings
+        engine.recovery.vault.wanted = False
+        for optimizer in self._optimizers:
+            if self._own:
                 self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
                 after = optimizer.register_step_post_hook(lambda o, a, k: engine.step_ends(o))
                 self._undo.append(after.remove)
-        self.engine = engine
-        for optimizer in optimizers:
-            engine.made(optimizer, models)
+            engine.made(optimizer, belongings.models.values())
             _watched[optimizer] = self
         atexit.register(self.close)
 
-    def __call__(self, loader: Iterable[B]) -> Iterator[B]:
-        """Iterate over batches, counting the time they are waited for."""
-        iterator = iter(loader)
-        if not self._own and isinstance(iterator, _BaseDataLoaderIter):
-            yield from iterator  # its own __next__ tells the engine already
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers from 0 to ``count``; a resumed run begins with the epoch it was in."""
+        return self._keeper.position.epochs(count)
+
+    def __call__(self, loader: Iterable[B], *, fast: bool = False) -> Iterator[B]:
+        """Iterate over batches, counting the time they are waited for.
+
+        A resumed run goes on with the batch that was next. With ``fast`` samples are skipped
+        without loading them, also where workers load them: exact only if their transforms draw
+        no random numbers.
+        """
+        passage = self._keeper.begins(loader, fast=fast)
+        if passage is None:
             return
-        while True:
-            expected = self.engine.fetch_begins(iterator)
-            again = self.engine.hands_out_again(iterator)
-            if again is not None:
-                yield again[0]
-                continue
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                self.engine.fetch_fails(iterator)
-                return
-            self.engine.fetched(iterator, expected, batch)
-            yield batch
+        iterator = passage.iterator
+        told = not self._own and isinstance(iterator, _BaseDataLoaderIter)
+        try:
+            while True:
+                self._keeper.between()
+                try:
+                    # The iterator's own __next__ tells an engine under `holdfast run`.
+                    batch, again = (next(iterator), False) if told else self._next(iterator)
+                except StopIteration:
+                    return
+                if not again:
+                    passage.handed_out()
+                yield batch
+        finally:
+            self._keeper.position.ends(passage)
+
+    def _next(self, iterator: Iterator[B]) -> tuple[B, bool]:
+        """The next batch, and whether it is one that was handed out before."""
+        expected = self.engine.fetch_begins(iterator)
+        again = self.engine.hands_out_again(iterator)
+        if again is not None:
+            return again[0], True
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            self.engine.fetch_fails(iterator)
+            raise
+        self.engine.fetched(iterator, expected, batch)
+        return batch, False
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """``loss.backward()``, scaled when a scaler was given."""
+        self._keeper.saw_loss(loss)
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         if not self._own:
             scaled.backward(**kwargs)
@@ -153,6 +207,7 @@ class Watch:
         if zero_grad:
             for optimizer in self._optimizers:
                 optimizer.zero_grad()
+        self._keeper.stepped()
 
     def run_step(self, function: Callable[[B], Tensor], batch: B) -> Tensor:
         """The whole step at once: ``loss = function(batch)``, backward, step. Returns the loss."""
@@ -160,6 +215,24 @@ class Watch:
         self.backward(loss)
         self.step()
         return loss.detach()
+
+    def save(self, metrics: Mapping[str, float] | None = None) -> Path | None:
+        """Save the run as it is now, without waiting for the disk; where it will be.
+
+        Call it between a ``backward`` or ``step`` and the next batch, or as the last thing of an
+        epoch: one that is saved after its loop counts as over.
+        """
+        return self._keeper.save("asked", metrics)
+
+    @property
+    def passes(self) -> int:
+        """Backward passes since the last step: where the loop is in an accumulation window."""
+        return self._keeper.passes
+
+    @property
+    def batches(self) -> int:
+        """Batches handed out in this pass over the loader, those before a resume included."""
+        return self._keeper.position.batches
 
     @property
     def run(self) -> Run | None:
@@ -186,6 +259,9 @@ class Watch:
 
     def close(self) -> None:
         """End the watch: hooks are taken out, the last rows written. Safe to call twice."""
+        self._close(finished=getattr(sys, "last_value", None) is None)
+
+    def _close(self, *, finished: bool) -> None:
         if self._closed:
             return
         self._closed = True
@@ -195,6 +271,8 @@ class Watch:
         for optimizer in self._optimizers:
             if _watched.get(optimizer) is self:
                 del _watched[optimizer]
+        self._keeper.close(finished=finished)
+        self.engine.recovery.inventory.given = None
         if self._own:
             self.engine.close()
             if self._thread is not None:
@@ -206,12 +284,13 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self._close(finished=kind is None)
 
-    def _record(self, settings: Settings, say: Callable[[str], None]) -> Recorder:
+    def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
         script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "session"
-        run = start_run(settings, script or "session", sys.argv)
+        run = _former(settings) if again else None
+        run = run or start_run(settings, script or "session", sys.argv)
         owner = uuid.uuid4().hex
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
         detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
@@ -222,3 +301,16 @@ class Watch:
 def _to_stderr(line: str) -> None:
     """Through ``sys.stderr``, which a notebook shows below the cell."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _former(settings: Settings) -> Run | None:
+    """The run that a resumed one goes on in: another lane of the same folder."""
+    if settings.run.dir is None:
+        return None
+    try:
+        run = Run.open(settings.run.dir)
+        if session.rank() == 0:
+            run.update_meta(status="running", exit_code=None)
+    except RunFolderError:
+        return None
+    return run

@@ -43,10 +43,11 @@ MAY_IMPORT = {
     "exams": f"{BASE} probes",
     "checkpoint": BASE,
     "actions": f"{BASE} probes exams checkpoint",
-    "guard": f"{BASE} probes exams checkpoint actions",
+    "guard": f"{BASE} policy probes exams checkpoint actions",
     "boot.__init__": "",
-    "boot": f"{MEASURING} redaction boot.__init__",
-    "watching": f"{JUDGING} {MEASURING} boot boot.__init__",
+    "boot": f"{MEASURING} policy redaction boot.__init__",
+    "keeping": MEASURING,
+    "watching": f"{JUDGING} {MEASURING} keeping boot boot.__init__",
     # built from the public names
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching holdfast",
@@ -58,9 +59,11 @@ MAY_IMPORT = {
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
-PARTS_OF = {"_strict": "config", "_yaml": "config"}  # modules that belong to another's room
+# modules that belong to another's room
+PARTS_OF = {"_strict": "config", "_rules": "config", "_yaml": "config"}
 
-TORCH_SIDE = {*MEASURING.split(), "boot", "watching", "training", "faults"} - {*BASE.split()}
+TORCH_SIDE = {*MEASURING.split(), "boot", "keeping", "watching", "training", "faults"}
+TORCH_SIDE -= {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
     "torch": TORCH_SIDE | {"integrations"},
     "triton": {"actions", "probes"},

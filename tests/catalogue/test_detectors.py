@@ -21,6 +21,14 @@ FIRES = {
     "NUM004": {"buffer_bad": {7: 1}, "buffer_layer": {7: 0}},
     "NUM005": {"input_bad": {7: 1}, "loss_bad": {7: 1}, "loss": {7: NAN}},
     "NUM006": {"scale": {6: 1.0, 7: 0.5}, "scaler_skipped": {7: 1}},
+    "OPT001": {"loss": {4: 60, 5: 50, 6: 40}, "outlier": {4: 2, 5: 2, 6: 2}},
+    "OPT002": {"grad_norm": {7: 300}, "outlier": {7: 1}},
+    "OPT003": {
+        "loss": 2.0 ** np.arange(8),
+        "grad_norm": 3.0 ** np.arange(8),
+        "loss_usual": NAN,
+        "loss_limit": NAN,
+    },
 }
 
 every = pytest.mark.parametrize("detector", ALL, ids=lambda d: d.code)

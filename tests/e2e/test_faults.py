@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import faults
+from holdfast.detectors import by_code
 from holdfast.report import summarize
 from holdfast.types import Event, Finding, Severity
 
@@ -91,9 +92,14 @@ def final_loss(outcome: Outcome) -> float:
 
 
 def seen_at(finding: Finding, step: int) -> None:
-    """The fault is first seen where it first is; a scaler that falls is seen on its way."""
+    """The fault is first seen where it first is; a scaler that falls is seen on its way.
+
+    Whether weights are damaged is known some steps later.
+    """
     if finding.code == "NUM006":
         assert finding.evidence["streak_start"] <= finding.step <= step
+    elif finding.action == "rollback":
+        assert step <= finding.step <= step + by_code(finding.code).within
     else:
         assert finding.step == step
 

@@ -71,7 +71,8 @@ def test_what_is_said_and_where(bench: Bench):
     ours = [line for line in seen.told.splitlines() if "[NUM001]" in line]
     assert len(ours) == 2
     assert "skipped: loss is NaN" in ours[0]
-    summary = seen.told[seen.told.index("holdfast: ") :]
+    assert seen.told.count("holdfast: policy: NUM001, NUM002: skip; ") == 1
+    summary = seen.told[seen.told.index("holdfast: finished") :]
     told = " ".join(summary.split())
     assert told.startswith("holdfast: finished after 40 steps.")
     assert "2 steps skipped" in told
@@ -110,17 +111,28 @@ def test_observe_changes_nothing_and_tells_all(bench: Bench):
     assert bench.record.skipped() == []
     assert bench.record.findings()[0].step == 4
     assert "NOT skipped" in guarded.told
+    assert "holdfast: policy: observe everything, change nothing\n" in guarded.told
 
 
-def test_a_healthy_run_hears_one_summary_and_its_settings_are_recorded(bench: Bench):
+def test_health_on_request(bench: Bench):
+    script = bench.write(TRAIN + "train(61, bad=[33])\n")
+    seen = bench.guarded(script, options=["--health", "20"])
+    lines = [line for line in seen.told.splitlines() if " steps/s" in line]
+    assert [line.split("  ")[0] for line in lines] == ["step 20", "step 40", "step 60"]
+    assert all(" grad norm " in line and "  lr " in line for line in lines)
+    assert "(usual " in lines[1] and lines[1].endswith("  1 skipped")
+
+
+def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorded(bench: Bench):
     (bench.folder / "own.yaml").write_text("run:\n  layers_every: 3\n  memory_every: 5\n")
     script = bench.write(TRAIN + "train(9)\n")
     options = ["--config", "own.yaml", "--set", "run.memory_every=7", "--no-fused"]
     seen = bench.guarded(script, options=options)
     assert seen.out == b""
     lines = seen.told.splitlines()
-    assert lines[0].startswith("holdfast: finished after 9 steps. No findings")
-    assert len(lines) <= 4
+    assert lines[0].startswith("holdfast: policy: ") and lines[0].endswith("to only watch)")
+    assert lines[1].startswith("holdfast: finished after 9 steps. No findings")
+    assert len(lines) <= 5
     settings = bench.record.run.meta["settings"]
     assert settings["run"]["layers_every"] == 3
     assert settings["run"]["memory_every"] == 7

@@ -71,8 +71,8 @@ def make_engine() -> Iterator[MakeEngine]:
     current: list[Engine] = []
     patches.install(lambda: current[-1] if current else None)
 
-    def make(**guard: Any) -> Engine:
-        settings = Settings()
+    def make(settings: Settings | None = None, **guard: Any) -> Engine:
+        settings = settings or Settings()
         settings = replace(settings, guard=replace(settings.guard, **guard))
         recorder = MemoryRecorder()
         engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.report import read_record
 from holdfast.report.cause import cause_of
-from holdfast.report.deeds import deeds_of, span
+from holdfast.report.deeds import span
 from holdfast.report.sightings import join_ranks
 from holdfast.report.story import stories
 from holdfast.report.updates import updates_of
@@ -89,7 +89,7 @@ def test_a_first_step_away_from_zero_is_no_update_size(make_rows, make_layers, a
 
 
 def test_deeds_of_ranks_are_told_once(incident):
-    deeds = [deed.what for deed in deeds_of(read_record(incident(ranks=3)))]
+    deeds = [deed.what for deed in read_record(incident(ranks=3)).summary.deeds]
     assert deeds == [
         "Left poisoned steps out (ranks 0-2)",
         "Ran a poisoned batch again to find the line (rank 2)",
@@ -102,7 +102,7 @@ def test_deeds_from_events(make_run, make_event):
         make_event("switched_to_capturable", 0, 0, cls="NAdam", why="counters"),
         make_event("backed_off", 0, 127, why="the guard took 13 %"),
     ]
-    deeds = deeds_of(read_record(make_run(events=events)))
+    deeds = read_record(make_run(events=events)).summary.deeds
     assert [deed.what for deed in deeds] == [
         "Switched Adam to its fused kernel",
         "Moved the step counters of NAdam to the device",

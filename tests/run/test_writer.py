@@ -312,6 +312,28 @@ def test_streams_end_at_their_limit_and_say_how_much_is_missing(run: Run) -> Non
     assert truncated(run)["batches"][-1] == 260, "counting goes on after a restart"
 
 
+def test_a_quarantined_sample_stands_in_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path / "ring", 1 << 16, owner="x", pid=1)
+    told = replace(event(7, "quarantine"), data={"index": 3, "file": "a.png"})
+    ring.put(EVENT, encode(event(1).to_dict()))
+    ring.put(EVENT, encode(told.to_dict()))
+    writer = LaneWriter(run, "r0", ring=ring)
+    assert [e.kind for e in writer.drain().events] == ["start", "quarantine"]
+    expected = {"step": 7, "time": 1.5, "index": 3, "file": "a.png"}
+    path = run.stream_path("quarantine", "r0")
+    assert [decode(line) for line in path.read_bytes().splitlines()] == [expected]
+    # What a writer appended and died before marking is still in the ring: not written twice.
+    path.write_bytes(path.read_bytes() + encode({**expected, "index": 4}) + b"\n")
+    ring.put(EVENT, encode(replace(told, data={**told.data, "index": 4}).to_dict()))
+    again = LaneWriter(run, "r0", ring=ring)
+    again.drain()
+    again.close()
+    lines = [decode(line) for line in path.read_bytes().splitlines()]
+    assert lines == [expected, {**expected, "index": 4}]
+    assert run.lanes() == ["r0"]
+    assert len(LaneReader(run, "r0").events()) == 3
+
+
 def test_findings_are_never_left_out(run: Run) -> None:
     writer = LaneWriter(run, "r0", stream_lines=10)
     writer.write_findings([finding(step) for step in range(500)])

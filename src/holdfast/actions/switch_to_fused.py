@@ -100,3 +100,16 @@ def _as_chosen(saved: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
         else state
         for key, state in saved["state"].items()
     }
+
+
+def to_best_form(optimizer: Optimizer, grads: list[Tensor], *, allowed: bool) -> tuple[str, str]:
+    """Give an optimizer the form that is skipped most cheaply; what was done, and why not more."""
+    reason = reason_not_fused(optimizer, grads)
+    if not allowed and not reason:
+        reason = "switched off"
+    if not reason:
+        to_fused(optimizer)
+        return "switched_to_fused", ""
+    if grads[0].is_cuda and to_device_counters(optimizer):
+        return "switched_to_capturable", reason
+    return "", reason

@@ -21,9 +21,12 @@ from torch.optim.optimizer import (
 )
 
 from ..guard.engine import Engine
+from ..guard.shield import ranks, shielded
 
 GetEngine = Callable[[], Engine | None]
 Function = Callable[..., Any]
+
+_NOTHING = object()
 
 
 def _backward(engine_of: GetEngine, original: Function) -> Function:
@@ -67,11 +70,24 @@ def _loader_index(engine_of: GetEngine, original: Function) -> Function:
     def _next_index(self: Any) -> Any:
         indices = original(self)
         engine = engine_of()
-        if engine is not None:
-            engine.drew(self, indices)
+        if engine is None:
+            return indices
+        if engine.journal.culprits.quarantine.skips:
+            while (kept := _kept(engine, self, indices)) is _NOTHING:
+                # The sampler's own StopIteration ends the epoch here as it does everywhere.
+                indices = original(self)
+            indices = indices if kept is None else kept
+        engine.drew(self, indices)
         return indices
 
     return _next_index
+
+
+@shielded("quarantine")
+def _kept(engine: Engine, iterator: Any, indices: Any) -> Any:
+    """What is left of a draw; None, as after a failure of ours, to take it as it is."""
+    kept = engine.journal.culprits.quarantine.kept(iterator, indices, equal=ranks() > 1)
+    return _NOTHING if kept is None else kept
 
 
 def _optimizer_made(engine_of: GetEngine, original: Function) -> Function:
@@ -119,13 +135,40 @@ def _scaler_step(engine_of: GetEngine, original: Function) -> Function:
 def _scale(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
-        result = original(self, outputs)
         engine = engine_of()
-        if engine is not None and self.is_enabled():
-            engine.scaled(outputs, result)
+        if engine is None or not self.is_enabled():
+            return original(self, outputs)
+        if engine.journal.scaling is not None:
+            _adopt(engine, self)
+        result = original(self, outputs)
+        engine.scaled(outputs, result)
         return result
 
     return scale
+
+
+@shielded("scaler policy")
+def _adopt(engine: Engine, scaler: Any) -> None:
+    if engine.journal.scaling is not None:
+        engine.journal.scaling.adopt(scaler)
+
+
+def _scaler_update(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def update(self: Any, new_scale: Any = None) -> None:
+        original(self, new_scale)
+        engine = engine_of()
+        # A scale that is set by hand is left as it is, also when it is the policy that sets it.
+        if engine is not None and engine.journal.scaling is not None and new_scale is None:
+            _updated(engine, self)
+
+    return update
+
+
+@shielded("scaler policy")
+def _updated(engine: Engine, scaler: Any) -> None:
+    if engine.journal.scaling is not None:
+        engine.journal.scaling.updated(scaler)
 
 
 def _copy(engine_of: GetEngine, original: Function) -> Function:
@@ -148,8 +191,10 @@ def _scheduler_step(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = engine_of()
-        if engine is not None and engine.inquiry.replaying:
-            return None
+        if engine is not None:
+            if engine.inquiry.replaying:
+                return None
+            engine.scheduled(self)
         return original(self, *args, **kwargs)
 
     return step
@@ -184,7 +229,8 @@ TABLE = (
     ),
     Patch(
         target="torch.utils.data.dataloader._BaseDataLoaderIter._next_index",
-        why="the dataset indices, at the only place where they pass through the main process",
+        why="the dataset indices, at the only place where they pass through the main process; on "
+        "request those of poisoned samples are left out",
         make=_loader_index,
     ),
     Patch(
@@ -205,14 +251,20 @@ TABLE = (
     ),
     Patch(
         target="torch.amp.GradScaler.scale",
-        why="backward is called on the scaled loss; the row wants the loss itself",
+        why="backward is called on the scaled loss; the row wants the loss itself, and on request "
+        "the scale begins lower",
         make=_scale,
+    ),
+    Patch(
+        target="torch.amp.GradScaler.update",
+        why="on request the scale is kept above its floor and lowered after an explosion",
+        make=_scaler_update,
     ),
     *(
         Patch(
             target=f"torch.optim.lr_scheduler.{scheduler}.step",
             why="a batch that is handed out twice, to name a fault, must not advance the schedule; "
-            "all others inherit the first one's step",
+            "a rollback takes it along; all others inherit the first one's step",
             make=_scheduler_step,
         )
         for scheduler in (

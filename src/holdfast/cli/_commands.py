@@ -15,11 +15,12 @@ COMMANDS = (
     ("report", "holdfast.cli.report", "ReportCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),
+    ("checkpoint", "holdfast.cli.checkpoint", "CheckpointCommand"),
     ("demo", "holdfast.cli.demo", "DemoCommand"),
 )
 """Name, module and class of every command, in the order of the help."""
 
-_SPACE = 10
+_SPACE = 12
 
 
 def find_command(word: str) -> Any:
@@ -47,7 +48,7 @@ def overview() -> str:
         lines.append(f"  {name.ljust(_SPACE)}{doc.strip().splitlines()[0].rstrip('.')}")
     lines += [
         "",
-        f"  {'--version'.ljust(_SPACE)} Print the version",
+        f"  {'--version'.ljust(_SPACE)}Print the version",
         "",
         "holdfast COMMAND --help tells more about a command.",
     ]

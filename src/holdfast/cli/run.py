@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .. import config
 from ..errors import UsageError
+from ._run_flags import HEALTH, MAY_TAKE_NUMBER, TAKES_VALUE, describe_rescue, overrides_of
 
 
 class RunCommand:
@@ -24,6 +25,7 @@ class RunCommand:
 
       holdfast run train.py --epochs 3
       holdfast run --run-dir out/first -m mypackage.train
+      holdfast run --on OPT001=observe --health train.py
       torchrun --nproc-per-node 2 -m holdfast run train.py
     """
 
@@ -44,15 +46,18 @@ class RunCommand:
             action="store_true",
             help="never hand a poisoned batch to the loop a second time to name the line",
         )
-        parser.add_argument(
-            "--observe",
-            action="store_true",
-            help="only watch: detect and report, never skip a step",
-        )
+        describe_rescue(parser)
         parser.add_argument(
             "--quiet",
             action="store_true",
             help="no live lines and no summary; the run folder has it all",
+        )
+        parser.add_argument(
+            "--health",
+            metavar="N",
+            nargs="?",
+            const=str(HEALTH),
+            help=f"a line every N steps: loss, gradient norm, pace (N is {HEALTH} if not given)",
         )
         parser.add_argument("--config", metavar="FILE", help="settings as YAML")
         parser.add_argument(
@@ -71,12 +76,14 @@ class RunCommand:
         """Split our options from the script's, check the script, hand over to the supervisor."""
         ours, command = split(argv)
         args = parser.parse_args(ours)
+        if args.show_policy:
+            return self._show_policy(config.load(args.config, overrides_of(args)))
         if not command:
             raise UsageError(
                 "nothing to run: no script was given; try `holdfast run train.py` "
                 "or `holdfast run -m package.module`"
             )
-        settings = config.load(args.config, self._overrides(args))
+        settings = config.load(args.config, overrides_of(args))
         if command[0] == "-m":
             check_module(command[1:2])
             name = command[1].replace(".", "_")
@@ -93,19 +100,11 @@ class RunCommand:
         return leave_like(status)
 
     @staticmethod
-    def _overrides(args: argparse.Namespace) -> list[str]:
-        """Flags are short names for settings, and settle after the file and before ``--set``."""
-        flags = {
-            "run.dir": args.run_dir,
-            "guard.fused": "false" if args.no_fused else None,
-            "guard.replay": "false" if args.no_replay else None,
-            "guard.skip": "false" if args.observe else None,
-            "run.quiet": "true" if args.quiet else None,
-        }
-        return [f"{key}={value}" for key, value in flags.items() if value is not None] + args.set
+    def _show_policy(settings: config.Settings) -> int:
+        from ..policy import Policy
 
-
-_TAKES_VALUE = ("--run-dir", "--config", "--set")
+        print("\n".join(Policy.of(settings).lines()))
+        return 0
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -115,6 +114,8 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     (['--quiet'], ['train.py', '--quiet', '-m'])
     >>> split(["--run-dir", "out", "-m", "pkg.train", "x"])
     (['--run-dir', 'out'], ['-m', 'pkg.train', 'x'])
+    >>> split(["--health", "train.py", "3"]), split(["--health", "20", "train.py"])
+    ((['--health'], ['train.py', '3']), (['--health', '20'], ['train.py']))
     """
     i = 0
     while i < len(argv):
@@ -123,7 +124,8 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             return list(argv[:i]), list(argv[i + 1 :])
         if word == "-m" or not word.startswith("-") or word == "-":
             return list(argv[:i]), list(argv[i:])
-        i += 2 if word in _TAKES_VALUE else 1
+        number = word in MAY_TAKE_NUMBER and "".join(argv[i + 1 : i + 2]).isdigit()
+        i += 2 if number or word in TAKES_VALUE else 1
     return list(argv), []
 
 

@@ -18,6 +18,9 @@ from ._plugins import Plugins, load_plugins
 from ._remedies import Explanation, Remedy, remedy
 from ._window import HISTORY, Reading, Rows, Window
 from .base import SECTIONS, Detector, Document, document
+from .divergence import Divergence
+from .gradient_explosion import GradientExplosion
+from .loss_spike import LossSpike
 from .nonfinite_buffer import NonfiniteBuffer
 from .nonfinite_gradient import NonfiniteGradient
 from .nonfinite_input import NonfiniteInput
@@ -28,10 +31,13 @@ from .scaler_collapse import ScalerCollapse
 ALL: tuple[type[Detector], ...] = (
     NonfiniteInput,
     NonfiniteParameter,
+    Divergence,
     NonfiniteBuffer,
     NonfiniteLoss,
     NonfiniteGradient,
     ScalerCollapse,
+    LossSpike,
+    GradientExplosion,
 )
 
 

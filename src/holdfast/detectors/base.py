@@ -73,8 +73,9 @@ class Detector:
     def suspects(self, window: Window) -> Mask:
         """Which of the new rows deserve ``check``; a cheap filter over all of them at once.
 
-        Must decide on each row by that row alone. A detector of trends may pick one row in
-        many here (by step number) and look back from there.
+        Must decide on each row by that row and what came before it, never by how many are
+        new. A detector of trends may pick one row in many here (by step number) and look back
+        from there.
         """
         return np.ones(window.fresh, dtype=np.bool_)
 

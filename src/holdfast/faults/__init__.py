@@ -12,4 +12,7 @@ ALL = (
     "nonfinite_buffer",
     "nonfinite_input",
     "scaler_collapse",
+    "loss_spike",
+    "gradient_explosion",
+    "divergence",
 )

@@ -19,8 +19,32 @@ def why_not_skippable(optimizer: Optimizer, *, earlier_passes: int) -> str:
     return ""
 
 
-def with_closure(closure: Callable[[], Any], args: tuple[Any, ...], kwargs: Any) -> Arguments:
-    """The arguments of ``step`` with another closure in place of the user's."""
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """The closure among the arguments of ``step``, if there is one."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    return closure if callable(closure) else None
+
+
+def with_guard(
+    closure: Callable[[], Any],
+    decide: Callable[[], object],
+    give_up: Callable[[str], object],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Arguments:
+    """The arguments of ``step`` with a closure that decides when the user's has made gradients."""
+    calls = 0
+
+    def guarded_closure() -> Any:
+        nonlocal calls
+        result = closure()
+        calls += 1
+        if calls == 1:
+            decide()
+        else:
+            give_up("its closure is evaluated more than once in a step")
+        return result
+
     if "closure" in kwargs:
-        return args, {**kwargs, "closure": closure}
-    return (args[0], closure, *args[2:]), kwargs
+        return args, {**kwargs, "closure": guarded_closure}
+    return (args[0], guarded_closure, *args[2:]), kwargs

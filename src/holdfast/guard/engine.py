@@ -10,6 +10,7 @@ training it watches goes on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..config import Settings
+from ..policy import Policy
 from ..probes import learning_rate
 from ..probes.batches import HELD, Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters, read_on_host
@@ -29,14 +31,16 @@ from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
-from .closures import why_not_skippable, with_closure
+from .closures import closure_of, why_not_skippable, with_guard
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
 from .optimizer import GuardedOptimizer
+from .outliers import Outliers
 from .recorder import Recorder
+from .recovery import Recovery
 from .roster import Roster
 from .scaling import Scaling
-from .shield import out_of_reach, ranks, shielded
+from .shield import attempt, out_of_reach, ranks, shielded
 from .verdict import Verdict
 
 
@@ -46,9 +50,12 @@ class Engine:
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
         self.off: set[str] = set()
-        self.journal = Journal(settings, open_recorder)
+        policy = Policy.of(settings)
+        self.journal = Journal(settings, open_recorder, ("policy", {"rules": policy.lines()}))
         self._meters = Meters()
-        self.roster = Roster(settings.guard, self._meters)
+        self.roster = Roster(settings.guard, self._meters, lambda: Outliers(settings, policy))
+        self.recovery = Recovery(settings, self.roster, self.journal, policy)
+        self.journal.known = functools.partial(attempt, self, "recovery", self.recovery.known)
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
         self._read = not settings.guard.device_path
@@ -80,6 +87,8 @@ class Engine:
         if self._ledger is not None and self.journal.in_flight == 0:
             for batch in self._ledger.used:
                 batch.content = None
+        if not self._losses.passes:
+            attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, True)
         return LoaderLedger.upcoming(iterator)
 
     @shielded("loader probe")
@@ -106,6 +115,7 @@ class Engine:
     @shielded("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
         """There was no next batch."""
+        self.recovery.epoch_begins()
         LoaderLedger.of(iterator, self._ledger).ran_out()
 
     @shielded("copy probe")
@@ -134,10 +144,10 @@ class Engine:
         self._losses.saw(self._scaling.unscaled(tensors))
         self.inquiry.calls_backward(tensors)
         if not self.inquiry.idle:
-            self._inquire(self.inquiry.backward_begins, tensors)
+            attempt(self, "inquiry", self.inquiry.backward_begins, tensors)
         bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
         if bad and self.settings.guard.explain:
-            self._inquire(self.inquiry.loss_is_bad, sys._getframe())
+            attempt(self, "inquiry", self.inquiry.loss_is_bad, sys._getframe())
 
     @shielded("loss probe")
     def _backward_done(self) -> None:
@@ -145,7 +155,7 @@ class Engine:
         if self.journal.by_hand is not None:
             self.journal.saw_backward(self._losses)
         if not self.inquiry.idle:
-            self._inquire(self.inquiry.backward_ends, sys._getframe(), self._read)
+            attempt(self, "inquiry", self.inquiry.backward_ends, sys._getframe(), self._read)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -160,17 +170,20 @@ class Engine:
         """``optimizer.step`` is about to run; may hand back other arguments."""
         if out_of_reach():
             if not torch.compiler.is_compiling():
-                self._captured()
+                why = "optimizer.step is captured in a CUDA graph"
+                attempt(self, "guard", self.journal.not_covered, "guarding", why)
             return None
-        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        if not callable(closure):
+        closure = closure_of(args, kwargs)
+        if closure is None:
             self._decide(optimizer)
             return None
-        return self._with_closure(optimizer, closure, args, kwargs)
-
-    @shielded("guard")
-    def _captured(self) -> None:
-        self.journal.not_covered("guarding", "optimizer.step is captured in a CUDA graph")
+        guard = self._closure_guard(optimizer)
+        if guard is None:
+            return None
+        if guard.detect_only:
+            self._watch_closure(optimizer, guard)
+            return None
+        return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
@@ -184,32 +197,35 @@ class Engine:
         guard, parameters = self.roster.with_parameters(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         began = self.journal.sample_cost() if verdict.step % COST_EVERY == 0 else None
+        window = self._losses if self._losses.passes else self._previous
+        leave_out = self.inquiry.replaying
+        if self.recovery.awaits_step and attempt(
+            self, "recovery", self.recovery.before_step, guard, window
+        ):
+            leave_out = True
         guard.before(
             optimizer,
             parameters,
             verdict,
-            self._losses if self._losses.passes else self._previous,
+            window,
             early=self._early,
             losses_decide=self._losses_decide,
             scale=self._scaling.use() if self._scaling.scaler is not None else None,
             look_at_parameters=self.journal.wants_parameters(verdict),
-            leave_out=self.inquiry.replaying,
+            leave_out=leave_out,
+            alone=ranks() == 1,
         )
         if began is not None:
             self.journal.cost_sampled(verdict, began)
         self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
         if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
-            self._copy_weights(guard, verdict, parameters)
+            verdict.weights = attempt(self, "update probe", guard.updates.before, parameters)
         if self.inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
-            self._inquire(self.inquiry.caught, sys._getframe(), guard.index, verdict.step)
+            attempt(
+                self, "inquiry", self.inquiry.caught, sys._getframe(), guard.index, verdict.step
+            )
         if verdict.bad and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
-
-    @shielded("update probe")
-    def _copy_weights(
-        self, guard: GuardedOptimizer, verdict: Verdict, parameters: Sequence[Tensor]
-    ) -> None:
-        verdict.weights = guard.updates.before(parameters)
 
     @shielded("inquiry")
     def _step_is_bad(
@@ -229,10 +245,6 @@ class Engine:
         batches = () if ahead or not verdict.acted else batches
         self.inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
 
-    @shielded("inquiry")
-    def _inquire(self, question: Callable[..., None], *about: Any) -> None:
-        question(*about)
-
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
 
@@ -249,7 +261,7 @@ class Engine:
         guard.after(optimizer, verdict)
         if began is not None:
             self.journal.cost_sampled(verdict, began)
-        if verdict.bad and verdict.acted and verdict.measured is None and self._rng is not None:
+        if verdict.left_out and verdict.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, verdict, window)
 
@@ -267,37 +279,19 @@ class Engine:
         self._rng = None
         self.journal.close_step(guard, verdict)
         if not self.inquiry.idle:
-            self._inquire(self.inquiry.step_ends)
+            attempt(self, "inquiry", self.inquiry.step_ends)
+        if self.recovery.awaits_step:
+            attempt(self, "recovery", self.recovery.after_step, guard, verdict)
+        if self._ledger is None:
+            attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
+
+    # ------------------------------------------------------------------ recovery
+
+    def scheduled(self, scheduler: Any) -> None:
+        """A learning-rate schedule was stepped."""
+        attempt(self, "recovery", self.recovery.inventory.saw_scheduler, scheduler)
 
     # ------------------------------------------------------------------ closures
-
-    def _with_closure(
-        self,
-        optimizer: Optimizer,
-        closure: Callable[[], Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The gradients appear inside ``step()``: decide when the closure has made them."""
-        guard = self._closure_guard(optimizer)
-        if guard is None:
-            return None
-        if guard.detect_only:
-            self._watch_closure(optimizer, guard)
-            return None
-        calls = 0
-
-        def guarded_closure() -> Any:
-            nonlocal calls
-            result = closure()
-            calls += 1
-            if calls == 1:
-                self._decide(optimizer)
-            else:
-                guard.only_detect("its closure is evaluated more than once in a step")
-            return result
-
-        return with_closure(guarded_closure, args, kwargs)
 
     @shielded("guard")
     def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
@@ -340,6 +334,7 @@ class Engine:
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
         self._scaling.begins(scaler)
+        self.recovery.inventory.saw_scaler(scaler)
 
     @shielded("scaler probe")
     def scaler_ends(self, optimizer: Optimizer) -> None:
@@ -396,4 +391,5 @@ class Engine:
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
         self.inquiry.close()
+        self.recovery.close()
         self.journal.close()

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..actions.calm_scaler import CalmScaler
 from ..config import Settings
 from ..probes import STEP_COLUMNS
 from ..probes.host import Host
@@ -28,8 +29,10 @@ from ..probes.readback import Readback
 from ..probes.timing import EventPool
 from ..probes.updates import Before
 from .budget import LEAN, Budget
+from .culprits import Culprits
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder, Table
+from .scaling import exploded
 from .verdict import BLANK, Verdict
 
 # Around an incident the norms of every layer are written for this many steps on either side.
@@ -43,14 +46,29 @@ COST_EVERY = 64
 class Journal:
     """The written side of the engine."""
 
-    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_recorder: Callable[[], Recorder],
+        opening: tuple[str, dict[str, Any]] | None = None,
+    ) -> None:
         self.iteration = 0
         self.skipped = 0
         self.in_flight = 0
         self.incident: Callable[[GuardedOptimizer, Verdict], None] | None = None
         """Called for a step that turns out bad only when its numbers arrive from the device."""
+        self.known: Callable[[GuardedOptimizer, Verdict], None] | None = None
+        """Called for every step when its numbers are on the host."""
         self.recorder: Recorder | None = None
+        self._opening = opening
         self.budget = Budget(settings.guard.budget)
+        self.culprits = Culprits(settings.quarantine)
+        self.scaling: CalmScaler | None = None
+        """What a script's GradScaler is told, on request."""
+        if settings.scaler.policy:
+            self.scaling = CalmScaler(
+                settings.scaler, lambda data: self.tell("scaler", self.iteration, data)
+            )
         self._settings = settings.run
         self._open_recorder = open_recorder
         self._readback = Readback()
@@ -80,6 +98,8 @@ class Journal:
                 raise
             self._table = self.recorder.table("steps", list(STEP_COLUMNS))
             self.recorder.event("start", 0, _environment(self.recorder.rank))
+            if self._opening is not None:
+                self.recorder.event(self._opening[0], 0, self._opening[1])
         return self.recorder
 
     def failure(self, where: str, error: Exception) -> None:
@@ -164,8 +184,12 @@ class Journal:
         if measured is None:
             if self.in_flight:
                 self._readback.poll()
+            if self.scaling is not None and exploded(verdict):
+                self.scaling.explosion()
             self._write(guard, verdict)
             return
+        if self.scaling is not None and verdict.scaled and measured.factor is not None:
+            self.scaling.explosion(measured.factor[1])
         self.in_flight += 1
         self._readback.send(measured.row, functools.partial(self._arrived, guard, verdict))
         if self.in_flight >= self.budget.together:
@@ -189,13 +213,17 @@ class Journal:
             return
         row = verdict.row
         if verdict.batches:
-            self._tell_batches(recorder, verdict)
+            self.culprits.tell(recorder, verdict)
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
             row["guard_device"] = self._cost_of(verdict)
         if row["skipped"]:
             self.skipped += 1
+        if self.scaling is not None and exploded(verdict):
+            scale = self.scaling.lowered(row["scale"])
+            data = {"what": "explosion", "scale": scale, "opt": verdict.opt}
+            recorder.event("scaler", verdict.step, data)
         if self.budget.spend(row["guard"], verdict.time):
             recorder.event(
                 "backed_off",
@@ -207,28 +235,13 @@ class Journal:
                     "skipping goes on as before",
                 },
             )
+        if self.known is not None:
+            self.known(guard, verdict)
         self._suspicious = verdict.bad or row["param_bad"] > 0
         self._table.put(verdict.step, verdict.time, row)
         if verdict.reading is not None and guard.layers:
             self._write_layers(recorder, guard, verdict)
         self._rows += 1
-
-    def _tell_batches(self, recorder: Recorder, verdict: Verdict) -> None:
-        """Which batch it was; after a bad step it is searched and its samples are named."""
-        batch = verdict.batches[-1]
-        if verdict.bad:
-            verdict.row["input_bad"] = float(sum(b.look() for b in verdict.batches))
-            batch = next((b for b in verdict.batches if b.bad), batch)
-            record = {"step": verdict.step, "opt": verdict.opt, **batch.record()}
-            if not batch.bad:
-                # Nothing shows which micro-batch it was: name the samples of all.
-                drawn = [b.indices for b in verdict.batches]
-                known = [i for i in drawn if i is not None]
-                every = len(known) == len(drawn)
-                record["indices"] = [i for some in known for i in some] if every else None
-            recorder.batch(record)
-        verdict.row["batch"] = float(batch.fingerprint)
-        verdict.row["worker"] = float(batch.worker)
 
     def _write_layers(self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """Norms of every layer: every k steps, and each step around an incident."""
@@ -270,6 +283,8 @@ class Journal:
         recorder = self._opened()
         if recorder is not None:
             recorder.event(kind, step, data)
+            if kind == "cause":
+                self.culprits.explained(recorder, step, data)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
         recorder = self._opened()
@@ -315,6 +330,7 @@ class Journal:
             )
         if self._readback.dropped:
             self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
+        self.culprits.close(self.recorder, self.iteration)
         self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
         self.recorder.close()
 

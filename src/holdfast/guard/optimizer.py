@@ -27,6 +27,8 @@ from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.state import largest_on_device, nonfinite_on_host
 from ..probes.updates import Updates
+from .buffers import settle_buffers
+from .outliers import Outliers
 from .verdict import Verdict
 
 HIDDEN = "hidden gradients"
@@ -39,7 +41,13 @@ class GuardedOptimizer:
     """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
 
     def __init__(
-        self, index: int, cls: str, settings: GuardSettings, buffers: BufferKeeper, meters: Meters
+        self,
+        index: int,
+        cls: str,
+        settings: GuardSettings,
+        buffers: BufferKeeper,
+        meters: Meters,
+        outliers: Outliers,
     ) -> None:
         self.index = index
         self.cls = cls
@@ -49,6 +57,7 @@ class GuardedOptimizer:
         self.how = ""
         self.why = ""
         self.updates = Updates()
+        self.outliers = outliers
         self.notes: list[tuple[str, dict[str, Any]]] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._settings = settings
@@ -80,10 +89,11 @@ class GuardedOptimizer:
         early: EarlyNorms | None = None,
         look_at_parameters: bool = False,
         leave_out: bool = False,
+        alone: bool = True,
     ) -> None:
         """Measure the gradients the optimizer is about to use, decide, and arm the skip.
 
-        ``leave_out`` skips the step whatever they are: its batch has been skipped before.
+        ``leave_out`` skips the step whatever they are; ``alone`` says that there is one rank.
         """
         if self._settle:
             self.release(optimizer)
@@ -109,7 +119,17 @@ class GuardedOptimizer:
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
             verdict.losses_decide = leave_out or (verdict.loss_bad and losses_decide())
-            self._decide_on_host(optimizer, verdict, scale, looked_at)
+            self._look_on_host(optimizer, verdict, scale, looked_at)
+            if not verdict.bad and not verdict.late:
+                self.outliers.judge(
+                    verdict,
+                    grads,
+                    alone=alone,
+                    clipped=early is not None,
+                    scale=_still_scaled(optimizer, verdict.row["scale"]),
+                    may_skip=not self.detect_only,
+                )
+            self._act_on_host(optimizer, verdict)
         else:
             verdict.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
@@ -120,6 +140,14 @@ class GuardedOptimizer:
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     verdict.buffers, buffers = which, tensors
             extras = self._extras(optimizer, verdict, scale, looked_at, device)
+            unscaled = scale if _still_scaled(optimizer, 2.0) != 1.0 else None
+            asked = self.outliers.question(
+                device,
+                alone=alone,
+                clipped=early is not None,
+                may_skip=not self.detect_only,
+                scale=unscaled,
+            )
             if measured is None:
                 measured = meter.measure(
                     grads,
@@ -127,12 +155,18 @@ class GuardedOptimizer:
                     loss_decides=verdict.losses_decide,
                     extras=extras,
                     buffers=buffers,
+                    asked=asked,
                 )
-            elif extras and isinstance(measured.row, Tensor):
-                measured.row = torch.cat([measured.row, *extras])
+            else:
+                if asked is not None:
+                    meter.judge(measured, asked)
+                if extras and isinstance(measured.row, Tensor):
+                    measured.row = torch.cat([measured.row, *extras])
             verdict.measured = measured
+            if not self.detect_only:
+                self.outliers.clip_on_device(measured, grads, unscaled, clipped=early is not None)
             if leave_out:
-                verdict.left_out = True
+                verdict.told_to = True
                 measured.flag.fill_(1.0)
             self._arm_on_device(optimizer, verdict, measured, grads, device)
 
@@ -157,7 +191,7 @@ class GuardedOptimizer:
                 self._uniform = False
         return read_on_host(plain(grads))
 
-    def _decide_on_host(
+    def _look_on_host(
         self,
         optimizer: Optimizer,
         verdict: Verdict,
@@ -176,8 +210,10 @@ class GuardedOptimizer:
         if (parameters or verdict.bad) and not verdict.late:
             everything = [p for g in optimizer.param_groups for p in g["params"]]
             verdict.see_parameters(nonfinite_on_host(everything))
+
+    def _act_on_host(self, optimizer: Optimizer, verdict: Verdict) -> None:
         self._say(HIDDEN, "the verdict is known on the host before the step")
-        if verdict.bad and not self.detect_only:
+        if (verdict.bad or verdict.wild) and not self.detect_only:
             self._hide.before(optimizer)
             self._settle = HIDDEN
             verdict.acted = True
@@ -268,12 +304,12 @@ class GuardedOptimizer:
             self._raise.after(optimizer)
         elif settle == SNAPSHOT and verdict.measured is not None:
             verdict.moved = self._snapshot.after(optimizer, verdict.measured.flag)
-        if self._buffers.buffers:
-            self._settle_buffers(verdict)
+        if self._buffers.buffers and self._settings.restore_buffers:
+            settle_buffers(self._buffers, verdict, self._meters, touch=not self.detect_only)
 
     def arrived(self, verdict: Verdict) -> None:
         """The device row is on the host: host counters of a skipped step are taken back."""
-        if verdict.bad and verdict.acted and verdict.moved:
+        if verdict.left_out and verdict.moved:
             self._snapshot.take_back(verdict.moved)
         verdict.moved = ()
 
@@ -285,33 +321,6 @@ class GuardedOptimizer:
         self.detect_only = was
 
     # ------------------------------------------------------------------ details
-
-    def _settle_buffers(self, verdict: Verdict) -> None:
-        if not self._settings.restore_buffers:
-            return
-        measured = verdict.measured
-        if measured is None:
-            if verdict.bad and verdict.acted:
-                self._buffers.restore()
-                return
-            if verdict.buffers and not self.detect_only:
-                self._buffers.restore(running_only=True)
-            self._buffers.keep(but=verdict.buffers)
-            return
-        if measured.spoilt is not None:
-            self._buffers.settle((measured.flag, measured.spoilt), act=verdict.acted)
-            return
-        if not verdict.buffers or not isinstance(measured.row, Tensor):
-            return
-        if verdict.acted:
-            self._buffers.restore_where(measured.flag)
-        # From here the flag says "a buffer or a gradient is not finite": then nothing is kept.
-        start = measured.end + (2 if verdict.scaled else 0)
-        values = measured.row[start : start + len(verdict.buffers)]
-        self._meters.of(measured.row.device).raise_flag(measured.flag, values)
-        if verdict.acted:
-            self._buffers.restore_where(measured.flag, running_only=True)
-        self._buffers.keep_unless(measured.flag)
 
     def note_losses(self, verdict: Verdict, losses: Losses) -> None:
         """Fill the loss columns from losses that are on the host already."""
@@ -341,20 +350,10 @@ class GuardedOptimizer:
             self._looked_at_form and not getattr(optimizer, "_holdfast_switched", False)
         ):
             return
-        name = type(optimizer).__name__
-        reason = switch_to_fused.reason_not_fused(optimizer, grads)
-        if not self._settings.fused and not reason:
-            reason = "switched off"
-        note = {"opt": self.index, "cls": name}
-        if not reason:
-            switch_to_fused.to_fused(optimizer)
-            kind = "switched_to_fused"
-        elif grads[0].is_cuda and switch_to_fused.to_device_counters(optimizer):
-            kind, note["why"] = "switched_to_capturable", reason
-        else:
-            kind = ""
+        kind, why = switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
         if kind and not self._looked_at_form:
-            self.notes.append((kind, note))
+            note = {"opt": self.index, "cls": type(optimizer).__name__}
+            self.notes.append((kind, {**note, "why": why} if why else note))
         self._looked_at_form = True
 
     def only_detect(self, why: str) -> None:
@@ -367,6 +366,10 @@ class GuardedOptimizer:
         if self.detect_only:
             how, why = DETECT, self.detect_only
         self.how, self.why = how, why
+
+    def forget_state(self) -> None:
+        """The optimizer's state may be another one: the next step is a first step again."""
+        self._seasoned, self._known = set(), ()
 
     def release(self, optimizer: Optimizer) -> None:
         """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
@@ -386,6 +389,11 @@ class GuardedOptimizer:
             "how": self.how,
             "why": self.why,
         }
+
+
+def _still_scaled(optimizer: Optimizer, scale: float) -> float:
+    """What gradients are multiplied with: a fused kernel undoes a GradScaler's scale itself."""
+    return scale if optimizer.__dict__.get("grad_scale") is not None else 1.0
 
 
 def _sharded(parameters: Sequence[Tensor]) -> bool:

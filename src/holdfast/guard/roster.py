@@ -15,15 +15,19 @@ from ..probes.batches import Batch
 from ..probes.gradients import Meters, plain, read_on_host
 from ..probes.state import buffers_of, clean, layer_names, live_modules, roots_of
 from .optimizer import GuardedOptimizer
+from .outliers import Outliers
 
 
 class Roster:
     """Finds the guard of an optimizer; only weak references to optimizers and models are kept."""
 
-    def __init__(self, settings: GuardSettings, meters: Meters) -> None:
+    def __init__(
+        self, settings: GuardSettings, meters: Meters, outliers: Callable[[], Outliers]
+    ) -> None:
         self.buffers = BufferKeeper()
         self._settings = settings
         self._meters = meters
+        self._outliers = outliers
         self._count = 0
         self._guards: weakref.WeakKeyDictionary[Optimizer, GuardedOptimizer] = (
             weakref.WeakKeyDictionary()
@@ -50,7 +54,9 @@ class Roster:
             guard = self._guards.get(optimizer)
         if guard is None:
             name = type(optimizer).__name__
-            guard = GuardedOptimizer(self._count, name, self._settings, self.buffers, self._meters)
+            guard = GuardedOptimizer(
+                self._count, name, self._settings, self.buffers, self._meters, self._outliers()
+            )
             self._guards[optimizer] = guard
             self._count += 1
             self._latest = weakref.ref(optimizer), guard
@@ -65,6 +71,18 @@ class Roster:
     def all(self) -> list[tuple[Optimizer, GuardedOptimizer]]:
         """Every optimizer still alive, with its guard."""
         return list(self._guards.items())
+
+    def models(self) -> list[nn.Module]:
+        """The models behind all optimizers."""
+        groups = [g for optimizer, _ in self.all() for g in optimizer.param_groups]
+        return self._roots([p for g in groups for p in g["params"]], self._models)
+
+    def restored(self) -> None:
+        """Somebody has put weights, state and buffers back: what was learned of them is void."""
+        for _, guard in self.all():
+            guard.forget_state()
+        self.buffers.look()
+        self.buffers.keep()
 
     def bad_gradient(self) -> bool:
         """Whether a gradient on the CPU is not finite; looks at all of them."""

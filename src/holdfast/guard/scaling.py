@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
 from torch import Tensor
+
+from .verdict import Verdict
 
 
 class Scaling:
@@ -42,3 +45,9 @@ class Scaling:
         """``scaler.step`` has returned: the scaler if it left the step out, else None."""
         scaler, self.scaler = self.scaler, None
         return None if self._stepped else scaler
+
+
+def exploded(verdict: Verdict) -> bool:
+    """Whether the gradient norm of a scaled step was far above what is usual in this run."""
+    row = verdict.row
+    return row.get("outlier", 0.0) % 2 == 1 and not math.isnan(row["scale"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -48,6 +48,22 @@ def shielded(
         return entry
 
     return decorate
+
+
+def attempt(engine: Engine, where: str, what: Callable[..., R], *about: Any) -> R | None:
+    """Do something the same way."""
+    return _attempts[where](engine, what, *about)
+
+
+def _attempt(where: str) -> Callable[..., Any]:
+    @shielded(where)
+    def attempted(engine: Engine, what: Callable[..., Any], *about: Any) -> Any:
+        return what(*about)
+
+    return attempted
+
+
+_attempts = {where: _attempt(where) for where in ("guard", "inquiry", "recovery", "update probe")}
 
 
 def ranks() -> int:

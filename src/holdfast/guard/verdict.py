@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..probes import STEP_COLUMNS
+from ..probes.baseline import LEFT_OUT
 from ..probes.batches import Batch
 from ..probes.gradients import DeviceReading, GradientReading
 from ..probes.timing import Timed
@@ -36,6 +37,10 @@ class Verdict:
     reading: GradientReading | None = None
     loss_bad: bool = False
     bad: bool = False
+    """A number of this step is not finite."""
+    wild: bool = False
+    """All are finite, and so far from usual that the step is left out."""
+    outlier: int = 0
     acted: bool = False
     time: float = 0.0
     timed: Timed | None = None
@@ -45,7 +50,8 @@ class Verdict:
     weights: Before | None = None
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
-    left_out: bool = False
+    told_to: bool = False
+    """Left out whatever its numbers are, because somebody said so."""
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
     scaled: bool = False
@@ -60,6 +66,24 @@ class Verdict:
         row["grad_max"] = reading.largest
         row["grad_bad"] = len(reading.bad)
         row["grad_layer"] = self.positions[reading.blamed] if reading.bad else -1
+
+    @property
+    def left_out(self) -> bool:
+        """Whether this step was not taken."""
+        return self.acted and (self.bad or self.wild)
+
+    def see_baseline(
+        self, bits: int, loss: float, loss_limit: float, norm: float, norm_limit: float
+    ) -> None:
+        """Fill the columns about what is usual; ``bits`` as the baseline gives them."""
+        self.outlier = bits & ~LEFT_OUT
+        self.wild = bool(bits & LEFT_OUT)
+        row = self.row
+        row["loss_usual"] = loss
+        row["loss_limit"] = loss_limit
+        row["norm_usual"] = norm
+        row["norm_limit"] = norm_limit
+        row["outlier"] = self.outlier
 
     def see_loss(self, loss: float, bad: bool) -> None:
         """Fill the loss columns."""
@@ -95,8 +119,12 @@ class Verdict:
             self.see_parameters(np.flatnonzero(~np.isfinite(weights)).tolist())
         if self.measured.has_loss:
             self.see_loss(loss, not math.isfinite(loss))
-        self.bad = bool(reading.bad) or self.left_out or (self.losses_decide and self.loss_bad)
-        self.row["skipped"] = float(self.bad and self.acted)
+        answer = self.measured.answer(values)
+        if answer is not None:
+            self.see_baseline(int(answer[4]), *answer[:4])
+            self.row["clip"] = answer[5]
+        self.bad = bool(reading.bad) or self.told_to or (self.losses_decide and self.loss_bad)
+        self.row["skipped"] = float(self.left_out)
 
     def norms_by_layer(self) -> np.ndarray:
         """One L2 norm per layer of the optimizer, NaN where there was no gradient."""

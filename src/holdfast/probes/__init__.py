@@ -6,7 +6,7 @@ Every module names its columns of the step row in ``COLUMNS`` with one line of m
 
 from __future__ import annotations
 
-from . import batches, gradients, host, learning_rate, loss, memory, state, timing
+from . import baseline, batches, gradients, host, learning_rate, loss, memory, state, timing
 
 PROBES = (loss, gradients, state, learning_rate, batches, timing, memory, host)
 
@@ -23,5 +23,6 @@ STEP_COLUMNS: dict[str, str] = {}
 for _probe in PROBES:
     STEP_COLUMNS.update(_probe.COLUMNS)
 STEP_COLUMNS.update(GUARD_COLUMNS)
+STEP_COLUMNS.update(baseline.COLUMNS)
 
 __all__ = ["GUARD_COLUMNS", "PROBES", "STEP_COLUMNS"]

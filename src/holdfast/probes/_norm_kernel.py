@@ -4,7 +4,8 @@
 with 150 of them the host spends longer making those views than the device spends measuring. This
 kernel writes the sum of squares of each block of memory in fp64 and raises the flag if one of
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
-arrive. Module buffers ride along at the end and raise a flag of their own. Mostly the sums are
+arrive. Module buffers ride along at the end and raise a flag of their own. The block that finishes
+last compares the sum of all with what is usual in this run. Mostly the sums are
 written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
@@ -21,6 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from ._baseline_kernel import TermsOnDevice, judge_function
+from ._device_baseline import ANSWERS, HEAD, Question
+from .baseline import WINDOW
 
 _CHUNK = 4096
 _CHUNKS = 16
@@ -102,7 +107,16 @@ class NormKernel:
         self._fixed: list[int] = []
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
         self._landings: deque[Landing] = deque()
-        self._launchers: dict[tuple[bool, bool, torch.dtype], Callable[..., object]] = {}
+        self._launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
+        self._terms = TermsOnDevice(device)
+        # The sum over all blocks, and how many have added theirs; left at zero by the last one.
+        self._total = torch.zeros((), dtype=torch.float64, device=device)
+        self._done = torch.zeros((), dtype=torch.int32, device=device)
+        self.factor = torch.ones(2, dtype=torch.float32, device=device)
+        """Of the last step: what gradients are to be multiplied with, the bits of an outlier."""
+        self._work, self._count, self._factor = (
+            t.data_ptr() for t in (self._total, self._done, self.factor)
+        )
 
     def measure(
         self,
@@ -113,8 +127,9 @@ class NormKernel:
         decides: bool,
         landing: bool,
         buffers: Sequence[Tensor] = (),
+        asked: Question | None = None,
     ) -> tuple[Tensor | Landing, Layout] | None:
-        """Launch; the row holds the sums of all blocks and the loss behind them.
+        """Launch; the row holds the sums of all blocks, the loss and the answer behind them.
 
         None when the kernel cannot read these tensors.
 
@@ -125,6 +140,7 @@ class NormKernel:
             decides: whether the loss raises the flag.
             landing: whether the row may go straight to the host.
             buffers: of the same dtype.
+            asked: what is to be judged, if anything.
         """
         measured = [*grads, *buffers] if buffers else grads
         addresses = list(map(Tensor.data_ptr, measured))
@@ -136,11 +152,14 @@ class NormKernel:
         layout = self._layout
         assert layout is not None
         width = layout.blocks + (loss is not None)
+        if asked is not None:
+            width = layout.blocks + 1 + ANSWERS
         if landing and self._landings:
             row: Tensor | Landing = self._landings.popleft().expect(width)
         else:
-            row = torch.empty(layout.blocks + 1, dtype=torch.float64, device=self._device)
-        self._launch(layout, row, flags, loss, grads[0].dtype, decides)
+            count = max(width, layout.blocks + 1)
+            row = torch.empty(count, dtype=torch.float64, device=self._device)
+        self._launch(layout, row, flags, loss, grads[0].dtype, decides, asked)
         return row, layout
 
     def _launch(
@@ -151,10 +170,14 @@ class NormKernel:
         loss: Tensor | None,
         dtype: torch.dtype,
         decides: bool,
+        asked: Question | None,
     ) -> None:
         flag, spoilt = flags
         seen = loss if loss is not None else flag
-        kind = (loss is not None, decides, seen.dtype)
+        has_loss, judged = loss is not None, asked is not None
+        scale = flag if asked is None or asked.scale is None else asked.scale
+        state, terms = (flag, flag) if asked is None else (asked.state, self._terms.of(asked))
+        kind = (has_loss, decides, seen.dtype, judged, scale is flag, scale.dtype)
         launcher = self._launchers.get(kind)
         if launcher is not None:
             # The compiled kernel without the dispatch around it, which costs more than the launch;
@@ -167,13 +190,23 @@ class NormKernel:
                 seen.data_ptr(),
                 layout.blocks,
                 layout.buffers_at,
+                scale.data_ptr(),
+                state.data_ptr(),
+                terms.data_ptr(),
+                self._work,
+                self._count,
+                self._factor,
                 None,
                 decides,
+                has_loss,
+                judged,
                 _CHUNK,
                 _CHUNKS,
+                HEAD,
+                WINDOW,
             )
             return
-        grid = (layout.blocks + (loss is not None), 1, 1)
+        grid = (layout.blocks + has_loss, 1, 1)
         compiled = _kernel()[grid](
             self._addresses,
             *layout.on_device,
@@ -183,10 +216,20 @@ class NormKernel:
             seen,
             layout.blocks,
             layout.buffers_at,
+            scale,
+            state,
+            terms,
+            self._total,
+            self._done,
+            self.factor,
             DTYPE=_triton_dtype(dtype),
             DECIDES=decides,
+            HAS_LOSS=has_loss,
+            JUDGED=judged,
             CHUNK=_CHUNK,
             CHUNKS=_CHUNKS,
+            HEAD=HEAD,
+            WINDOW=WINDOW,
             num_warps=8,
         )
         self._launchers[kind] = compiled[grid]
@@ -202,7 +245,7 @@ class NormKernel:
         self._launchers = {}
         # Those still on their way keep their memory until they are read.
         self._landings = deque()
-        width = 2 * (self._layout.blocks // 2 + 1)
+        width = 2 * ((self._layout.blocks + ANSWERS) // 2 + 1)
         for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
             self._landings.append(Landing(self._landings, row))
 
@@ -265,6 +308,8 @@ def _kernel() -> Any:
     except ImportError:
         return None
 
+    judge = judge_function()
+
     @triton.jit
     def measure(
         addresses,
@@ -277,10 +322,20 @@ def _kernel() -> Any:
         loss,
         blocks,
         buffers_at,
+        scale,
+        state,
+        terms,
+        total,
+        done,
+        factor,
         DTYPE: tl.constexpr,
         DECIDES: tl.constexpr,
+        HAS_LOSS: tl.constexpr,
+        JUDGED: tl.constexpr,
         CHUNK: tl.constexpr,
         CHUNKS: tl.constexpr,
+        HEAD: tl.constexpr,
+        WINDOW: tl.constexpr,
     ):
         block = tl.program_id(0)
         if block < blocks:
@@ -288,13 +343,15 @@ def _kernel() -> Any:
             start = tl.load(offset + block)
             size = tl.load(sizes + which)
             of = tl.load(addresses + which).to(tl.pointer_type(DTYPE))
-            total = tl.zeros([CHUNK], tl.float64)
+            squares = tl.zeros([CHUNK], tl.float64)
             for i in range(CHUNKS):
                 at = start + i * CHUNK + tl.arange(0, CHUNK)
                 value = tl.load(of + at, mask=at < size, other=0.0).to(tl.float64)
-                total += value * value
-            found = tl.sum(total)
+                squares += value * value
+            found = tl.sum(squares)
             tl.store(row + block, found)
+            if JUDGED and block < buffers_at:
+                tl.atomic_add(total, found)
             if not (found < float("inf")):
                 if block < buffers_at:
                     tl.store(flag, 1.0)
@@ -305,5 +362,20 @@ def _kernel() -> Any:
             tl.store(row + block, found)
             if DECIDES and not (tl.abs(found) < float("inf")):
                 tl.store(flag, 1.0)
+        if JUDGED:
+            before = tl.atomic_add(done, 1, sem="acq_rel")
+            if before == tl.num_programs(0) - 1:
+                square = tl.atomic_add(total, 0.0)
+                tl.store(total, 0.0)
+                tl.store(done, 0)
+                value = square * 0.0
+                if HAS_LOSS:
+                    value = tl.load(loss).to(tl.float64)
+                else:
+                    tl.store(row + blocks, value)
+                answer = row + blocks + 1
+                judge(
+                    square, value, HAS_LOSS, scale, state, terms, answer, flag, factor, HEAD, WINDOW
+                )
 
     return measure

@@ -8,8 +8,9 @@ written down; all others leave a 24-bit fingerprint in the row.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,15 @@ def fingerprint(batch: object, indices: object) -> int:
     return digest & 0xFFFFFF
 
 
+def plain_index(index: Any) -> Any:
+    """A dataset index in a form that can be compared and written down."""
+    if isinstance(index, np.generic) or (isinstance(index, Tensor) and index.numel() == 1):
+        return index.item()
+    if isinstance(index, tuple):
+        return tuple(plain_index(part) for part in index)
+    return index if isinstance(index, int | str) else repr(index)[:200]
+
+
 def nonfinite(batch: object) -> list[tuple[str, list[int]]]:
     """The tensors of a batch that hold NaN or infinity, with the positions along dimension 0.
 
@@ -100,6 +110,8 @@ class Batch:
     bad: list[tuple[str, list[int]]] = dataclasses.field(
         default_factory=list[tuple[str, list[int]]]
     )
+    dataset: Callable[[], Any] | None = None
+    """Gives what the indices are of, as long as it lives."""
 
     def look(self) -> int:
         """Search the content for non-finite values and let go of it; returns how many tensors."""
@@ -122,6 +134,18 @@ class Batch:
         if self.indices is None:
             return []
         return [self.indices[r] for r in rows if r < len(self.indices)]
+
+
+def _dataset_of(iterator: Any) -> Callable[[], Any] | None:
+    """The dataset a loader iterator reads, without keeping it alive."""
+    dataset = getattr(iterator, "_dataset", None)
+    if dataset is None:
+        return None
+    try:
+        return weakref.ref(dataset)
+    except TypeError:  # a list; its loader's iterator holds it long enough
+        holder = weakref.ref(iterator)
+        return lambda: getattr(holder(), "_dataset", None)
 
 
 class LoaderLedger:
@@ -166,7 +190,7 @@ class LoaderLedger:
             number = 0
             self._drawn.clear()
         if isinstance(indices, list) and (not indices or indices[0] is not None):
-            self._drawn[number] = indices
+            self._drawn[number] = [i if type(i) is int else plain_index(i) for i in indices]
         elif isinstance(indices, int):
             self._drawn[number] = [indices]
 
@@ -192,7 +216,8 @@ class LoaderLedger:
         else:
             worker = -1
         self._exhausted = False
-        self._fresh.append(Batch(content, indices, worker, fingerprint(content, indices)))
+        mark = fingerprint(content, indices)
+        self._fresh.append(Batch(content, indices, worker, mark, dataset=_dataset_of(iterator)))
         for old in self._fresh[:-keep]:
             old.content = None
         del self._fresh[:-_WINDOW]

@@ -18,6 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import _device_baseline
+from ._baseline_kernel import JudgeAlone
+from ._device_baseline import ANSWERS, Question
 from ._norm_kernel import Landing, Layout, NormKernel, available
 
 COLUMNS = {
@@ -151,8 +154,8 @@ def _norms(grads: list[Tensor]) -> Tensor:
 class DeviceReading:
     """Gradients measured on a device: the flag is good now, the numbers when they arrive.
 
-    The row is ``[norms or sums of blocks | loss | extras]``, all fp64. The flag is exactly 0.0
-    or 1.0, which is what the fused optimizer kernels compare with.
+    The row is ``[norms or sums of blocks | loss | answer | extras]``, all fp64. The flag is exactly
+    0.0 or 1.0, which is what the fused optimizer kernels compare with.
     """
 
     row: Tensor | Landing
@@ -162,13 +165,41 @@ class DeviceReading:
     layout: Layout | None = None
     spoilt: Tensor | None = None
     """A flag of the same kind for buffers, where those were measured along."""
+    factor: Tensor | None = None
+    """Where a step was judged: what gradients are to be multiplied with, the outlier's bits."""
+
+    @property
+    def _answer_at(self) -> int:
+        if self.layout is not None:
+            return self.layout.blocks + 1
+        return self.tensors + self.has_loss
 
     @property
     def end(self) -> int:
         """Where extras begin."""
+        return self._answer_at + (0 if self.factor is None else ANSWERS)
+
+    def answer(self, values: np.ndarray) -> list[float] | None:
+        """What the baseline said, once the row has arrived; None where it was not asked."""
+        if self.factor is None:
+            return None
+        return values[self._answer_at : self.end].tolist()
+
+    def judge(self, asked: Question, alone: JudgeAlone | None) -> None:
+        """Ask about gradients that were measured earlier; nothing may lie behind the loss yet."""
+        assert isinstance(self.row, Tensor)
         if self.layout is not None:
-            return self.layout.blocks + 1
-        return self.tensors + self.has_loss
+            square = self.row[: self.layout.buffers_at].sum()
+            loss = self.row[self.layout.blocks] if self.has_loss else None
+        else:
+            square = self.row[: self.tensors].square().sum()
+            loss = self.row[self.tensors] if self.has_loss else None
+        if alone is not None:
+            answer, self.factor = alone.judge(asked, square, loss, self.flag)
+        else:
+            answer = _device_baseline.judge(asked, square, loss, self.flag)
+            self.factor = answer[[5, 4]].float()
+        self.row = torch.cat([self.row[: self._answer_at], answer])
 
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
@@ -197,6 +228,7 @@ class Meter:
         self._flags: list[Tensor] = []
         self._kernels: dict[torch.dtype, NormKernel] = {}
         self._no_kernel = device.type != "cuda"
+        self._alone: JudgeAlone | None = None
 
     def measure(
         self,
@@ -206,6 +238,7 @@ class Meter:
         loss_decides: bool,
         extras: Sequence[Tensor] | None = (),
         buffers: Sequence[Tensor] = (),
+        asked: Question | None = None,
     ) -> DeviceReading:
         """Start measuring and decide; nothing here waits for the device.
 
@@ -215,13 +248,14 @@ class Meter:
             loss_decides: whether a bad loss alone raises the flag.
             extras: vectors that travel in the same row; None when they come later.
             buffers: measured along, where ``can_take`` says so.
+            asked: whether the norm is far from usual, if that is to be judged.
         """
         flag = self._flag()
         reading = None
         if not self._no_kernel:
             try:
                 landing = extras is not None and not extras
-                reading = self._by_kernel(grads, loss, flag, loss_decides, landing, buffers)
+                reading = self._by_kernel(grads, loss, flag, loss_decides, landing, buffers, asked)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
@@ -230,9 +264,17 @@ class Meter:
             row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
             self.raise_flag(flag, row if loss_decides else row[: len(grads)])
             reading = DeviceReading(row, flag, len(grads), loss is not None)
+            if asked is not None:
+                self.judge(reading, asked)
         if extras and isinstance(reading.row, Tensor):
             reading.row = torch.cat([reading.row, *extras])
         return reading
+
+    def judge(self, reading: DeviceReading, asked: Question) -> None:
+        """Ask about gradients that were measured before the user clipped them."""
+        if not self._no_kernel and available(torch.float32) and self._alone is None:
+            self._alone = JudgeAlone(self._device)
+        reading.judge(asked, self._alone)
 
     def can_take(self, buffers: Sequence[Tensor], dtype: torch.dtype) -> bool:
         """Whether these can be measured in the same launch as gradients of this dtype."""
@@ -252,6 +294,7 @@ class Meter:
         decides: bool,
         landing: bool,
         buffers: Sequence[Tensor],
+        asked: Question | None,
     ) -> DeviceReading | None:
         dtype = grads[0].dtype
         kernel = self._kernels.get(dtype)
@@ -265,11 +308,18 @@ class Meter:
         here = torch.cuda.current_device() == self._device.index
         with contextlib.nullcontext() if here else torch.cuda.device(self._device):
             found = kernel.measure(
-                grads, loss, flags, decides=decides, landing=landing, buffers=buffers
+                grads,
+                loss,
+                flags,
+                decides=decides,
+                landing=landing,
+                buffers=buffers,
+                asked=asked,
             )
         if found is None:
             return None
-        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1], spoilt)
+        factor = kernel.factor if asked is not None else None
+        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1], spoilt, factor)
 
     def raise_flag(self, flag: Tensor, values: Tensor) -> None:
         """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""

@@ -11,8 +11,8 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
-from .lanes import LaneSummary
-from .record import Record
+from .lanes import LaneSummary, column
+from .rescues import KINDS, Rescue, rescue_of, text_in
 
 _REPLAYED = {
     "replay": "Ran a poisoned batch again to find the line",
@@ -20,6 +20,18 @@ _REPLAYED = {
     "look": "Looked at the values of a bad step",
 }
 _TOLD = 6
+# More events of one kind than these are one line.
+_EACH = 4
+_TOGETHER = {
+    "rollback": "rolled back",
+    "trial": "tried older weights",
+    "level": "learned the scale of this run anew",
+    "clipping": "switched automatic clipping on or off",
+    "quarantine": "set samples aside",
+    "scaler": "changed the loss scale",
+    "checkpoint": "saved checkpoints",
+    "checkpoint failed": "could not save checkpoints",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +43,20 @@ class Deed:
     why: str = ""
 
 
-def deeds_of(record: Record) -> list[Deed]:
+def deeds_of(lanes: Sequence[LaneData], summaries: Sequence[LaneSummary]) -> list[Deed]:
     """Everything that was done, what matters most first; what ranks did together is told once."""
     done: dict[Deed, list[int]] = {}
-    for lane, summary in zip(record.lanes, record.summary.lanes, strict=True):
+    for lane, summary in zip(lanes, summaries, strict=True):
         for deed in _lane(lane, summary):
             done.setdefault(deed, []).append(lane.rank)
-    if record.ranks < 2:
+    if len({lane.rank for lane in lanes}) < 2:
         return list(done)
     return [replace(deed, what=f"{deed.what} ({words.ranks(who)})") for deed, who in done.items()]
 
 
 def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[Deed]:
-    names = lane.steps.dtype.names or ()
-    if summary.skipped and "skipped" in names:
-        steps = np.unique(lane.steps["step"][lane.steps["skipped"] > 0]).tolist()
-        # Of a long run not every row is left, but how many there were is known.
-        yield Deed(
-            what="Left poisoned steps out",
-            when=span(steps, summary.skipped),
-            why="weights, optimizer state and buffers are as if the step had never been taken",
-        )
+    yield from _steps(lane, summary)
+    yield from _rescues(lane.events)
     causes = [event for event in lane.events if event.kind == "cause"]
     for how, count in Counter(str(event.data.get("how", "")) for event in causes).items():
         steps = sorted({e.step for e in causes if e.data.get("how") == how})
@@ -62,9 +67,70 @@ def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[Deed]:
     yield from told
 
 
+def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[Deed]:
+    """What was done to single steps, from their rows."""
+    rows = lane.steps
+    skipped = column(rows, "skipped") > 0
+    exploded = skipped & np.isin(column(rows, "outlier"), (1, 3))
+    poisoned = summary.skipped - int(exploded.sum())
+    if poisoned > 0 and "skipped" in (rows.dtype.names or ()):
+        # Of a long run not every row is left, but how many there were is known.
+        yield Deed(
+            what="Left poisoned steps out",
+            when=span(np.unique(rows["step"][skipped & ~exploded]).tolist(), poisoned),
+            why="weights, optimizer state and buffers are as if the step had never been taken",
+        )
+    if exploded.any():
+        norm, usual = column(rows, "grad_norm")[exploded], column(rows, "norm_usual")[exploded]
+        most = int(np.argmax(np.nan_to_num(norm)))
+        yield Deed(
+            what="Left steps out whose gradients exploded",
+            when=span(np.unique(rows["step"][exploded]).tolist()),
+            why=f"gradient norm up to {words.figure(norm[most])}, usual was "
+            f"{words.figure(usual[most])}",
+        )
+    clip = column(rows, "clip")
+    clipped = (clip < 1) & ~skipped
+    if clipped.any():
+        yield Deed(
+            what="Clipped gradients",
+            when=span(np.unique(rows["step"][clipped]).tolist()),
+            why=f"multiplied with {words.figure(float(clip[clipped].min()))} at least",
+        )
+
+
+def _rescues(events: Sequence[Event]) -> Iterable[Deed]:
+    """What was done to save the run; of many events of one kind only the last is told."""
+    for kind in KINDS:
+        groups: dict[str, list[tuple[Event, Rescue]]] = {}
+        for event in events:
+            if event.kind == kind and (rescue := rescue_of(event)) is not None:
+                groups.setdefault(f"{kind} {rescue.variant}".strip(), []).append((event, rescue))
+        for name, group in groups.items():
+            together = _TOGETHER.get(name, _TOGETHER.get(kind, ""))
+            if len(group) <= _EACH or not together:
+                yield from dict.fromkeys(_rescued(event, rescue) for event, rescue in group)
+                continue
+            last = group[-1][1]
+            yield Deed(
+                what=f"{words.capital(together)}, {words.number(len(group))} times",
+                when=span(sorted({event.step for event, _ in group})),
+                why=f"the last time: {last.what}{f', {last.why}' if last.why else ''}",
+            )
+
+
+def _rescued(event: Event, rescue: Rescue) -> Deed:
+    code = f" [{rescue.code}]" if rescue.code else ""
+    return Deed(
+        what=f"{words.capital(rescue.what)}{code}",
+        when=f"step {words.number(event.step)}",
+        why="; ".join(filter(None, [rescue.why, rescue.after])),
+    )
+
+
 def _from_event(event: Event) -> Deed | None:
     data, when = event.data, f"step {words.number(event.step)}"
-    name, why = str(data.get("cls", "the optimizer")), str(data.get("why", ""))
+    name, why = text_in(data, "cls") or "the optimizer", text_in(data, "why")
     match event.kind:
         case "switched_to_fused":
             what = f"Switched {name} to its fused kernel"

@@ -16,6 +16,9 @@ AT_MOST = 24
 
 _ACTIONS = {
     "skip_update": "left the step out: weights, optimizer state and buffers stayed as they were",
+    "clip": "scaled the gradients down to the limit of this run",
+    "stop": "stopped the run, the last good state saved",
+    "rollback": "went back to an earlier state and left the data in between behind",
 }
 
 
@@ -83,7 +86,7 @@ def _done(finding: Finding) -> str:
     count, skipped = (int(finding.evidence.get(name, 0)) for name in ("count", "skipped"))
     if not done:
         return "nothing: it was seen, not prevented"
-    if count > 1:
+    if count > 1 and finding.action == "skip_update":
         many = (
             "each time"
             if skipped == count

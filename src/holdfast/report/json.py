@@ -24,6 +24,7 @@ def report_json(summary: RunSummary) -> str:
         "ending": ending.line,
         **known,
         "path": str(summary.path),
+        "deeds": [dataclasses.asdict(deed) for deed in summary.deeds],
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
         "findings": [
             {

@@ -29,6 +29,8 @@ class LaneSummary:
     first_step: int
     last_step: int
     skipped: int
+    rollbacks: int
+    """Times the run went back and stayed there; one that was undone does not count."""
     seconds: float
     first_loss: float
     last_loss: float
@@ -113,6 +115,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         first_step=int(steps[0]) if len(rows) else -1,
         last_step=int(steps[-1]) if len(rows) else -1,
         skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
+        rollbacks=_rollbacks(data.events),
         seconds=max(0.0, seconds),
         first_loss=float(losses[0]) if losses.size else math.nan,
         last_loss=float(losses[-1]) if losses.size else math.nan,
@@ -123,6 +126,15 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         corrupt=data.corrupt,
         ended=end is not None,
     )
+
+
+def _rollbacks(events: Iterable[Event]) -> int:
+    """A trial may show that the data had changed: then its rollback was undone."""
+    back, undone = 0, 0
+    for event in events:
+        back += event.kind == "rollback"
+        undone += event.kind == "trial" and event.data.get("verdict") == "data"
+    return max(0, back - undone)
 
 
 def _guard_cost(rows: Rows, written: int) -> float:

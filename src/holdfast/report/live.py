@@ -5,7 +5,8 @@
               fix: dist = torch.sqrt(sq + 1e-12)
 
 A storm of NaN must not become a storm of lines: of each code the first three occurrences are
-told, then the 10th, the 100th, the 1000th; of causes too, and each only once.
+told, then the 10th, the 100th, the 1000th; of causes too, and each only once. What was done to
+save the run is always told, but for what may happen all the time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from ..judge import Key
+from ..run import Rows
 from ..types import Event, Finding
 from . import words
+from .health import Health
+from .rescues import rescue_of
 
 # Carriage return and "erase line": a half-drawn progress bar gives way and is drawn again
 # below by its owner.
@@ -26,6 +30,10 @@ _FIRST = 3
 _COLUMN = 88
 # A fix that is longer is told in words instead.
 _FIX = 120
+# Of these the first are told and then every power of ten, as of findings.
+_OFTEN = {"quarantine", "clipping", "scaler", "level", "checkpoint"}
+# Told at the end, in the report.
+_LATER = {"snapshots"}
 
 
 class Live:
@@ -34,12 +42,18 @@ class Live:
     Args:
         say: writes one whole line at once; a newline is added by it.
         quiet: say nothing at all.
+        health: steps between two health lines; 0 for none.
         terminal: whether lines appear on a terminal, between progress bars; found out from
             standard error when not given.
     """
 
     def __init__(
-        self, say: Callable[[str], None], *, quiet: bool = False, terminal: bool | None = None
+        self,
+        say: Callable[[str], None],
+        *,
+        quiet: bool = False,
+        health: int = 0,
+        terminal: bool | None = None,
     ) -> None:
         self._say = say
         self._quiet = quiet
@@ -47,16 +61,15 @@ class Live:
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[int, Key], int] = {}
         self._told: set[str] = set()
+        self._done: set[tuple[int, str]] = set()
+        self._health = Health(health)
 
     def show(self, findings: Iterable[Finding], events: Iterable[Event] = ()) -> None:
         """Tell what is new; ``findings`` are those that a ``Judge`` said have changed."""
         if self._quiet:
             return
         for event in events:
-            told = event_line(event)
-            if told and told not in self._told:
-                self._told.add(told)
-                self._say(f"{self._clear}{told}")
+            self._show_event(event)
         for finding in sorted(findings, key=lambda f: f.last_step):
             place = (finding.rank, finding.key)
             count = int(finding.evidence.get("count", 1))
@@ -66,9 +79,29 @@ class Live:
             again = 0 < known <= count
             now = before + count - (known if again else 0)
             self._known[place], self._counts[finding.code] = count, now
-            if _due(before, now):
+            # What was done about it was told already, with the numbers.
+            done = finding.action in ("rollback", "stop")
+            if _due(before, now) and not (done and (finding.rank, finding.code) in self._done):
                 self._say(f"{self._clear}{finding_line(finding, again=again)}")
             self._show_cause(finding)
+
+    def show_health(self, lane: str, rank: int, rows: Rows | None) -> None:
+        """The health lines that are due; of the first rank only, the others do the same."""
+        if not self._quiet and rank == 0:
+            for told in self._health.lines(lane, rows):
+                self._say(f"{self._clear}{told}")
+
+    def _show_event(self, event: Event) -> None:
+        told = event_line(event)
+        if not told or told in self._told:
+            return
+        self._told.add(told)
+        before = self._counts.get(event.kind, 0)
+        self._counts[event.kind] = before + 1
+        if event.kind in _OFTEN and not _due(before, before + 1):
+            return
+        self._done.add((event.rank, str(event.data.get("code", ""))))
+        self._say(f"{self._clear}{told}")
 
     def _show_cause(self, finding: Finding) -> None:
         """Tell the cause of a finding, if it has one that was not told for another."""
@@ -136,6 +169,15 @@ def _shortened(path: str) -> str:
 def event_line(event: Event) -> str:
     """One line for an event a user should hear of now; empty for all others."""
     data = event.data
+    if event.kind == "policy":
+        return _policy_line(event)
+    if (rescue := rescue_of(event)) is not None:
+        if event.kind in _LATER or (event.kind == "checkpoint" and "failed" not in data):
+            return ""
+        rank = f"rank {event.rank}  " if event.rank else ""
+        told = ": ".join(filter(None, [rescue.what, rescue.why])).replace(words.NBSP, " ")
+        told = f"step {event.step}  {rank}{told}"
+        return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told
     if event.kind == "switched_to_fused":
         return (
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
@@ -154,6 +196,19 @@ def event_line(event: Event) -> str:
             f"on: {data.get('error', '')}"
         )
     return ""
+
+
+def _policy_line(event: Event) -> str:
+    """What will be done about what, without the budgets; those stand in the report."""
+    given = event.data.get("rules")
+    rules = [str(rule) for rule in cast("list[Any]", given)] if isinstance(given, list) else []
+    acts = [rule.partition(" (")[0] for rule in rules]
+    acts = [rule for rule in acts if not rule.endswith(": observe")]
+    if event.rank or not rules:
+        return ""
+    if not acts:
+        return "holdfast: policy: observe everything, change nothing"
+    return f"holdfast: policy: {'; '.join(acts)}; all else: observe (--observe to only watch)"
 
 
 def _due(before: int, now: int) -> bool:

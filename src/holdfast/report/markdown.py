@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of
-from .deeds import deeds_of
 from .environment import environment_of, guard_cost_words, lane_notes
 from .facts import facts_of, told
 from .html.plots import plots_of
@@ -37,6 +36,7 @@ def _verdict(record: Record) -> Iterator[str]:
     parts = [
         f"{words.plural(summary.steps, 'step')} in {words.duration(summary.seconds)}",
         f"{words.plural(summary.skipped, 'step')} left out",
+        words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.plural(len(summary.findings), "finding"),
         words.loss_change(summary.first_loss, summary.last_loss),
         f"{record.ranks} ranks" if record.ranks > 1 else "",
@@ -126,13 +126,14 @@ def _curves(record: Record) -> Iterator[str]:
 
 
 def _rest(record: Record) -> Iterator[str]:
-    deeds = deeds_of(record)
+    deeds = record.summary.deeds
     yield "## What holdfast did"
     if deeds:
         yield table(("what", "when", "how or why"), [(d.what, d.when, d.why) for d in deeds])
     else:
         yield "It watched, and changed nothing."
     notes = {
+        "Policy": record.summary.policy,
         "Not covered": record.summary.not_covered,
         "Trouble inside holdfast (training went on)": record.summary.errors,
         "Processes": lane_notes(record.summary),

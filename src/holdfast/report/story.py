@@ -24,11 +24,15 @@ from .layers import (
     worth_showing,
 )
 from .record import Record
+from .rescues import rescue_of
 
 INCIDENTS = 3
 
 # A guess: norms of a healthy layer move by a factor of two or three from step to step.
 _GREW = 10.0
+# What is told of an incident besides its layers, and how many times.
+_SAVED = ("rollback", "trial", "clipping", "stop")
+_AT_MOST = 4
 # Without a bad gradient, fewer steps than these show nothing that went before or came after.
 _TELLING = 3
 
@@ -82,7 +86,12 @@ def _story(lane: LaneData, finding: Finding) -> Story | None:
         missing=window.missing[chosen],
         total=len(window.names),
         first=window.names[window.blamed] if window.blamed >= 0 else "",
-        sentences=(*_at(window, with_loss), *_before(window), *_after(window)),
+        sentences=(
+            *_at(window, with_loss),
+            *_before(window),
+            *_after(window),
+            *_saved(lane, window),
+        ),
     )
 
 
@@ -148,3 +157,13 @@ def _after(window: Window) -> Iterator[str]:
         )
     elif len(after):
         yield f"All was finite again in the {steps} after it."
+
+
+def _saved(lane: LaneData, window: Window) -> Iterator[str]:
+    """What was done about it, as far as it was done near these steps."""
+    first, last = window.steps[window.at], window.steps[-1]
+    near = [e for e in lane.events if e.kind in _SAVED and first <= e.step <= last]
+    for event in near[:_AT_MOST]:
+        if (rescue := rescue_of(event)) is not None:
+            why = f": {rescue.why}" if rescue.why else ""
+            yield f"On step {words.number(event.step)} holdfast {rescue.what}{why}."

@@ -20,6 +20,7 @@ import numpy as np
 from ..judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding
+from .deeds import Deed, deeds_of
 from .lanes import LaneSummary, read_lanes, summarize_lane
 from .sightings import Sighting, join_ranks
 
@@ -59,6 +60,12 @@ class RunSummary:
     not_covered: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     """What holdfast changed about the script's optimizers."""
+    deeds: tuple[Deed, ...] = ()
+    """Everything holdfast did to the run."""
+    rollbacks: int = 0
+    """How often the run went back to an earlier state and stayed there."""
+    policy: tuple[str, ...] = ()
+    """What was to be done about which finding, one line for each rule."""
     errors: tuple[str, ...] = ()
     """Parts of holdfast that failed and were switched off."""
     dropped: int = 0
@@ -102,7 +109,7 @@ def summarize_lanes(
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
-        ending=_ending(run.meta, exception),
+        ending=_ending(run.meta, exception, events),
         lanes=lanes,
         sightings=join_ranks(found),
         steps=_over_ranks(lanes, "steps"),
@@ -114,6 +121,9 @@ def summarize_lanes(
         exception=exception,
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
+        deeds=tuple(deeds_of(data, lanes)),
+        rollbacks=_over_ranks(lanes, "rollbacks"),
+        policy=_policy(events),
         errors=_notes(events, "holdfast_error", "where", "error"),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
@@ -148,8 +158,20 @@ def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:
     return max(totals.values(), default=0)
 
 
-def _ending(meta: Mapping[str, Any], exception: Mapping[str, Any] | None) -> Ending:
+def _policy(events: Iterable[Event]) -> tuple[str, ...]:
+    told = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
+    rules = cast("list[Any]", told) if isinstance(told, list) else []
+    return tuple(str(rule) for rule in rules)
+
+
+def _ending(
+    meta: Mapping[str, Any], exception: Mapping[str, Any] | None, events: Sequence[Event]
+) -> Ending:
     code = meta.get("exit_code")
+    stop = next((event.data for event in events if event.kind == "stop"), None)
+    if stop is not None and meta.get("status") == "finished":
+        why = " ".join(str(stop.get("why") or stop.get("code", "")).split())
+        return Ending(word="stopped", line=f"stopped by holdfast, {why}")
     if meta.get("status") != "finished":
         return Ending(
             word="unfinished",

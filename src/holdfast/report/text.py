@@ -27,6 +27,8 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         _verdict(summary, width),
         _findings(summary, width),
         _notes("Damaged", summary.unreadable, width),
+        _notes("What holdfast did", _deeds(summary), width),
+        _notes("Policy", summary.policy, width),
         _notes("Not covered", summary.not_covered, width),
         _notes("Trouble inside holdfast (training went on)", summary.errors, width),
         _run(summary, width),
@@ -45,6 +47,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     style = _OUTCOMES.get(summary.outcome, "bold red")
     facts = [words.plural(len(summary.sightings), "finding")]
     facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
+    facts += [words.plural(summary.rollbacks, "rollback")] if summary.rollbacks else []
     facts += (
         [change] if (change := words.loss_change(summary.first_loss, summary.last_loss)) else []
     )
@@ -113,6 +116,7 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
     facts = [
         words.plural(len(summary.sightings), "finding"),
         f"{words.plural(summary.skipped, 'step')} skipped",
+        words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.loss_change(summary.first_loss, summary.last_loss),
     ]
     text = _sentence([fact for fact in facts if fact]) + _cost(summary)
@@ -145,6 +149,11 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
     for note in notes:
         lines += paragraph(note, label="-", indent=2, width=width)
     return lines
+
+
+def _deeds(summary: RunSummary) -> tuple[str, ...]:
+    told = (": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.deeds)
+    return tuple(map(words.visible, told))
 
 
 def _run(summary: RunSummary, width: int) -> list[Line]:

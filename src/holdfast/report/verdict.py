@@ -15,6 +15,7 @@ GOOD, INFO, WARN, BAD = "good", "info", "warn", "bad"
 _ENDINGS = {
     "failed": ("Crashed", BAD),
     "killed": ("Killed", BAD),
+    "stopped": ("Stopped", BAD),
     "interrupted": ("Interrupted", WARN),
     "unfinished": ("Still going", INFO),
 }
@@ -35,9 +36,9 @@ def verdict_of(summary: RunSummary) -> Verdict:
     if not word:
         word, tone = "Finished", GOOD
         if summary.findings:
-            word = "Finished with findings"
-            harmed = any(finding.severity >= Severity.ERROR for finding in summary.findings)
-            tone = BAD if harmed else WARN
+            worst = max(finding.severity for finding in summary.findings)
+            word = "Finished with findings" if worst > Severity.INFO else "Finished"
+            tone = BAD if worst >= Severity.ERROR else WARN if worst > Severity.INFO else INFO
         elif summary.unreadable:
             tone = WARN
         sentence = _finished(summary)
@@ -71,11 +72,16 @@ def _finished(summary: RunSummary) -> str:
 
 
 def _fate(summary: RunSummary) -> str:
-    if not summary.skipped:
+    done: list[str] = []
+    if summary.skipped:
+        share = f"{words.number(summary.skipped)} of {words.plural(summary.steps, 'step')}"
+        done.append(f"{share} {'was' if summary.skipped == 1 else 'were'} left out")
+    if summary.rollbacks:
+        times = words.plural(summary.rollbacks, "time")
+        done.append(f"the run was rolled back {'once' if summary.rollbacks == 1 else times}")
+    if not done:
         return "no step was left out"
-    share = f"{words.number(summary.skipped)} of {words.plural(summary.steps, 'step')}"
-    were = "was" if summary.skipped == 1 else "were"
-    return f"{share} {were} left out, and the run went on to its end"
+    return f"{', '.join(done)}, and the run went on to its end"
 
 
 def _cut_short(summary: RunSummary) -> str:

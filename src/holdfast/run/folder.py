@@ -6,6 +6,7 @@ and streams of JSON lines:
 
     run.json                     ring.r0.bin
     steps.r0.000000.bin          events.r0.jsonl  findings.r0.jsonl  batches.r0.jsonl
+                                 quarantine.r0.jsonl
 
 The first process of rank 3 writes lane ``r3``, a later one ``r3-p{pid}``.
 """
@@ -30,7 +31,7 @@ FORMAT = 1
 META = "run.json"
 PAGE = "report.html"
 _List = list  # inside the class the word means Run.list
-STREAMS = ("events", "findings", "batches")
+STREAMS = ("events", "findings", "batches", "quarantine")
 
 _LANE = re.compile(r"r(\d+)(?:-p(\d+)(?:-(\d+))?)?")
 _FILE = re.compile(

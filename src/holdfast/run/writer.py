@@ -10,9 +10,9 @@ How large a lane grows, whatever the number of steps (defaults in brackets):
   kept whole, of a million every second or fourth, and so on, rows around incidents first.
 - Rows handed to one ``take`` come on top until the next; from a ring that is at most its
   capacity (8 MiB).
-- ``events`` and ``batches``: ``stream_lines`` (20 000) lines each; what comes after is
-  counted in an event of kind ``truncated``, written each time the count doubles and at the
-  end (64 lines at the very most). ``findings`` are never left out.
+- ``events``, ``batches`` and ``quarantine``: ``stream_lines`` (20 000) lines each; what comes
+  after is counted in an event of kind ``truncated``, written each time the count doubles and
+  at the end (64 lines at the very most). ``findings`` are never left out.
 
 The ring and the files agree at any instant by the rule in ``mark``: with the ring given,
 no row is lost or doubled by a kill of this process.
@@ -50,6 +50,8 @@ _UNWRITABLE = (TypeError, ValueError, RecursionError)
 _Sink = TypeVar("_Sink", SegmentedTable, Stream, SegmentedTable | Stream)
 
 EVENT, BATCH, DECLARATION, FIRST_ROW = 1, 2, 3, 16
+# An event of this kind names a poisoned sample; all of them stand in a file of their own too.
+QUARANTINE = "quarantine"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +105,7 @@ class LaneWriter:
                 run.stream_path(name, lane), stream_lines,
                 None if streams is None else streams.get(name, 0),
             )
-            for name in ("events", "batches")
+            for name in ("events", "batches", QUARANTINE)
         }  # fmt: skip
         self._findings = Stream(run.stream_path("findings", lane), None)
         self._reported = dict.fromkeys(self._streams, 0)
@@ -141,8 +143,12 @@ class LaneWriter:
             try:
                 data = jsonl.decode(payload)
                 if kind == EVENT:
-                    events.append(Event.from_dict(data))
+                    event = Event.from_dict(data)
+                    events.append(event)
                     self._push(self._streams["events"], data)
+                    if event.kind == QUARANTINE:
+                        sample = {"step": event.step, "time": event.time, **event.data}
+                        self._push(self._streams[QUARANTINE], sample)
                 elif kind == BATCH:
                     batches.append(data)
                     self._push(self._streams["batches"], data)

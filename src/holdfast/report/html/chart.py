@@ -34,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Marks:
-    """Steps that are pointed out: ``shape`` is skip, scaler or bad, each with its own form."""
+    """Steps that are pointed out: ``shape`` is skip, scaler, bad or back, a form each."""
 
     name: str
     shape: str
@@ -177,6 +177,7 @@ def mark_shapes() -> Html:
         "skip": "M-4.5 0H4.5L0 8Z",
         "scaler": "M-3.5 0H3.5V7H-3.5Z",
         "bad": "M-4-9L4-1M4-9L-4-1",
+        "back": "M4 0V9L-5 4.5Z",
     }
     return tag(
         "svg",

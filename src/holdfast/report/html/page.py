@@ -14,7 +14,6 @@ from importlib.resources import files
 
 from ... import __version__
 from .. import words
-from ..deeds import deeds_of
 from ..environment import environment_of, guard_cost_words, lane_notes
 from ..facts import told
 from ..record import Record
@@ -85,6 +84,7 @@ def _verdict(record: Record, name: str) -> Html:
     figures = {
         "steps": words.number(summary.steps),
         "left out": words.number(summary.skipped),
+        "rollbacks": words.number(summary.rollbacks) if summary.rollbacks else "",
         "findings": words.number(len(summary.findings)),
         "ranks": str(record.ranks) if record.ranks > 1 else "",
         "loss": _change(summary.first_loss, summary.last_loss),
@@ -179,7 +179,7 @@ def _other_lanes(record: Record) -> Html | None:
 
 
 def _deeds(record: Record) -> Html:
-    deeds = deeds_of(record)
+    deeds = record.summary.deeds
     if not deeds:
         nothing = "It watched, and changed nothing."
         return _section("What holdfast did", tag("p", nothing), key="deeds")
@@ -194,6 +194,7 @@ def _deeds(record: Record) -> Html:
 
 def _notes(record: Record) -> Html | None:
     groups = {
+        "Policy": record.summary.policy,
         "Not covered": record.summary.not_covered,
         "Trouble inside holdfast (training went on)": record.summary.errors,
         "Processes": lane_notes(record.summary),

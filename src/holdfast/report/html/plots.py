@@ -47,7 +47,7 @@ def _loss(
     ends = [float(end) for c in also if len(c.x) for end in c.x[[0, -1]]]
     axis = step_axis(min([axis.low, *ends]), max([axis.high, *ends])) if ends else axis
     scale = value_axis([curve.y, *(other.y for other in also)])
-    marks = _marks(rows)
+    marks = _marks(lane, rows)
     if scale is None:
         return None
     known = np.flatnonzero(np.isfinite(curve.y))
@@ -84,10 +84,11 @@ def _curve(
     return Curve(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y)
 
 
-def _marks(rows: Rows) -> list[Marks]:
+def _marks(lane: LaneData, rows: Rows) -> list[Marks]:
     steps = rows["step"].astype(np.float64)
     skipped, scaler = column(rows, "skipped") > 0, column(rows, "scaler_skipped") > 0
     bad = (column(rows, "loss_bad") > 0) | (column(rows, "grad_bad") > 0)
+    back = np.unique([float(event.step) for event in lane.events if event.kind == "rollback"])
     return [
         Marks(name="left out by holdfast", shape="skip", x=np.unique(steps[skipped])),
         Marks(name="left out by GradScaler", shape="scaler", x=np.unique(steps[scaler & ~skipped])),
@@ -95,6 +96,7 @@ def _marks(rows: Rows) -> list[Marks]:
             name="not finite and not left out", shape="bad",
             x=np.unique(steps[bad & ~skipped & ~scaler]),
         ),
+        Marks(name="where the run was rolled back", shape="back", x=back),
     ]  # fmt: skip
 
 
@@ -117,7 +119,7 @@ def _gradients(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | 
     )
     return Chart(
         key=f"grad-{lane.lane}", title=_titled("Gradient norm", scale), told=told, x=axis,
-        y=scale, curves=curves, marks=[mark for mark in _marks(rows) if len(mark.x)],
+        y=scale, curves=curves, marks=[mark for mark in _marks(lane, rows) if len(mark.x)],
         columns=columns,
     )  # fmt: skip
 

@@ -1,0 +1,90 @@
+"""What a user may say about one code in ``policy:``; part of config.py.
+
+Which actions exist and which of them the guard can take for which finding stands here, so that
+a wish that cannot be carried out is refused when settings are read and not in the middle of a
+run. What happens when nothing is said, and the counting, is in policy.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
+
+from holdfast._strict import Section, bounded
+
+Action = Literal[
+    "observe", "skip", "clip", "rollback", "lower_lr", "reset_moments", "quarantine", "stop"
+]
+
+EVERY = "ALL"
+"""Stands for every code, as in ``detectors.select``."""
+
+_BACK: tuple[Action, ...] = ("rollback", "lower_lr", "reset_moments")
+
+# The codes the guard itself can tell while it trains, and what it can do about each. A bad weight
+# cannot be left out by a skip; a loss that stays up is not the fault of one sample.
+POSSIBLE: Mapping[str, tuple[Action, ...]] = {
+    "NUM001": ("skip", "quarantine", *_BACK, "stop"),
+    "NUM002": ("skip", "quarantine", *_BACK, "stop"),
+    "NUM003": (*_BACK, "stop"),
+    "NUM005": ("skip", "quarantine", "stop"),
+    "OPT001": (*_BACK, "stop"),
+    "OPT002": ("skip", "clip", "stop"),
+    "OPT003": (*_BACK, "stop"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuleSettings(Section):
+    """What is done about a finding, and how often; None: as it is by default.
+
+    >>> RuleSettings(do="rollback", budget=5).do
+    ('rollback',)
+    """
+
+    short: ClassVar[str] = "do"  # `OPT001: rollback` is `OPT001: {do: rollback}`
+
+    do: tuple[Action, ...] | None = dataclasses.field(default=None, metadata={"one": True})
+    cooldown: int | None = bounded(None, 0)  # steps before it may be done again
+    budget: int | None = bounded(None, 1)  # times without `calm` between them; then: stop
+    calm: int | None = bounded(None, 1)  # good steps after which counting starts anew
+
+    def check_name(self, name: str) -> None:
+        """Whether this may be asked for the code, or the beginning of codes, it stands under."""
+        codes = tuple(codes_of(name))
+        if not codes:
+            raise ValueError(_unknown(name))
+        if self.do is None:
+            return
+        if not self.do:
+            raise ValueError("an empty list of actions; write observe to do nothing")
+        for alone in ("observe", "stop"):
+            if alone in self.do and len(self.do) > 1:
+                raise ValueError(f"{alone} goes with no other action; write it alone")
+        if len(set(self.do)) < len(self.do):
+            raise ValueError(f"an action stands twice in {', '.join(self.do)}; remove one")
+        for code in codes:
+            for action in self.do:
+                if action != "observe" and action not in POSSIBLE[code]:
+                    able = ", ".join(("observe", *POSSIBLE[code]))
+                    raise ValueError(f"{action} is not possible for {code}; choose from {able}")
+        for action in _BACK[1:]:
+            if action in self.do and "rollback" not in self.do:
+                raise ValueError(
+                    f"{action} is a part of going back; write [rollback, {action}] or leave it out"
+                )
+
+
+def codes_of(name: str) -> Iterator[str]:
+    """The codes that ``name`` stands for: one code, the beginning of some, or every one."""
+    if name:
+        yield from (code for code in POSSIBLE if name == EVERY or code.startswith(name))
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name.upper(), [*POSSIBLE, EVERY], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(POSSIBLE)} and {EVERY}"
+    return f"no finding that can be acted on, all others are observed; {hint}"

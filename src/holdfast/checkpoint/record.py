@@ -1,0 +1,183 @@
+"""The record of a checkpoint, ``NAME.json``, and the proof that nothing has changed since.
+
+The record says what the tensors beside it are (step, metrics, versions, names and shapes) and
+what they must hash to. It is the commit of a checkpoint: written last, it names the file it
+vouches for, so a step can be saved again while the older file stays valid until the very end.
+The record hashes to its own last line, so that a changed bit in either file is found.
+
+No torch here: a checkpoint can be verified on a machine that could not load it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.errors import CheckpointError, DamagedCheckpointError
+from holdfast.run import decode, encode
+
+FORMAT = 1
+DATA = ".safetensors"
+RECORD = ".json"
+SECOND = ".2"
+"""What the new data file of a step is called while the older one still counts."""
+
+NAME = re.compile(r"step-(?P<step>\d{10,})\.r(?P<rank>\d+)")
+
+_CHUNK = 4 << 20
+_BLANK = "0" * 64
+_OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
+
+
+def file_name(step: int, rank: int = 0) -> str:
+    """The name of a checkpoint's data file; names sort by step."""
+    return f"step-{step:010d}.r{rank}{DATA}"
+
+
+def record_path(path: Path) -> Path:
+    """The record that belongs to a data file or record; it need not exist."""
+    if path.suffix == RECORD:
+        return path
+    if path.suffix != DATA:
+        raise CheckpointError(
+            f"{path.name} is no checkpoint: its name ends neither in {DATA} nor in {RECORD}, in "
+            f"{path.parent}; give one of these two files"
+        )
+    record = path.with_suffix(RECORD)
+    first = path.with_name(path.stem.removesuffix(SECOND) + RECORD)
+    return first if first.exists() and not record.exists() else record
+
+
+def data_path(record: Path, fields: Mapping[str, Any]) -> Path:
+    """The data file a record vouches for."""
+    path = record.with_name(Path(str(fields["file"])).name)
+    beside = record.with_suffix(DATA)
+    # A save of the same step was killed before its last rename, or somebody renamed both
+    # files of a checkpoint; the digest tells whether this is it.
+    return beside if beside.exists() and not path.exists() else path
+
+
+def encode_record(fields: Mapping[str, Any]) -> bytes:
+    """The record as a file: one line per field, its own digest last."""
+    lines = [f"  {_text(key)}: {_lines(value)}" for key, value in fields.items() if key != "record"]
+    text = "{\n" + "".join(f"{line},\n" for line in lines) + f'  "record": "{_BLANK}"\n}}\n'
+    return text.replace(_BLANK, hashlib.sha256(text.encode()).hexdigest()).encode()
+
+
+def decode_record(data: bytes) -> dict[str, Any]:
+    """The fields of a record; a ``ValueError`` when a single bit of it has changed."""
+    own = _OWN_DIGEST.search(data, max(0, len(data) - 128))
+    if own is None or own.end() != len(data):
+        raise ValueError("it does not end as a record does")
+    blank = data[: own.start(1)] + _BLANK.encode() + data[own.end(1) :]
+    if hashlib.sha256(blank).hexdigest().encode() != own[1]:
+        raise ValueError("its digest is wrong")
+    fields = decode(data)
+    if not {"format", "step", "rank", "file", "sha256", "bytes", "tensors"} <= set(fields):
+        raise ValueError("fields are missing")
+    return fields
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read the record of a checkpoint, given by either of its files."""
+    record = record_path(path)
+    try:
+        data = record.read_bytes()
+    except FileNotFoundError as error:
+        if path != record and path.exists():
+            raise damaged(
+                path, f"its record {record.name} is missing: the save was cut short"
+            ) from error
+        raise CheckpointError(
+            f"there is no checkpoint {path}; see which there are: "
+            f"holdfast checkpoint ls {path.parent}"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {record.name}: {error.strerror}, in {record.parent}; "
+            "check the permissions"
+        ) from error
+    try:
+        fields = decode_record(data)
+    except ValueError as error:
+        raise damaged(record, str(error)) from error
+    if fields["format"] != FORMAT:
+        raise CheckpointError(
+            f"{record.name} has format {fields['format']!r}, this holdfast reads {FORMAT}, in "
+            f"{record.parent}; read it with the version that wrote it: {fields.get('holdfast')}"
+        )
+    return fields
+
+
+def verify(path: str | Path) -> None:
+    """Prove that both files are what was written; ``DamagedCheckpointError`` if not."""
+    path = Path(path)
+    fields = read_record(path)
+    data = data_path(record_path(path), fields)
+    check_size(data, fields)
+    try:
+        with data.open("rb") as file:
+            found = digest(file)
+    except OSError as error:
+        raise unreadable(data, error) from error
+    check_digest(data, fields, found)
+
+
+def check_size(data: Path, fields: Mapping[str, Any]) -> None:
+    """The part of the proof that costs nothing: the data file is there and as long as it was."""
+    try:
+        size = data.stat().st_size
+    except FileNotFoundError as error:
+        raise damaged(data, "the record is there, the data is not") from error
+    except OSError as error:
+        raise unreadable(data, error) from error
+    if size != fields["bytes"]:
+        raise damaged(data, f"it has {size:,} bytes and should have {fields['bytes']:,}")
+
+
+def check_digest(data: Path, fields: Mapping[str, Any], found: str) -> None:
+    """The proof itself."""
+    if found != fields["sha256"]:
+        raise damaged(data, f"its content has changed (sha256 {found[:12]}…)")
+
+
+def digest(file: Any) -> str:
+    """The SHA-256 of an open file, from where it stands."""
+    hashing = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK))
+    while count := file.readinto(buffer):
+        hashing.update(buffer[:count])
+    return hashing.hexdigest()
+
+
+def damaged(path: Path, why: str) -> DamagedCheckpointError:
+    """The error for a checkpoint that must not be used."""
+    error = DamagedCheckpointError(
+        f"{path.name} is damaged: {why}, in {path.parent}; use another one: "
+        f"holdfast checkpoint ls {path.parent}"
+    )
+    error.why = why
+    return error
+
+
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """The error for a file the system does not let us read."""
+    return CheckpointError(
+        f"cannot read {path.name}: {error.strerror}, in {path.parent}; check the permissions"
+    )
+
+
+def _lines(value: Any) -> str:
+    """A value on one line; a dict with one line for each of its own fields."""
+    if not isinstance(value, dict) or not value:
+        return _text(value)
+    fields = cast("dict[str, Any]", value)
+    lines = [f"    {_text(str(key))}: {_text(item)}" for key, item in fields.items()]
+    return "{\n" + ",\n".join(lines) + "\n  }"
+
+
+def _text(value: Any) -> str:
+    return encode(value).decode()

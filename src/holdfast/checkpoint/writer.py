@@ -1,0 +1,214 @@
+"""Saving in the background: the training hands over a state in host memory and goes on.
+
+One thread, one place in the queue. A failure (a full disk, a folder that cannot be written, a
+poisoned state) is told as data, never raised into the training. What is told and ``release``
+come from the writer's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.checkpoint.file import save
+from holdfast.checkpoint.finite import first_nonfinite
+from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.tree import paths
+from holdfast.config import CheckpointSettings
+from holdfast.errors import CheckpointError
+
+PERIODIC = ("step", "time")
+"""Kinds that come again by themselves; they do not push out one that somebody asked for."""
+
+# Above the training's: writing must not take its cores.
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    skeleton: Any
+    tensors: Sequence[Tensor]
+    meta: Mapping[str, Any]
+    kind: str
+    release: Callable[[], object]
+    ready: Callable[[], object]
+    exempt: Collection[str]
+
+    @property
+    def step(self) -> int:
+        return int(self.meta["step"])
+
+    @property
+    def rank(self) -> int:
+        return int(self.meta.get("rank", 0))
+
+
+class BackgroundWriter:
+    """Writes the states it is given to a shelf, and keeps the shelf within its bounds.
+
+    ``tell("checkpoint", step, data)`` is called for each, with ``kind`` in the data and
+    ``file``, ``bytes``, ``seconds`` and ``good``, or ``failed`` with the reason.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        settings: CheckpointSettings,
+        tell: Callable[[str, int, dict[str, Any]], object],
+    ) -> None:
+        self.shelf = shelf
+        self._settings = settings
+        self._tell_raw = tell
+        self._change = threading.Condition()
+        self._pending: _Job | None = None
+        self._busy = False
+        self._closed = False
+        self._opened = False
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def submit(
+        self,
+        skeleton: Any,
+        tensors: Sequence[Tensor],
+        meta: Mapping[str, Any],
+        kind: str,
+        release: Callable[[], object] = lambda: None,
+        *,
+        ready: Callable[[], object] = lambda: None,
+        exempt: Collection[str] = (),
+    ) -> Path | None:
+        """Hand over a state: where it will be, None when it will not be written. Never waits.
+
+        ``meta`` is that of ``file.save``; ``step`` and ``rank`` make the name. ``tensors`` must
+        not change until ``release`` is called, which happens exactly once, whatever becomes of
+        the state. ``ready`` is called before they are read, for copies still under way. While
+        one state is written one more can wait; of several the newest does, but a periodic one
+        (``PERIODIC``) does not replace one that was asked for. ``exempt`` names tensors that
+        may hold infinities.
+        """
+        job = _Job(skeleton, tensors, meta, kind, release, ready, exempt)
+        alone = False
+        if os.getpid() != self._pid:
+            return self._drop(job, "this process was forked from the one that writes")
+        with self._change:
+            waiting = self._pending
+            if self._closed:
+                lost, why = job, "the writer is closed"
+            elif waiting is not None and waiting.kind not in PERIODIC and kind in PERIODIC:
+                lost, why = job, f"step {waiting.step}, which was asked for, is waiting"
+            else:
+                lost, why = waiting, f"step {job.step} came before its turn"
+                self._pending = job
+                alone = not self._start()
+                self._change.notify_all()
+        if lost is not None:
+            self._drop(lost, why)
+        if lost is job:
+            return None
+        if alone:
+            self._pending = None
+            self._write(job)
+        return self.shelf.path(job.step, job.rank)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to write; False when the time ran out."""
+        with self._change:
+            return self._change.wait_for(lambda: not (self._pending or self._busy), timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Write what is waiting and end the thread; False when the time ran out."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        if self._thread is None or os.getpid() != self._pid:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _drop(self, lost: _Job, why: str) -> None:
+        _quietly(lost.release)
+        self._tell(lost, failed=f"not written: {why}")
+
+    def _start(self) -> bool:
+        """See that there is a thread; False where python starts none any more, at its exit."""
+        if self._thread is None:
+            # A daemon: a disk that hangs must not keep the process from ending.
+            thread = threading.Thread(target=self._loop, name="holdfast-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
+
+    def _loop(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            with self._change:
+                self._busy = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._pending or self._closed)
+                job, self._pending = self._pending, None
+                if job is None:
+                    return
+                self._busy = True
+            self._write(job)
+
+    def _write(self, job: _Job) -> None:
+        try:
+            path = self._save(job)
+        except Exception as error:
+            self._tell(job, failed=_told(error))
+            return
+        finally:
+            _quietly(job.release)
+        kept = self._settings
+        try:
+            self.shelf.prune(
+                kept.last, kept.best, kept.metric, kept.mode, rank=job.rank, sure=[path]
+            )
+        except Exception as error:
+            self._tell(job, failed=f"older ones are still there: {_told(error)}")
+
+    def _save(self, job: _Job) -> Path:
+        began = time.perf_counter()
+        if not self._opened:
+            self.shelf.open_for_writing(job.rank)
+            self._opened = True
+        job.ready()
+        bad = first_nonfinite(paths(job.skeleton), job.tensors, job.exempt)
+        if bad is not None:
+            raise CheckpointError(f"not written: {bad} holds NaN or infinity; the last good stays")
+        meta = {**job.meta, "kind": job.kind}
+        path, compress = self.shelf.path(job.step, job.rank), self._settings.compress
+        written = save(path, job.skeleton, job.tensors, meta, compress=compress)
+        seconds = round(time.perf_counter() - began, 4)
+        good = bool(written.record["good"])
+        self._tell(
+            job, file=str(written.path), bytes=written.bytes, seconds=seconds, good=good
+        )  # fmt: skip
+        return written.path
+
+    def _tell(self, job: _Job, **data: Any) -> None:
+        _quietly(lambda: self._tell_raw("checkpoint", job.step, {"kind": job.kind, **data}))
+
+
+def _told(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    # Somebody else's code, in a thread nobody watches: the next save must not suffer from it.
+    with contextlib.suppress(Exception):
+        call()

@@ -1,0 +1,224 @@
+"""Finding checkpoints by what a user calls them, and telling about them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..checkpoint.compare import told
+from ..checkpoint.record import DATA, RECORD, read_record, record_path
+from ..checkpoint.shelf import FOLDER, Entry, Shelf, entry_at
+from ..errors import CheckpointError, RunFolderError
+from ..report import Line
+from ..report.layout import Span, line, paragraph
+from ..report.words import duration, figure, listed, number, plural, ranks, size, visible
+from ..run import Run
+
+if TYPE_CHECKING:
+    from ..checkpoint.values import Contrast
+
+_SHOWN = 20
+_HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
+
+
+# What a user calls a checkpoint.
+
+
+def shelf_of(path: str) -> Shelf:
+    """The folder of checkpoints of a run, or the one given."""
+    folder = Path(path)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise CheckpointError(f"{path} {what}; give the folder of a run or a folder of checkpoints")
+    try:
+        run = Run.open(folder)
+    except RunFolderError:
+        return Shelf(folder)
+    given: Any = run.meta
+    for key in ("settings", "checkpoint", "dir"):
+        given = cast("dict[str, Any]", given).get(key) if isinstance(given, dict) else None
+    return Shelf(given if isinstance(given, str) else run.path / FOLDER)
+
+
+def entries_of(path: str) -> list[Entry]:
+    """Every checkpoint that is meant by a path."""
+    return shelf_of(path).entries() if Path(path).is_dir() else [_single(Path(path))]
+
+
+def entry_of(path: str) -> Entry:
+    """The one checkpoint that is meant by a path: of a folder the newest good one."""
+    if not Path(path).is_dir():
+        return _single(Path(path))
+    shelf = shelf_of(path)
+    entries = shelf.entries()
+    found = shelf.latest(rank=entries[0].rank if entries else 0)
+    if found is None:
+        raise CheckpointError(
+            f"there is no good checkpoint in {shelf.folder} ({plural(len(entries), 'checkpoint')} "
+            f"in all); see: holdfast checkpoint ls {path}"
+        )
+    return found
+
+
+def _single(path: Path) -> Entry:
+    if not path.exists() and not (path.suffix in (DATA, RECORD) and record_path(path).exists()):
+        raise CheckpointError(
+            f"{path} does not exist; give the folder of a run, of checkpoints, or a checkpoint"
+        )
+    record_path(path)  # refuses a file that is neither of the two
+    return entry_at(path)
+
+
+# Telling.
+
+
+def plain_entry(entry: Entry) -> dict[str, Any]:
+    """An entry for programs."""
+    known = {key: entry.record.get(key) for key in ("time", "kind", "world", "bytes", "metrics")}
+    return {
+        "path": str(entry.path), "step": entry.step, "rank": entry.rank, "good": entry.good,
+        "damage": entry.damage, **known,
+    }  # fmt: skip
+
+
+def table(entries: Sequence[Entry]) -> list[Line]:
+    """Checkpoints, one line each, under a head."""
+    rows = [["STEP", "RANK", "AGE", "SIZE", "KIND", "METRICS"]]
+    for entry in entries:
+        record = entry.record
+        age = duration(max(0.0, time.time() - float(record["time"]))) if record else "?"
+        rows.append(
+            [str(entry.step), str(entry.rank), age, size(entry.bytes) if record else "?",
+             str(record.get("kind", "?")), _metrics(entry)]
+        )  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines: list[Line] = []
+    for row, entry in zip(rows, [None, *entries], strict=True):
+        cells = "  ".join(row[i].rjust(widths[i]) for i in range(4))
+        text = f"{cells}  {row[4].ljust(widths[4])}  "
+        if entry is None:
+            lines.append(line(Span(text + row[5], "bold")))
+        elif entry.damage:
+            lines.append(line(text, Span(f"DAMAGED: {entry.damage}", "red")))
+        else:
+            note = Span("" if entry.good else "  saved while the run was not well", "yellow")
+            lines.append(line(text, row[5], note))
+    return lines
+
+
+def verdict_lines(entry: Entry) -> list[Line]:
+    """Whether one checkpoint is what was written."""
+    if entry.damage:
+        return [line(Span("damaged", "red"), f"  {entry.path}: {entry.damage}")]
+    tensors = plural(len(entry.record["tensors"]), "tensor")
+    return [line(Span("whole  ", "green"), f"  {entry.path}: {size(entry.bytes)}, {tensors}")]
+
+
+def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
+    """What a checkpoint holds, from its record."""
+    record = entry.record or read_record(entry.path)  # which says why there is none
+    lines = [line(Span(str(entry.path), "bold"))]
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
+    facts = {
+        "step": f"{entry.step}, rank {entry.rank} of {record.get('world', 1)}",
+        "saved": f"{when}, {record.get('kind')}, holdfast {record.get('holdfast')}, "
+        f"torch {record.get('torch')}",
+        "good": "yes" if entry.good else f"no: {entry.damage or 'the run was not well'}",
+        "size": f"{size(entry.bytes)}, sha256 {str(record['sha256'])[:16]}…",
+        "metrics": _metrics(entry) or "none",
+    }
+    known = {"step", "rank", "world", "time", "kind", "holdfast", "torch", "good", "bytes", "file"}
+    for key, value in record.items():
+        if key not in known | _HIDDEN:
+            facts[key] = visible(str(value))
+    for label, text in facts.items():
+        lines += paragraph(text, label=label, indent=2, column=9, width=width, label_style="bold")
+    forms: dict[str, Any] = record["tensors"]
+    lines += paragraph(
+        listed(_parts(forms)), label="tensors", indent=2, column=9, width=width, label_style="bold"
+    )
+    if tensors:
+        lines += [line("    ", visible(name), "  ", told(form)) for name, form in forms.items()]
+    return lines
+
+
+def diff_lines(first: Entry, second: Entry, found: Contrast) -> list[Line]:
+    """Where two checkpoints differ."""
+    names = [f"step {one.step}" for one in (first, second)]
+    if names[0] == names[1]:
+        names = [str(first.path), str(second.path)]
+    lines = [
+        line(Span("1  ", "bold"), str(first.path)),
+        line(Span("2  ", "bold"), str(second.path)),
+    ]
+    if not found:
+        return [*lines, line(f"equal, bit for bit: {plural(found.equal, 'tensor')}")]
+    if found.shapes:
+        text = found.shapes.message(saved=names[0], live=names[1])
+        lines += [line(visible(row)) for row in text.splitlines()]
+    if found.tensors:
+        lines += [line(f"{plural(len(found.tensors), 'tensor')} with other values:")]
+        for one in found.tensors[:_SHOWN]:
+            share = f"{number(one.changed)} of {plural(one.elements, 'element')}"
+            apart = f"by up to {figure(one.largest)}, {figure(one.relative)} of its norm"
+            lines += [line("  ", visible(one.name), f": {share}, {apart}")]
+        lines += _more(len(found.tensors))
+    if found.values:
+        lines += [line(f"{plural(len(found.values), 'other value')} differing:")]
+        shown = [(name, _short(a), _short(b)) for name, a, b in found.values[:_SHOWN]]
+        lines += [line("  ", visible(name), f": {a} → {b}") for name, a, b in shown]
+        lines += _more(len(found.values))
+    return [*lines, line(f"{plural(found.equal, 'tensor')} equal, bit for bit")]
+
+
+def plain_contrast(found: Contrast) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "equal": found.equal,
+        "missing": dict(found.shapes.missing),
+        "unexpected": dict(found.shapes.unexpected),
+        "differing": {name: [one, other] for name, one, other in found.shapes.differing},
+        "tensors": [asdict(change) for change in found.tensors],
+        "values": {name: [_short(a), _short(b)] for name, a, b in found.values},
+    }
+
+
+def prune_lines(gone: Sequence[Entry], kept: Sequence[Entry], *, dry_run: bool) -> list[Line]:
+    """What was removed and what is left."""
+    verb = "would remove" if dry_run else "removed"
+    lines = [
+        line(f"{verb}  {entry.path.name}  {size(entry.bytes)}", _reason(entry)) for entry in gone
+    ]
+    freed = size(sum(entry.bytes for entry in gone))
+    total = f"{verb} {plural(len(gone), 'checkpoint')} ({freed}), {len(kept)} left"
+    whose = ranks([entry.rank for entry in kept]) if kept else ""
+    return [*lines, line(f"{total}{f': {whose}' if whose else ''}")]
+
+
+def _reason(entry: Entry) -> Span:
+    return Span(f"  damaged: {entry.damage}" if entry.damage else "", "red")
+
+
+def _metrics(entry: Entry) -> str:
+    return "  ".join(f"{visible(name)} {figure(entry.metric(name))}" for name in entry.metrics)
+
+
+def _parts(forms: dict[str, Any]) -> list[str]:
+    """How many tensors each part of the state has."""
+    counts: dict[str, int] = {}
+    for name in forms:
+        part = name.partition(".")[0]
+        counts[part] = counts.get(part, 0) + 1
+    return [f"{count} in {visible(part)}" for part, count in counts.items()] or ["none"]
+
+
+def _more(count: int) -> list[Line]:
+    return [line(f"  and {count - _SHOWN} more")] if count > _SHOWN else []
+
+
+def _short(value: Any) -> str:
+    text = visible(str(value) if isinstance(value, str) else repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,164 @@
+"""``holdfast checkpoint``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..checkpoint.shelf import Entry
+from ..config import CheckpointSettings
+from ..errors import CheckpointError
+from ..report import Line
+from ..run import encode
+from . import _checkpoints as texts
+from . import _output
+from ._checkpoints import entries_of, entry_of, shelf_of
+
+
+class CheckpointCommand:
+    """List, verify, show, compare and prune checkpoints.
+
+    PATH is a run folder, a folder of checkpoints, or one checkpoint; of a folder, show and
+    diff take the newest good one. The exit code is 0 when all is well, 1 when a checkpoint is
+    damaged or two differ, 2 when PATH is wrong. --json is for programs.
+
+      holdfast checkpoint ls runs/2026-11-15-1204-train
+      holdfast checkpoint verify RUN                     read everything, prove it unchanged
+      holdfast checkpoint show RUN --tensors
+      holdfast checkpoint diff RUN RUN2                  shapes, values, settings of both
+      holdfast checkpoint prune RUN --last 1 --best 1 --dry-run
+    """
+
+    name = "checkpoint"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the verbs and their options."""
+        verbs = parser.add_subparsers(metavar="VERB", dest="verb", required=True)
+
+        def verb(name: str, what: str, run: Callable[[Any], int], paths: Any = 1) -> Any:
+            one = verbs.add_parser(name, help=what, description=what, allow_abbrev=False)
+            one.add_argument(
+                "path",
+                metavar="PATH",
+                nargs=paths,
+                help="run folder, folder of checkpoints, or a checkpoint",
+            )
+            one.add_argument("--json", action="store_true", help="for programs")
+            one.set_defaults(act=run)
+            return one
+
+        verb("ls", "List checkpoints with step, age, size and metrics.", _ls, "+")
+        verb("verify", "Read checkpoints to the end and prove them unchanged.", _verify, "+")
+        show = verb("show", "Tell what a checkpoint holds.", _show)
+        show.add_argument("--tensors", action="store_true", help="name every tensor with its shape")
+        verb("diff", "Compare two checkpoints, bit for bit (needs torch).", _diff, 2)
+        _prune_options(verb("prune", "Remove all but the newest and the best.", _prune))
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Carry out one verb."""
+        return args.act(args)
+
+
+def _prune_options(parser: Any) -> None:
+    usual = CheckpointSettings()
+    parser.add_argument(
+        "--last", metavar="N", type=_count(1), default=usual.last,
+        help=f"how many of the newest to keep (default: {usual.last})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--best", metavar="K", type=_count(0), default=usual.best,
+        help=f"how many of the best to keep beside them (default: {usual.best})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", metavar="NAME", default=usual.metric,
+        help=f"best by which metric (default: {usual.metric})",
+    )  # fmt: skip
+    parser.add_argument("--mode", choices=("min", "max"), default=usual.mode)
+    parser.add_argument("--dry-run", action="store_true", help="tell, remove nothing")
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return whole
+
+
+def _ls(args: argparse.Namespace) -> int:
+    entries = _entries(args.path)
+    _tell(args.json, [texts.plain_entry(one) for one in entries], lambda: texts.table(entries))
+    return int(any(entry.damage for entry in entries))
+
+
+def _verify(args: argparse.Namespace) -> int:
+    checked: list[Entry] = []
+    for entry in _entries(args.path):
+        checked.append(entry.checked())
+        if not args.json:  # at once: each may take a while
+            _output.show(texts.verdict_lines(checked[-1]))
+    if args.json:
+        _tell(True, [texts.plain_entry(one) for one in checked], list)
+    return int(any(entry.damage for entry in checked))
+
+
+def _show(args: argparse.Namespace) -> int:
+    entry = entry_of(args.path[0])
+    width = _output.width()
+    _tell(
+        args.json,
+        {**entry.record, "path": str(entry.path), "damage": entry.damage},
+        lambda: texts.show_lines(entry, width, tensors=args.tensors),
+    )
+    return int(bool(entry.damage))
+
+
+def _diff(args: argparse.Namespace) -> int:
+    first, second = (entry_of(path) for path in args.path)
+    # Not before it is needed: torch takes seconds to import and may not be there.
+    try:
+        from ..checkpoint.values import contrast
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"diff compares values and needs {error.name}, which is not installed here; "
+            "compare names and shapes with: holdfast checkpoint show --tensors"
+        ) from error
+    found = contrast(first.path, second.path)
+    _tell(args.json, texts.plain_contrast(found), lambda: texts.diff_lines(first, second, found))
+    return int(bool(found))
+
+
+def _prune(args: argparse.Namespace) -> int:
+    shelf = shelf_of(args.path[0])
+    before = shelf.entries()
+    gone = shelf.prune(
+        args.last, args.best, args.metric, args.mode, args.dry_run, damaged=True
+    )  # fmt: skip
+    paths = {entry.path for entry in gone}
+    kept = [entry for entry in before if entry.path not in paths]
+    plain = {
+        "removed": [texts.plain_entry(one) for one in gone],
+        "kept": [texts.plain_entry(one) for one in kept],
+        "dry_run": args.dry_run,
+    }
+    _tell(args.json, plain, lambda: texts.prune_lines(gone, kept, dry_run=args.dry_run))
+    return 0
+
+
+def _entries(paths: Sequence[str]) -> list[Entry]:
+    entries = [entry for path in paths for entry in entries_of(path)]
+    if not entries:
+        raise CheckpointError(
+            f"there is no checkpoint in {', '.join(map(str, paths))}; training writes them every "
+            "checkpoint.minutes, into the folder of the run"
+        )
+    return entries
+
+
+def _tell(json: bool, plain: Any, lines: Callable[[], Sequence[Line]]) -> None:
+    if json:
+        _output.write(encode(plain, indent=2).decode() + "\n")
+    else:
+        _output.show(lines())

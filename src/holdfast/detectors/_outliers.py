@@ -1,0 +1,120 @@
+"""What the guard called far from usual, put together to spikes.
+
+The guard knows the run's own scale and marks single rows (``outlier``: 1 for the gradient norm,
+2 for the loss). Whether a mark was one bad batch, a wound of the weights or a new kind of data
+is only known some rows later; here the rows in a row are found and measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._window import Mask, Rows, Window, column, optimizer
+
+NORM, LOSS = 1, 2
+
+
+def far(rows: Rows, bit: int) -> Mask:
+    """Rows whose gradient norm (``NORM``) or loss (``LOSS``) was far above the usual."""
+    marks = column(rows, "outlier")
+    # What is no such mark (NaN, a number of a later version) marks nothing.
+    known = np.isin(marks, (1, 2, 3))
+    return known & ((np.where(known, marks, 0).astype(np.int64) & bit) > 0)
+
+
+def ends_spike(window: Window) -> Mask:
+    """Which of the new rows have a usual loss where the one before it was far above."""
+    rows = window.rows
+    high = far(rows, LOSS)
+    ends = np.zeros(len(rows), dtype=np.bool_)
+    if high.any():
+        seen = np.isfinite(column(rows, "loss"))
+        owner = optimizer(rows)
+        for opt in np.unique(owner[high]):
+            mine = np.flatnonzero(seen & (owner == opt))
+            ends[mine[1:]] = high[mine[:-1]] & ~high[mine[1:]]
+    return ends[len(rows) - window.fresh :]
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """Losses in a row that were far above the usual, up to the row before the judged one."""
+
+    rows: NDArray[np.intp]
+    """Where they stand in the window."""
+    applied: int
+    """How many of these steps changed the weights."""
+    height: float
+    """The middle of the losses."""
+    peak: float
+    usual: float
+    limit: float
+    """The usual loss and where spikes began, as known when this one began."""
+    before: float
+    """The largest absolute loss before it, other spikes included; NaN where there was none."""
+    familiar: bool
+    """Whether an earlier spike was at least half as high: then this run is like that."""
+    back: bool
+    """Whether the judged loss is usual by the measure of before."""
+
+    @property
+    def clearness(self) -> float:
+        """How far it is above the usual, in units of what was needed; NaN where unknown."""
+        margin = self.limit - self.usual
+        return (self.height - self.usual) / margin if margin > 0 else math.nan
+
+    @property
+    def times(self) -> float:
+        """How many times the largest loss before it; NaN where there was none."""
+        return self.peak / self.before if self.before > 0 else math.nan
+
+
+def spike(window: Window, *, over: bool = True) -> Spike | None:
+    """The spike that the judged row ends, or that it is part of when it is not ``over``."""
+    mine = window.mine
+    losses = column(window.rows, "loss")[mine].astype(np.float64)
+    mine, losses = mine[np.isfinite(losses)], losses[np.isfinite(losses)]
+    if not mine.size or mine[-1] != len(window) - 1:
+        return None
+    high = far(window.rows[mine], LOSS)
+    if high[-1] == over:
+        return None
+    stop = len(mine) - over
+    low = np.flatnonzero(~high[:stop])
+    start = int(low[-1]) + 1 if low.size else 0
+    if start == stop:
+        return None
+    rows = mine[start:stop]
+    peak = float(losses[start:stop].max())
+    usual, limit = (window.value(name, int(rows[0])) for name in ("loss_usual", "loss_limit"))
+    left_out = (column(window.rows, "skipped") > 0) | (column(window.rows, "scaler_skipped") > 0)
+    return Spike(
+        rows=rows,
+        applied=int((~left_out[rows]).sum()),
+        height=float(np.median(losses[start:stop])),
+        peak=peak,
+        usual=usual,
+        limit=limit,
+        before=float(np.abs(losses[:start]).max()) if start else math.nan,
+        familiar=bool(np.any(high[:start] & (losses[:start] >= peak / 2))),
+        # Where the limit has moved up, a loss may be usual by the new measure alone.
+        back=not losses[-1] > limit,
+    )
+
+
+def samples(batch: Mapping[str, Any]) -> list[Any]:
+    """Dataset indices of a recorded batch; empty where they are not known."""
+    indices: object = batch.get("indices")
+    return list(cast("list[Any]", indices)) if isinstance(indices, list | tuple) else []
+
+
+def rate(window: Window) -> str:
+    """The learning rate of the judged row for the middle of a sentence; "" where unknown."""
+    lr = window.value("lr")
+    return f" (now {lr:.3g})" if math.isfinite(lr) else ""

@@ -1,0 +1,73 @@
+"""What the guard has said about a step: a rollback, a new level, the end of its patience.
+
+An event belongs to the first row of its optimizer that is not older than it, and is told with
+that row, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Event
+from ._window import HISTORY, Mask, Window, optimizer
+
+
+def tells(window: Window, kinds: Sequence[str]) -> Mask:
+    """Which of the new rows may have an event of these kinds."""
+    marked = np.zeros(len(window), dtype=np.bool_)
+    for event in window.events:
+        if event.kind in kinds:
+            marked[_since(window, event)[:1]] = True
+    return marked[len(window) - window.fresh :]
+
+
+def told(window: Window, kind: str, **data: Any) -> Event | None:
+    """The event of this kind, and with these data, that belongs to the judged row."""
+    for event in _events(window, kind):
+        rows = _since(window, event)
+        # Where the rows before it are forgotten, the first one may be any.
+        forgotten = len(window) >= HISTORY and rows[0] == 0
+        known = all(event.data.get(name) == value for name, value in data.items())
+        if known and rows[0] == len(window) - 1 and not forgotten:
+            return event
+    return None
+
+
+def happened(window: Window, kind: str, start: int, stop: int | None = None, **data: Any) -> bool:
+    """Whether there was such an event from step ``start`` on, before step ``stop`` if given."""
+    end = window.step + 1 if stop is None else stop
+    return any(
+        start <= event.step < end
+        and all(event.data.get(name) == value for name, value in data.items())
+        for event in _events(window, kind)
+    )
+
+
+def number(event: Event, name: str) -> float:
+    """A number among the data of an event; NaN where there is none."""
+    value: object = event.data.get(name)
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _events(window: Window, kind: str) -> list[Event]:
+    """Events up to the judged row, of its optimizer or of all; the latest first."""
+    mine = (None, window.opt)
+    return [
+        event
+        for event in reversed(window.events)
+        if event.kind == kind and event.step <= window.step and event.data.get("opt") in mine
+    ]
+
+
+def _since(window: Window, event: Event) -> NDArray[np.intp]:
+    """Indices of the rows since an event, of its optimizer where it has one."""
+    since = window.rows["step"] >= event.step
+    opt: object = event.data.get("opt")
+    if isinstance(opt, int):
+        since &= optimizer(window.rows) == opt
+    return np.flatnonzero(since)

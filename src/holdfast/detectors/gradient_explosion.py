@@ -1,0 +1,184 @@
+"""OPT002: the gradient norm of a step is many times what is usual in this run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..types import Finding, Severity
+from ._outliers import LOSS, NORM, Spike, ends_spike, far, rate, samples, spike
+from ._told import happened
+from ._window import Mask, Window
+from .base import Detector
+
+_NAMED = 8
+
+
+class GradientExplosion(Detector):
+    """The gradient norm of a step is many times what is usual in this run.
+
+    What it detects:
+        Steps whose gradient norm was beyond ``norm_limit`` and finite. With a usual loss that is
+        information. Where the loss of the same step was far above the usual too, and was usual
+        again within ``back`` steps, it was that batch, which is named: a warning when its loss
+        was ``beyond`` times the largest before it, or its norm ``huge`` times the usual. A
+        loss that stays up although updates were applied is OPT001.
+
+    Why it matters:
+        The update of plain SGD is as many times too large. Adam bounds the update but keeps the
+        square in its second moment: for a thousand steps the learning rate is, in effect, that
+        much smaller. Left out, such a step does no harm.
+
+    Evidence:
+        ``grad_norm``, ``norm_usual``, ``norm_limit``, ``times`` the usual; ``clip``: what the
+        gradients were multiplied with; for a batch ``key``, ``peak`` of the loss,
+        its ``usual`` and ``largest_before``, ``back_at``: the step at which it was usual
+        again, ``samples``: dataset indices.
+
+    Usual causes:
+        - One sample far outside the rest: a wrong unit, a broken record, a label out of place,
+          an all-padding row, a sequence much longer than the others.
+        - A division or a logarithm close to, not at, its singularity.
+        - A cliff of the loss surface: recurrent nets, deep nets without normalisation, GAN
+          critics, a policy that met a rare reward.
+        - The last batch of an epoch with very few samples.
+
+    What to do:
+        1. A named batch: look at ``dataset[i]`` of its indices for values unlike the others.
+        2. Often, and with a usual loss: clip (``--clip-adaptive``, or ``--clip-norm`` with a
+           few times ``norm_usual``), or lower the learning rate.
+        3. On every pass over the same samples: repair them or leave them out.
+
+    False alarms:
+        The limit is the run's own: at least ten times the median norm (three together with the
+        loss), eight robust deviations, half as much again as the largest of the last 64. Large
+        but steady norms, sums instead of means and heavy tails that have been seen before stay
+        below it. Hard batches (a rare class, a rare reward) do not, and are information, as are
+        wrong labels of the right kind. ``beyond = 100`` and ``huge = 1000`` are guesses, checked
+        against the noisy and the spiking scripts of the tests.
+
+    Cost:
+        None of its own: the guard measures the norm on every step anyway.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.gradient_explosion`` names the batch that throws
+        ``python -m holdfast.faults.gradient_explosion`` back.
+    """
+
+    code = "OPT002"
+    name = "gradient_explosion"
+    severity = Severity.WARNING
+    needs = ("grad_norm", "outlier")
+    since = "0.2"
+    within = 16
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """When an explosion was the batch's; see *False alarms* for where these come from."""
+
+        back: int = 16
+        beyond: float = 100.0
+        huge: float = 1000.0
+        applied: int = 3
+        """Applied updates during a spike from which on the weights are suspected, not the data."""
+
+    def suspects(self, window: Window) -> Mask:
+        """Rows whose norm alone is far, and those that end a spike of the loss."""
+        rows = window.new
+        return (far(rows, NORM) & ~far(rows, LOSS)) | ends_spike(window)
+
+    def check(self, window: Window) -> Finding | None:
+        """Judge a lone norm at once, a norm with a high loss when the loss is back."""
+        row = window.rows[-1:]
+        if far(row, NORM)[0] and not far(row, LOSS)[0]:
+            return self._lone(window)
+        high = spike(window)
+        if high is None or not high.back or len(high.rows) > self.options.back:
+            return None
+        if high.applied >= self.options.applied:
+            return None
+        culprits = high.rows[far(window.rows[high.rows], NORM)]
+        if not culprits.size or happened(window, "rollback", _step(window, high.rows[0])):
+            return None
+        return self._batch(window, high, culprits.tolist())
+
+    def _lone(self, window: Window) -> Finding:
+        usual, loss = window.value("loss_usual"), window.value("loss")
+        fine = f"loss {loss:.4g} is usual" if usual == usual else "loss not judged"
+        return self.finding(
+            window,
+            f"{_norm(window)} ({fine}{_clipped(window)})",
+            "nothing if it stays rare; else clip with --clip-adaptive, or lower the learning rate"
+            f"{rate(window)}",
+            severity=Severity.INFO,
+            evidence=_numbers(window),
+        )
+
+    def _batch(self, window: Window, high: Spike, culprits: list[int]) -> Finding:
+        at = window.ending(culprits[0])
+        norms = [
+            _times(window.value("grad_norm", r), window.value("norm_usual", r)) for r in culprits
+        ]
+        broken = high.times >= self.options.beyond or max(norms) >= self.options.huge
+        steps = [_step(window, row) for row in culprits]
+        indices = [i for step in steps for i in samples(window.batches.get(step, {}))]
+        many = f", and {len(steps) - 1} more steps up to {steps[-1]}" if len(steps) > 1 else ""
+        what = (
+            f"{_norm(at)} and loss {high.peak:.4g}, usual {high.usual:.4g}: this batch, the loss "
+            f"was back at step {window.step}{_clipped(at)}{many}"
+        )
+        if indices:
+            look = f"dataset[{indices[0]!r}] and the others of the batch{_listed(indices)}"
+        else:
+            look = f"the batch of step {at.step} (its dataset indices were not recorded)"
+        return self.finding(
+            at,
+            what,
+            f"look at {look} for values or labels unlike the rest: a wrong unit, a broken record",
+            severity=Severity.WARNING if broken else Severity.INFO,
+            evidence=_numbers(at)
+            | {
+                "key": "batch",
+                "count": len(steps),
+                "skipped": sum(window.says("skipped", row) for row in culprits),
+                "steps": steps,
+                "peak": high.peak,
+                "usual": high.usual,
+                "largest_before": high.before,
+                "back_at": window.step,
+                "samples": indices,
+            },
+        )
+
+
+def _step(window: Window, row: int) -> int:
+    return int(window.rows["step"][row])
+
+
+def _norm(window: Window) -> str:
+    norm, usual = window.value("grad_norm"), window.value("norm_usual")
+    times = _times(norm, usual)
+    compared = f", {times:.3g} times the usual {usual:.3g}" if times == times else ""
+    return f"gradient norm {norm:.4g}{compared}"
+
+
+def _times(norm: float, usual: float) -> float:
+    return norm / usual if usual > 0 and math.isfinite(norm) else math.nan
+
+
+def _clipped(window: Window) -> str:
+    clip = window.value("clip")
+    return f", multiplied with {clip:.2g}" if 0 <= clip < 1 else ""
+
+
+def _numbers(window: Window) -> dict[str, Any]:
+    names = ("grad_norm", "norm_usual", "norm_limit", "clip")
+    numbers: dict[str, Any] = {name: window.value(name) for name in names}
+    return numbers | {"times": _times(numbers["grad_norm"], numbers["norm_usual"])}
+
+
+def _listed(indices: list[Any]) -> str:
+    named = ", ".join(str(i) for i in indices[1:_NAMED])
+    more = f", … {len(indices)} in all" if len(indices) > _NAMED else ""
+    return f" ({named}{more})" if named else ""

@@ -1,0 +1,190 @@
+"""Steps whose numbers are finite and far from usual: left out, or made smaller.
+
+One of these belongs to every guarded optimizer. It asks the baseline in the step itself, on the
+host or on the device, and clips there; what that means for the run is decided later, by
+``Recovery``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..config import Settings
+from ..policy import Policy
+from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
+from ..probes.baseline import APART, NORM, Baseline
+from ..probes.gradients import DeviceReading
+from .verdict import Verdict
+
+# After an explosion norms are clipped until this many steps have been usual.
+_CALM = 100
+
+
+class Outliers:
+    """Judges and clips the steps of one optimizer.
+
+    Args:
+        settings: of the run.
+        policy: says whether an explosion is left out, and clipped from then on.
+    """
+
+    def __init__(self, settings: Settings, policy: Policy) -> None:
+        self.detect = settings.spike.detect
+        self._clip = policy.does("OPT002", "clip")
+        self._skip = policy.does("OPT002", "skip")
+        self._asked = settings.clip
+        self._warmup = settings.spike.warmup
+        self._host = Baseline(self._warmup)
+        self._state: Tensor | None = None
+        self._calm = _CALM
+
+    @property
+    def clipping(self) -> bool:
+        """Whether norms are being clipped by themselves because of an explosion."""
+        return self._calm < _CALM
+
+    @property
+    def _sized(self) -> bool:
+        """Whether the global norm limits the step."""
+        return self._asked.norm is not None or self._asked.adaptive or self.clipping
+
+    # ------------------------------------------------------------------ on the host
+
+    def judge(
+        self,
+        verdict: Verdict,
+        grads: list[Tensor],
+        *,
+        alone: bool,
+        clipped: bool,
+        scale: float,
+        may_skip: bool,
+    ) -> None:
+        """Judge a step that is known to be finite; clip it when it is taken.
+
+        Args:
+            verdict: of the step; its row has loss and norm.
+            grads: its gradients.
+            alone: whether there is one rank, which may trust its own loss.
+            clipped: whether the user has clipped since the norm was measured.
+            scale: what a GradScaler has multiplied the gradients with.
+            may_skip: whether steps of this optimizer can be left out.
+        """
+        row = verdict.row
+        if self.detect:
+            bits = self._host.judge(
+                row["loss"],
+                row["grad_norm"] / scale,
+                loss_counts=alone,
+                norm_counts=not clipped,
+                may_skip=self._skip and may_skip,
+            )
+            verdict.see_baseline(bits, *self._host.numbers)
+        if verdict.wild:
+            return
+        factor = 1.0
+        if self._sized and may_skip:
+            norm = _total(grads) if clipped else row["grad_norm"]
+            factor = min(1.0, self._most() * scale / (norm + 1e-6))
+            if factor < 1.0:
+                torch._foreach_mul_(grads, factor)
+        row["clip"] = factor
+        if may_skip:
+            self._clip_each(grads, scale)
+
+    def _most(self) -> float:
+        limit = self._asked.norm if self._asked.norm is not None else math.inf
+        return min(limit, self._host.clip_at) if self._asked.adaptive or self.clipping else limit
+
+    # ------------------------------------------------------------------ on a device
+
+    def question(
+        self,
+        device: torch.device,
+        *,
+        alone: bool,
+        clipped: bool,
+        may_skip: bool,
+        scale: Tensor | None,
+    ) -> Question | None:
+        """What the device is asked about this step; None when nothing is to be judged."""
+        if not self.detect and not self._sized:
+            return None
+        if self._state is None or self._state.device != device:
+            self._state = fresh_state(device)
+        norm = self._asked.norm
+        terms = Terms(
+            warmup=self._warmup,
+            loss_counts=alone,
+            norm_counts=not clipped,
+            may_skip=self._skip and may_skip and self.detect,
+            adaptive=self._asked.adaptive or self.clipping,
+            clip=math.inf if norm is None else norm,
+        )
+        return Question(self._state, terms, scale)
+
+    def clip_on_device(
+        self, measured: DeviceReading, grads: list[Tensor], scale: Tensor | None, *, clipped: bool
+    ) -> None:
+        """Make gradients smaller as the answer says; nothing is read."""
+        if self._sized and measured.factor is not None:
+            factor = measured.factor[0]
+            if clipped:
+                # The answer is about norms that the user has clipped since.
+                limit = self._asked.norm
+                if limit is None:
+                    return
+                most = limit if scale is None else limit * scale.reshape(())
+                norms = torch.stack(torch._foreach_norm(grads, 2, torch.float32))
+                factor = (most / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(grads, factor.to(grads[0].device, non_blocking=True))
+        self._clip_each(grads, scale)
+
+    # ------------------------------------------------------------------ both
+
+    def _clip_each(self, grads: list[Tensor], scale: Tensor | float | None) -> None:
+        each, value = self._asked.per_parameter, self._asked.value
+        if each is None and value is None:
+            return
+        scaled = scale is not None and (isinstance(scale, Tensor) or scale != 1.0)
+        by = torch.as_tensor(scale) if scaled else None
+        if by is not None:
+            torch._foreach_div_(grads, by)
+        if each is not None:
+            factors = torch._foreach_norm(grads, 2, torch.float32)
+            torch._foreach_add_(factors, 1e-6)
+            torch._foreach_reciprocal_(factors)
+            torch._foreach_mul_(factors, each)
+            torch._foreach_clamp_max_(factors, 1.0)
+            torch._foreach_mul_(grads, factors)
+        if value is not None:
+            torch._foreach_clamp_max_(grads, value)
+            torch._foreach_clamp_min_(grads, -value)
+        if by is not None:
+            torch._foreach_mul_(grads, by)
+
+    def known(self, verdict: Verdict) -> bool:
+        """A step is over and its numbers are known; True when clipping was switched on or off."""
+        was = self.clipping
+        if verdict.wild and self._clip:
+            self._calm = 0
+        elif verdict.outlier & NORM and self._calm > APART:
+            self._calm = _CALM  # the run is used to this: it is not ours to make smaller
+        elif was:
+            self._calm += 1
+        return was != self.clipping
+
+    def learn_anew(self) -> None:
+        """The loss has a new level."""
+        self._host.learn_anew()
+        if self._state is not None:
+            learn_anew(self._state)
+
+
+def _total(grads: list[Tensor]) -> float:
+    return float(
+        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2, torch.float32)))
+    )

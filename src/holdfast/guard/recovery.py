@@ -1,0 +1,346 @@
+"""Brings a run back that skipping a step does not save, and ends one that nothing saves.
+
+    suspicion ─ old weights for one batch ─┬─ its loss is usual: the weights were damaged, stay
+                                           └─ it is not: the data has changed, undo, learn anew
+
+A rollback is tried on one batch before it is made: a new stage of a curriculum looks like damage
+until old weights see the new data. The loop goes on with the data that comes next, so what did
+the damage is left behind.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..config import Settings
+from ..errors import Stopped
+from ..policy import Decision, Policy
+from ..probes.loss import Losses
+from .inventory import Inventory, lower_learning_rates, with_live_groups
+from .journal import Journal
+from .optimizer import GuardedOptimizer
+from .roster import Roster
+from .shield import ranks
+from .snapshots import Snapshot, Snapshots
+from .trouble import Suspicion, Trouble
+from .vault import Vault
+from .verdict import Verdict
+
+# Old weights are the better ones when no more than this share of the rise is left with them.
+_SHARE = 0.3
+# Trouble within this many steps of a rollback is not another bad batch: going back did not help.
+_AGAIN = 200
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Old weights are in place for one batch; ``kept`` is what they took the place of."""
+
+    guard: GuardedOptimizer
+    suspicion: Suspicion
+    target: Snapshot
+    kept: Snapshot
+    undone: int
+    ms: float
+    failed: bool = False
+
+
+class Recovery:
+    """Snapshots, rollbacks and the end of the budget, for all optimizers of this process."""
+
+    def __init__(
+        self, settings: Settings, roster: Roster, journal: Journal, policy: Policy
+    ) -> None:
+        self.inventory = Inventory(roster)
+        self.rollbacks = 0
+        self.vault = Vault(settings.checkpoint, journal, self.inventory.buffer_names)
+        self._settings = settings
+        self._roster = roster
+        self._journal = journal
+        self._policy = policy
+        needed = 1 if self.vault.wanted else 0
+        self.snapshots = Snapshots(settings.rollback, least=needed)
+        self._troubles: dict[int, Trouble] = {}
+        self._ordered: tuple[GuardedOptimizer, Suspicion] | None = None
+        self._ending: tuple[str, Decision, int] | None = None
+        self._trial: _Trial | None = None
+        self._last_rollback = -_AGAIN
+        self._last_step = -1
+        self._epoch = 0
+        self._fed = False
+        self._level = math.inf
+
+    # ------------------------------------------------------------------ what is known
+
+    def known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """The numbers of a step are on the host."""
+        row = verdict.row
+        if guard.outliers.known(verdict):
+            on = guard.outliers.clipping
+            why = "a gradient norm far from usual"
+            if not on:
+                used = "such norms come again and again in this run"
+                why = used if verdict.outlier else "norms have been usual again"
+            data = {"opt": guard.index, "on": on, "limit": row["norm_limit"], "why": why}
+            self._journal.tell("clipping", verdict.step, data)
+        trouble = self._troubles.get(guard.index)
+        if trouble is None:
+            trouble = self._troubles[guard.index] = Trouble(self._settings.spike.patience)
+        if verdict.bad or verdict.wild:
+            self._ask(verdict)
+        found = trouble.saw(verdict)
+        if verdict.row["loss_usual"] == verdict.row["loss_usual"]:
+            self._level = verdict.row["loss_usual"]
+        if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
+            if found.code == "OPT001" and verdict.step - self._last_rollback < _AGAIN:
+                found = replace(found, code="OPT003")
+            self._ordered = guard, found
+        elif trouble.lasting:
+            self._new_level(guard, trouble, verdict)
+
+    def _ask(self, verdict: Verdict) -> None:
+        """A step was left out: may that go on?"""
+        if verdict.told_to:
+            return
+        code = "OPT002"
+        if verdict.bad:
+            code = "NUM001" if verdict.loss_bad else "NUM002"
+            code = "NUM005" if verdict.row["input_bad"] > 0 else code
+        decision = self._policy.allow(code, verdict.step)
+        if decision.stop:
+            self._ending = code, decision, verdict.step
+
+    def _new_level(self, guard: GuardedOptimizer, trouble: Trouble, verdict: Verdict) -> None:
+        guard.outliers.learn_anew()
+        trouble.new_level()
+        after = verdict.row["loss"]
+        data = {"opt": guard.index, "before": trouble.usual, "after": after}
+        self._journal.tell("level", verdict.step, data)
+
+    # ------------------------------------------------------------------ at a boundary
+
+    def boundary(self, step: int, fed: bool) -> None:
+        """Between two steps: take a snapshot, save one, go back, or end the run.
+
+        Args:
+            step: the last one that was taken.
+            fed: whether data comes from a loader. A loop without one draws its data itself, and
+                would draw the same again if the dice were put back.
+        """
+        self._fed = fed
+        if self._ending is not None:
+            self._stop(*self._ending)
+        if self._ordered is not None and self._trial is None:
+            (guard, suspicion), self._ordered = self._ordered, None
+            self._go_back(guard, suspicion, step)
+            return
+        if step == self._last_step or self._trial is not None:
+            return
+        self._last_step = step
+        if self.snapshots.due(step) and self._quiet():
+            self._take(step)
+        if self.vault.due(step):
+            newest = self.snapshots.newest()
+            if newest is not None:
+                self.vault.save(newest, step, self._level)
+
+    @property
+    def awaits_step(self) -> bool:
+        """Whether the next step must be told to us before and after it is taken."""
+        return self._trial is not None or self.snapshots.copying
+
+    def epoch_begins(self) -> None:
+        """A loader starts over: dice of an earlier epoch would draw its order again."""
+        self._epoch += 1
+
+    def _quiet(self) -> bool:
+        return all(trouble.first < 0 for trouble in self._troubles.values())
+
+    def _take(self, step: int) -> None:
+        if self.inventory.changed():
+            self.snapshots.clear()
+        self.snapshots.take(self.inventory.belongings(), step, self._level, self._epoch)
+        if self.snapshots.why_not:
+            self._journal.not_covered("rolling back", self.snapshots.why_not)
+
+    def _go_back(self, guard: GuardedOptimizer, suspicion: Suspicion, step: int) -> None:
+        rule = self._policy.rule(suspicion.code)
+        if "stop" in rule.do:
+            self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
+        if "rollback" not in rule.do or guard.detect_only or self._policy.rests(rule.on, step):
+            return
+        if self.inventory.changed():
+            self.snapshots.clear()
+        if suspicion.code == "OPT003":
+            target = self.snapshots.best()
+        else:
+            target = self.snapshots.before(suspicion.first - 1)
+        if target is None or not _finite(target):
+            self._journal.not_covered(
+                "rolling back", f"no good snapshot was taken before step {suspicion.first}"
+            )
+            return
+        began = time.perf_counter()
+        kept = self.snapshots.aside(self.inventory.belongings(), step)
+        target.held += 1
+        self._put_back(target)
+        ms = (time.perf_counter() - began) * 1e3
+        self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
+        if suspicion.why == "weights":
+            # Such weights are worth nothing: no trial. What is told belongs before its row.
+            self._settle_trial(math.nan, step + 1)
+
+    # ------------------------------------------------------------------ the trial
+
+    def before_step(self, guard: GuardedOptimizer, losses: Losses) -> bool:
+        """The loss of the trial batch is known; True when the step must not be taken."""
+        self.snapshots.wait()
+        trial = self._trial
+        if trial is None or trial.guard is not guard:
+            return False
+        loss = _read(losses)
+        trial.failed = not loss <= _acceptable(trial.suspicion)
+        if not trial.failed:
+            self._settle_trial(loss, self._journal.iteration)
+        return trial.failed
+
+    def after_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """A trial that failed is over: as if it had not been."""
+        trial = self._trial
+        if trial is None or not trial.failed or trial.guard is not guard:
+            return
+        self._trial = None
+        trial.target.release()
+        self._put_back(trial.kept, everything=True)
+        found = trial.suspicion
+        told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
+        tried = verdict.row["loss"]
+        # Told with the next step: the row of this one has been written.
+        step = verdict.step + 1
+        self._journal.tell("trial", step, {"opt": guard.index, **told, "tried": tried})
+        if found.why == "loss":
+            guard.outliers.learn_anew()
+            self._troubles[guard.index].new_level()
+            data = {"opt": guard.index, "before": found.usual, "after": found.loss}
+            self._journal.tell("level", step, data)
+
+    def _settle_trial(self, tried: float, step: int) -> None:
+        """The old weights are the better ones: stay with them."""
+        trial, self._trial = self._trial, None
+        assert trial is not None
+        trial.target.release()
+        found = trial.suspicion
+        decision = self._policy.allow(found.code, step)
+        if decision.stop:
+            self._ending = found.code, decision, step
+        factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
+        optimizers = [optimizer for optimizer, _ in self._roster.all()]
+        if factor != 1.0:
+            lower_learning_rates(optimizers, self.inventory.belongings().schedulers, factor)
+        reset = "reset_moments" in decision.do
+        if reset:
+            for optimizer in optimizers:
+                optimizer.state.clear()
+        if tried > found.limit:
+            trial.guard.outliers.learn_anew()  # older weights, an older level
+        self.rollbacks += 1
+        self._last_rollback = step
+        self.snapshots.forget_after(trial.target.step)
+        for trouble in self._troubles.values():
+            trouble.calm()
+        self._journal.tell(
+            "rollback",
+            step,
+            {
+                "opt": trial.guard.index,
+                "to": trial.target.step,
+                "steps": trial.undone,
+                "why": found.why,
+                "loss": found.loss,
+                "usual": found.usual,
+                "tried": tried,
+                "first": found.first,
+                "lr_factor": factor,
+                "moments_reset": reset,
+                "ms": trial.ms,
+                "code": found.code,
+                "left": decision.left,
+            },
+        )
+
+    def _put_back(self, snapshot: Snapshot, *, everything: bool = False) -> None:
+        """Make the run what it was. The loop has gone on, so what follows the loop stays."""
+        mine = self.inventory.belongings()
+        state = dict(snapshot.state())
+        parts = {"models", "optimizers", "scaler", "ema", "others"}
+        if everything or self._settings.rollback.schedule:
+            parts.add("schedulers")
+        else:
+            state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
+        if everything or (self._fed and snapshot.epoch == self._epoch):
+            parts.add("dice")
+        mine.put_back(state, parts=parts)
+        self._roster.restored()
+
+    # ------------------------------------------------------------------ the end
+
+    def _stop(self, code: str, decision: Decision, step: int) -> None:
+        """Nothing helps: save the last good state and end the run."""
+        self._ending = None
+        good = self.snapshots.newest() if self._quiet() else self.snapshots.best()
+        saved = ""
+        try:
+            saved = self.vault.save_now(good, "stop", self._level) if good is not None else ""
+        except Exception as error:
+            self._journal.failure("saving the last good state", error)
+        data = {"code": code, "action": "stop", "why": decision.why, "checkpoint": saved}
+        self._journal.tell("stop", step, data)
+        place = f"; the last good state is in {saved}" if saved else ""
+        raise Stopped(f"holdfast: stopped at step {step}: {decision.why}{place}")
+
+    def close(self) -> None:
+        """The run ends."""
+        self.vault.close()
+        ring = self.snapshots
+        if ring.count:
+            mean = ring.seconds / ring.count * 1e3
+            data = {"count": ring.count, "every": ring.every, "ms": mean, "bytes": ring.bytes}
+            self._journal.tell(
+                "snapshots", self._journal.iteration, {**data, "dropped": ring.dropped}
+            )
+
+
+def _acceptable(found: Suspicion) -> float:
+    """The highest loss that old weights may have on new data; they may be many steps old."""
+    if not math.isfinite(found.usual):
+        return sys.float_info.max  # nothing was known yet: any finite loss is better than none
+    if not math.isfinite(found.loss):
+        return max(found.limit, found.usual + abs(found.usual))
+    return max(found.limit, found.usual + _SHARE * (found.loss - found.usual))
+
+
+def _finite(snapshot: Snapshot) -> bool:
+    snapshot.wait()
+    return all(bool(torch.isfinite(v).all()) for v in snapshot.views if v.is_floating_point())
+
+
+def _read(losses: Losses) -> float:
+    """The loss of a step, waited for if need be: this happens once in a rollback."""
+    known = losses.on_host()
+    if known is not None:
+        return known[0]
+    device = losses.values[0].device
+    loss = losses.on_device(device)
+    assert isinstance(loss, Tensor)
+    pinned = torch.empty((), dtype=torch.float64, pin_memory=True)
+    pinned.copy_(loss.double().reshape(()), non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    event.synchronize()
+    return float(pinned.numpy())

@@ -1,0 +1,290 @@
+"""Copies of the whole state in host memory, a few steps apart, taken without waiting.
+
+Each lives in one block of memory that is reused (pinned where the state lives on a GPU). There the
+copies run on a stream of their own beside the next forward and backward pass; only the optimizer,
+which changes what is being copied, waits for them, on the device. The best one so far is kept
+longer than the others: a loss that rises slowly is noticed late.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import psutil
+import torch
+from torch import Tensor
+
+from ..checkpoint.belongings import Belongings
+from ..config import RollbackSettings
+
+_ALIGNED = 64
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One state; ``held`` counts those who are still reading it."""
+
+    step: int = -1
+    tree: Any = None
+    """The state, made of the views."""
+    block: Tensor | None = None
+    views: list[Tensor] = field(default_factory=list[Tensor])
+    likes: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    beside: list[bool] = field(default_factory=list[bool])
+    """Which tensors only the optimizer changes: they may be copied beside a forward pass."""
+    level: float = math.inf
+    """The usual loss when it was taken."""
+    epoch: int = 0
+    copied: torch.cuda.Event | None = None
+    held: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether its copies are complete."""
+        return self.copied is None or self.copied.query()
+
+    def wait(self) -> None:
+        """Wait for copies that are under way."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+    def state(self) -> Any:
+        """The state, made of views of this block, once it is complete."""
+        self.wait()
+        return self.tree
+
+    def release(self) -> None:
+        """A reader is done."""
+        self.held -= 1
+
+
+class Snapshots:
+    """A ring of them.
+
+    Args:
+        settings: how many, how often, and what they may cost.
+        least: how many there must be even so, for checkpoints.
+    """
+
+    def __init__(self, settings: RollbackSettings, least: int = 0) -> None:
+        self.count = 0
+        self.dropped = 0
+        self.seconds = 0.0
+        self.every = settings.every
+        self.why_not = ""
+        self._settings = settings
+        self._slots = [Snapshot() for _ in range(max(settings.snapshots, least))]
+        self._last = 0
+        self._paced = (0, 0.0)
+        self._recent: deque[float] = deque(maxlen=5)
+        self._stream: torch.cuda.Stream | None = None
+        self._pending: torch.cuda.Event | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Host memory in use."""
+        return sum(slot.block.numel() for slot in self._slots if slot.block is not None)
+
+    @property
+    def copying(self) -> bool:
+        """Whether the optimizer has to wait for a copy."""
+        return self._pending is not None
+
+    def due(self, step: int) -> bool:
+        """Whether the next one should be taken now."""
+        return bool(self._slots) and step - self._last >= self.every
+
+    def take(self, belongings: Belongings, step: int, level: float, epoch: int) -> Snapshot | None:
+        """Start copying; None when every slot is being read or memory is short."""
+        began = time.perf_counter()
+        tree = belongings.state()
+        tensors = list(_tensors_in(tree))
+        slot = self._free_slot()
+        if slot is None or not self._fits(slot, tensors, belongings):
+            self.dropped += 1
+            self._last = step
+            return None
+        # Without the live tensors, which would be kept alive.
+        slot.tree = _with(tree, iter(slot.views))
+        slot.step, slot.level, slot.epoch = step, level, epoch
+        self._copy(slot, tensors)
+        now = time.perf_counter()
+        self.count += 1
+        self.seconds += now - began
+        self._pace(step, now - began, now)
+        return slot
+
+    def aside(self, belongings: Belongings, step: int) -> Snapshot:
+        """A copy that is in nobody's way: of a state that may be wanted again in a moment."""
+        tree = belongings.state()
+        tensors = list(_tensors_in(tree))
+        slot = Snapshot(step=step)
+        self._make_room(slot, tensors, belongings)
+        slot.tree = _with(tree, iter(slot.views))
+        self._copy(slot, tensors)
+        return slot
+
+    def before(self, step: int) -> Snapshot | None:
+        """The newest one taken before a step."""
+        fitting = [s for s in self._slots if 0 <= s.step < step]
+        return max(fitting, key=lambda s: s.step, default=None)
+
+    def best(self) -> Snapshot | None:
+        """The one at which the loss was lowest."""
+        taken = [s for s in self._slots if s.step >= 0]
+        return min(taken, key=lambda s: (s.level, -s.step), default=None)
+
+    def newest(self) -> Snapshot | None:
+        """The last one taken."""
+        return self.before(1 << 62)
+
+    def clear(self) -> None:
+        """Nothing that was taken fits any more."""
+        self.forget_after(-1)
+
+    def forget_after(self, step: int) -> None:
+        """What came after a step has been undone."""
+        for slot in self._slots:
+            if slot.step > step:
+                slot.step, slot.level = -1, math.inf
+        self._last = step
+
+    def wait(self) -> None:
+        """The optimizer is about to change what is being copied: let the device finish first."""
+        if self._pending is not None:
+            torch.cuda.current_stream().wait_event(self._pending)
+            self._pending = None
+
+    # ------------------------------------------------------------------ details
+
+    def _free_slot(self) -> Snapshot | None:
+        free = [s for s in self._slots if s.held == 0 and s.ready]
+        best = self.best()
+        if len(self._slots) > 1:
+            free = [s for s in free if s is not best] or free
+        return min(free, key=lambda s: s.step, default=None)
+
+    def _fits(self, slot: Snapshot, tensors: list[Tensor], belongings: Belongings) -> bool:
+        """Make the slot's block fit these tensors; they are the same ones on most steps."""
+        if slot.likes == _likes(tensors):
+            return True
+        total = sum(map(_size, tensors))
+        free = psutil.virtual_memory().available
+        mine = 0 if slot.block is None else slot.block.numel()
+        if self.bytes - mine + total > self._settings.memory * free:
+            self._shrink(slot, total, free)
+            return False
+        self._make_room(slot, tensors, belongings)
+        return True
+
+    def _make_room(self, slot: Snapshot, tensors: list[Tensor], belongings: Belongings) -> None:
+        sizes = list(map(_size, tensors))
+        pinned = any(t.is_cuda for t in tensors)
+        slot.block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
+        slot.views, slot.likes, at = [], _likes(tensors), 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            raw = slot.block[at : at + tensor.numel() * tensor.element_size()]
+            slot.views.append(raw.view(tensor.dtype).view(tensor.shape))
+            at += size
+        owned = _changed_by_optimizers(belongings) if pinned else set[int]()
+        slot.beside = [t.is_cuda and t.data_ptr() in owned for t in tensors]
+
+    def _shrink(self, slot: Snapshot, total: int, free: int) -> None:
+        """There is no room for one more: go on with those there are."""
+        self._slots = [s for s in self._slots if s is not slot]
+        if not any(s.step >= 0 for s in self._slots):
+            self._slots = []
+            share = self._settings.memory
+            self.why_not = (
+                f"a copy of the state takes {total / 2**30:.1f} GiB; {free / 2**30:.1f} GiB of "
+                f"host memory are free, of which rollback.memory={share:g} may be used"
+            )
+
+    def _copy(self, slot: Snapshot, tensors: list[Tensor]) -> None:
+        slot.copied = None
+        if not any(slot.beside):
+            torch._foreach_copy_(slot.views, tensors, non_blocking=True)
+            if any(t.is_cuda for t in tensors):
+                slot.copied = torch.cuda.Event()
+                slot.copied.record()
+            return
+        pairs = list(zip(slot.beside, slot.views, tensors, strict=True))
+        for beside, view, tensor in pairs:
+            if not beside:
+                view.copy_(tensor, non_blocking=True)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for beside, view, tensor in pairs:
+                if beside:
+                    view.copy_(tensor, non_blocking=True)
+            slot.copied = self._pending = torch.cuda.Event()
+            slot.copied.record(self._stream)
+
+    def _pace(self, step: int, seconds: float, now: float) -> None:
+        """As often as the settings say, unless that would cost more than it may."""
+        before, then = self._paced
+        self._recent.append(seconds)
+        if then and step > before:
+            per_step = (now - then) / (step - before)
+            # One that was interrupted says nothing about the next.
+            seconds = sorted(self._recent)[(len(self._recent) - 1) // 2]
+            allowed = seconds / max(1e-9, self._settings.cost * per_step)
+            self.every = max(self._settings.every, min(math.ceil(allowed), 100_000))
+        self._last, self._paced = step, (step, now)
+
+
+def _tensors_in(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a state, in order; rows of numbers are not looked through."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in cast(dict[Any, Any], tree).values():
+            yield from _tensors_in(value)
+    elif _nested(tree):
+        for value in tree:
+            yield from _tensors_in(value)
+
+
+def _with(tree: Any, copies: Iterator[Tensor]) -> Any:
+    """The same state with copies in place of its tensors."""
+    if isinstance(tree, Tensor):
+        return next(copies)
+    if isinstance(tree, dict):
+        return {key: _with(value, copies) for key, value in cast(dict[Any, Any], tree).items()}
+    if _nested(tree):
+        return type(tree)(_with(value, copies) for value in tree)
+    return tree
+
+
+def _nested(tree: Any) -> bool:
+    return type(tree) in (list, tuple) and bool(tree) and not isinstance(tree[0], int | float)
+
+
+def _likes(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
+    return [(t.dtype, t.shape, t.device) for t in tensors]
+
+
+def _size(tensor: Tensor) -> int:
+    return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+
+
+def _changed_by_optimizers(belongings: Belongings) -> set[int]:
+    """Where weights and optimizer state lie: nothing but ``step()`` changes them."""
+    found: set[int] = set()
+    for optimizer in belongings.optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                found.update(t.data_ptr() for t in (parameter, *_tensors(state)))
+    return found
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return [value for value in state.values() if isinstance(value, Tensor)]

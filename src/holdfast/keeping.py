@@ -1,0 +1,286 @@
+"""Checkpoints of a watched loop: when, of what, and how a run goes on from one.
+
+A state is taken between two batches, when everything that belongs to a step has happened: the
+loop's own schedules and averages too. What it holds beyond the live objects is the place in the
+data, the gradients of an unfinished window and the random state.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .checkpoint import dice
+from .checkpoint.belongings import Belongings, has_state
+from .checkpoint.copying import copied
+from .checkpoint.file import load
+from .checkpoint.passage import Passage
+from .checkpoint.position import Position
+from .checkpoint.shelf import FOLDER, Shelf
+from .checkpoint.tree import flatten
+from .checkpoint.writer import BackgroundWriter
+from .config import CheckpointSettings
+from .errors import CheckpointError, UsageError
+from .guard.engine import Engine
+
+# The loss told with a checkpoint is the median of so many: that of one batch says little.
+_RECENT = 32
+_SMALL = 4096
+# How long the end of a run waits for a checkpoint that is being written.
+_PATIENCE = 120.0
+
+
+class Keeper:
+    """Saves a run and takes it up again."""
+
+    def __init__(
+        self,
+        belongings: Belongings,
+        engine: Engine,
+        settings: CheckpointSettings,
+        rank: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.position = Position()
+        self.passes = 0
+        """Backward passes since the last step."""
+        self._belongings = belongings
+        self._engine = engine
+        self._settings = settings
+        self._rank = rank
+        self._say = say
+        self._exempt = belongings.infinite()
+        self._losses: deque[Tensor] = deque(maxlen=_RECENT)
+        self._writer: BackgroundWriter | None = None
+        # What the writer's thread has to tell: only this thread may write to the ring.
+        self._news: deque[tuple[str, int, dict[str, Any]]] = deque()
+        self._due = ""
+        self._saved_at = time.monotonic()
+        self._saved_step = 0
+        self._tree: Mapping[str, Any] | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._why: list[str] = []
+
+    # ------------------------------------------------------------------ going on
+
+    def resume(self, entry: Path) -> None:
+        """Put everything back that a checkpoint holds; the data follows when the loop asks."""
+        tree, record = load(entry)
+        try:
+            self._belongings.put_back(tree)
+        except CheckpointError as error:
+            raise CheckpointError(f"{entry.name} cannot be resumed from: {error}") from None
+        buffers = self._engine.roster.buffers
+        buffers.look()
+        buffers.keep()  # copies were taken when the optimizer was made
+        # The guard names a state after the step it follows, we after the steps that were made.
+        step = int(record["step"]) + ("position" not in tree)
+        self._engine.journal.iteration = self._saved_step = step
+        self._resumed = {"file": str(entry), "step": step}
+        self._why = [why for why in (dice.missing(tree.get("dice", {})),) if why]
+        if tree.get("left_out"):
+            self._why.append("not saved: " + ", ".join(tree["left_out"]))
+        if "position" in tree:
+            self.passes = int(tree["passes"])
+            self.position.resume(tree["position"], tree["dice"])
+            self._tree = tree
+        else:
+            self._why.append("it was saved by the guard, which does not know the place in the data")
+        if self._tree is None or self.position.why:
+            self._tell_resumed()
+
+    def _tell_resumed(self) -> None:
+        """Say where the run goes on, once that is known."""
+        if self._resumed is None:
+            return
+        why = "; ".join([*self._why, *([self.position.why] if self.position.why else [])])
+        data, self._resumed = self._resumed, None
+        self._tell("resume", data["step"], {**data, "exact": not why, "why": why})
+
+    # ------------------------------------------------------------------ the loop
+
+    def begins(self, loader: Iterable[Any], *, fast: bool) -> Passage | None:
+        """A loop over a loader begins; None when it was over before the checkpoint."""
+        passage = self.position.begins(loader, fast=fast, say=self._say)
+        if passage is not None and self._tree is not None:
+            if self.position.left_out:
+                # What the script does around a loop that hands out nothing was done before.
+                rolled = dice.state()
+                self._belongings.put_back(self._tree)
+                dice.put_back(rolled)
+            if not self.position.pending:
+                self._tree = None
+        if passage is not None and not self.position.pending:
+            self._tell_resumed()
+        return passage
+
+    def between(self) -> None:
+        """The loop asks for its next batch: everything that belongs to the last step is done."""
+        # While one is being written the next may wait: a copy in memory is not free.
+        if self._due and (self._writer is None or self._writer.wait(0)):
+            kind, self._due = self._due, ""
+            self.save(kind)
+
+    def saw_loss(self, loss: Tensor) -> None:
+        """A backward pass begins."""
+        self.passes += 1
+        # Not a view of something large, which would be kept alive.
+        if loss.numel() == 1 and loss.untyped_storage().nbytes() <= _SMALL:
+            self._losses.append(loss.detach())
+
+    def stepped(self) -> None:
+        """A step is over; a checkpoint that is due waits for the end of the iteration."""
+        self.passes = 0
+        if self._resumed is not None:
+            self._why.append("the loop does not take its batches from watch(loader)")
+            self._tell_resumed()
+            self._tree = None
+        if self._news:
+            self._tell_news()
+        settings = self._settings
+        if settings.steps and self.steps - self._saved_step >= settings.steps:
+            self._due = "step"
+        elif settings.minutes and time.monotonic() - self._saved_at >= 60 * settings.minutes:
+            self._due = "time"
+        if self._due and not self.position.under_way:
+            self.between()
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has made."""
+        stepped = any(guard.stepped for _, guard in self._engine.roster.all())
+        return self._engine.journal.iteration + stepped
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, kind: str, metrics: Mapping[str, float] | None = None) -> Path | None:
+        """Copy the state and have it written; where it will be, None when it will not.
+
+        What goes wrong is an event: training must not end because it could not be saved.
+        """
+        began = time.perf_counter()
+        try:
+            return self._save(kind, metrics)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            text = text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
+            self._tell("checkpoint", self.steps, {"kind": kind, "failed": text})
+            return None
+        finally:
+            # Our time, not that of the phase of the loop it falls into.
+            spent = time.perf_counter() - began
+            self._engine.phases.guard += spent
+            self._engine.phases.last += spent
+
+    def _save(self, kind: str, metrics: Mapping[str, float] | None) -> Path | None:
+        self._saved_at, self._saved_step = time.monotonic(), self.steps
+        writer = self._opened()
+        if writer is None:
+            return None
+        tree = self._belongings.state(gradients=True)
+        tree["position"], tree["passes"] = self.position.state(), self.passes
+        if self._unknown_schedule():
+            tree["left_out"].append("a learning-rate schedule that watch(scheduler=) was not given")
+        # What comes and goes by itself (a mask made on the way) may hold infinities, too.
+        exempt = {*self._exempt, *tree["loose"], *(f"models.{name}" for name in tree["loose"])}
+        skeleton, tensors = flatten(tree)
+        copies, ready = copied(tensors)
+        meta = {
+            "step": self._saved_step,
+            "rank": self._rank,
+            "world": int(os.environ.get("WORLD_SIZE", "1")),
+            "metrics": {**self._level(), **{k: float(v) for k, v in (metrics or {}).items()}},
+        }
+        return writer.submit(skeleton, copies, meta, kind, ready=ready, exempt=exempt)
+
+    def _unknown_schedule(self) -> bool:
+        groups = [group for one in self._belongings.optimizers for group in one.param_groups]
+        # Every schedule of torch leaves this key behind.
+        return not self._belongings.schedulers and any("initial_lr" in group for group in groups)
+
+    def close(self, *, finished: bool) -> None:
+        """The run ends: save its last state if others of it were, and wait for the disk."""
+        self._tell_resumed()
+        if finished and self._writer is not None and self.steps > self._saved_step:
+            self._writer.wait(_PATIENCE)
+            self.save("end")
+        if self._writer is not None and not self._writer.close(_PATIENCE):
+            self._say(f"a checkpoint was not finished within {_PATIENCE:.0f} s")
+        self._tell_news()
+
+    def _opened(self) -> BackgroundWriter | None:
+        if self._writer is None:
+            recorder = self._engine.journal._opened()
+            if recorder is None and self._settings.dir is None:
+                return None
+            folder = self._settings.dir or (recorder and recorder.run.path / FOLDER) or FOLDER
+            self._writer = BackgroundWriter(Shelf(folder), self._settings, self._hears)
+        return self._writer
+
+    def _hears(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        self._news.append((kind, step, data))
+
+    def _tell_news(self) -> None:
+        while self._news:
+            self._tell(*self._news.popleft())
+
+    def _tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        try:
+            self._engine.journal.tell(kind, step, data)
+        except Exception as error:
+            self._engine.failed("checkpoints", error)
+
+    def _level(self) -> dict[str, float]:
+        values = [float(loss) for loss in self._losses]
+        finite = [value for value in values if math.isfinite(value)]
+        return {"loss": statistics.median(finite)} if finite else {}
+
+
+def gather(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    *,
+    scheduler: Any,
+    scaler: Any,
+    ema: Any,
+    state: Mapping[str, Any] | None,
+) -> Belongings:
+    """What ``watch`` was given, under the names it is saved with."""
+    return Belongings(
+        {"model" if i == 0 else f"model{i + 1}": one for i, one in enumerate(models)},
+        optimizers,
+        schedulers=_listed("scheduler", scheduler),
+        scaler=_checked("scaler", scaler),
+        ema=_named("ema", ema),
+        others=_named("state", state),
+    )
+
+
+def _checked(argument: str, thing: Any) -> Any:
+    if thing is not None and not has_state(thing):
+        raise UsageError(
+            f"{argument}= got a {type(thing).__name__}, which has no state_dict and "
+            "load_state_dict; its state cannot be saved"
+        )
+    return thing
+
+
+def _listed(argument: str, given: Any) -> list[Any]:
+    things = list(given) if isinstance(given, list | tuple) else [given]
+    return [_checked(argument, thing) for thing in things if thing is not None]
+
+
+def _named(argument: str, given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    things = given if isinstance(given, Mapping) else {argument: given}
+    return {str(name): _checked(f"{argument}[{name!r}]", one) for name, one in things.items()}

@@ -1,0 +1,213 @@
+"""Which finding earns which action, how often, and when enough is enough.
+
+A policy is data: one rule for each code. The guard asks it before it acts, and the policy counts;
+a budget that is spent ends the run, so that no run is saved for ever in vain.
+
+    >>> policy = Policy.of(Settings(policy={"OPT001": {"do": "rollback", "budget": 1}}))
+    >>> policy.allow("OPT001", step=977)
+    Decision(do=('rollback',), stop=False, left=0, why='')
+    >>> policy.allow("OPT001", step=1300).why
+    'the budget of OPT001 is spent: rollback 1 time without 1000 good steps between'
+    >>> policy.allow("MEM001", step=1301).do
+    ()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ._rules import EVERY, codes_of
+from .config import Settings
+
+OBSERVE = ("observe",)
+_GOING_BACK = frozenset({"rollback", "lower_lr", "reset_moments"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What is done about a code, or about all codes that begin so.
+
+    ``budget`` times, then the run is stopped; ``calm`` good steps in between start the count
+    anew. Within ``cooldown`` steps of one time nothing but a skip is done. ``why`` says what
+    takes an action away that the rule would have.
+    """
+
+    on: str
+    do: tuple[str, ...] = OBSERVE
+    cooldown: int = 0
+    budget: int = 1000
+    calm: int = 1
+    why: str = ""
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is done at all."""
+        return self.do != OBSERVE
+
+    @property
+    def text(self) -> str:
+        """The rule without its code: what, and in brackets how often."""
+        what = " + ".join(self.do)
+        if not self.acts or "stop" in self.do:
+            return f"{what} ({self.why})" if self.why else what
+        limit = f"stop after {_times(self.budget, self.calm)}"
+        parts = [limit, f"{self.cooldown} steps apart" if self.cooldown else "", self.why]
+        return f"{what} ({'; '.join(filter(None, parts))})"
+
+
+# A thousand bad batches in a row are no accident. Of rollbacks that return within a thousand
+# steps three are tries and a fourth is a loop. These are choices, no measurements.
+_TRIES, _CALM = 3, 1000
+DEFAULTS: tuple[Rule, ...] = (
+    Rule(on="NUM001", do=("skip",)),
+    Rule(on="NUM002", do=("skip",)),
+    Rule(on="NUM003", do=("rollback",), budget=_TRIES, calm=_CALM),
+    Rule(on="NUM005", do=("skip", "quarantine")),
+    Rule(on="OPT001", do=("rollback",), cooldown=20, budget=_TRIES, calm=_CALM),
+    Rule(on="OPT002", do=("skip", "clip")),
+    Rule(on="OPT003", do=("rollback", "lower_lr"), cooldown=20, budget=_TRIES, calm=_CALM),
+)
+_OTHER = Rule(on="")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The answer to one finding: what to do now, and whether the run has to end.
+
+    ``do`` is empty when nothing is to be done; ``left`` is how many more times are allowed;
+    ``why`` tells why the run ends.
+    """
+
+    do: tuple[str, ...] = ()
+    stop: bool = False
+    left: int = 0
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Use:
+    step: int
+    troubled: int
+    count: int
+    decision: Decision
+
+
+class Policy:
+    """The rules of one run and how often each was used.
+
+    Args:
+        rules: the longest ``on`` that a code begins with wins; a code without a rule is
+            observed.
+    """
+
+    def __init__(self, rules: Iterable[Rule] = DEFAULTS) -> None:
+        self.rules = tuple(rules)
+        self._uses: dict[str, _Use] = {}
+        self._last = -1
+        self._troubled = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        """The defaults, changed by what the settings say."""
+        return cls(_resolved(rule, settings) for rule in DEFAULTS)
+
+    def rule(self, code: str) -> Rule:
+        """The rule for a code."""
+        fitting = [rule for rule in self.rules if code.startswith(rule.on)]
+        return max(fitting, key=lambda rule: len(rule.on), default=_OTHER)
+
+    def does(self, code: str, action: str) -> bool:
+        """Whether an action belongs to the rule of a code: what has to be armed beforehand."""
+        return action in self.rule(code).do
+
+    def uses(self, action: str) -> bool:
+        """Whether any rule has this action: whether it is worth preparing for it."""
+        return any(action in rule.do for rule in self.rules)
+
+    def rests(self, code: str, step: int) -> bool:
+        """Whether a code is within its cooldown, so that asking would change nothing."""
+        use = self._uses.get(code)
+        return use is not None and step - use.step < self.rule(code).cooldown
+
+    def allow(self, code: str, step: int) -> Decision:
+        """Ask once for each finding; steps come in order, but for two optimizers in one step.
+
+        A step on which something was asked is no good step, whatever the code: two faults that
+        take turns would otherwise calm each other for ever.
+        """
+        if step > self._last:
+            self._last, self._troubled = step, self._troubled + 1
+        rule, use = self.rule(code), self._uses.get(code)
+        if not rule.acts:
+            return Decision()
+        if use is not None and (use.step == step or use.decision.stop):
+            return use.decision
+        if use is not None and step - use.step < rule.cooldown:
+            always = tuple(action for action in rule.do if action == "skip")
+            return Decision(do=always, left=use.decision.left)
+        count = 0 if use is None else use.count
+        if use is not None and (step - use.step) - (self._troubled - use.troubled) >= rule.calm:
+            count = 0
+        decision = _decided(rule, code, count)
+        reached = step if use is None else max(step, use.step)
+        self._uses[code] = _Use(reached, self._troubled, count + 1, decision)
+        return decision
+
+    def lines(self) -> list[str]:
+        """Every rule with its budget, one line for codes that have the same."""
+        groups: dict[str, list[str]] = {}
+        for rule in self.rules:
+            groups.setdefault(rule.text, []).append(rule.on)
+        told = [f"{', '.join(codes)}: {text}" for text, codes in groups.items()]
+        return [*told, "everything else: observe"]
+
+
+def _decided(rule: Rule, code: str, count: int) -> Decision:
+    if "stop" in rule.do:
+        return Decision(do=rule.do, stop=True, why=f"the policy says stop on {code}")
+    if count < rule.budget:
+        return Decision(do=rule.do, left=rule.budget - count - 1)
+    often = _times(rule.budget, rule.calm)
+    why = f"the budget of {code} is spent: {' + '.join(rule.do)} {often}"
+    return Decision(do=("stop",), stop=True, why=why)
+
+
+def _times(budget: int, calm: int) -> str:
+    times = f"{budget} time{'s' * (budget > 1)}"
+    return f"{times} in a row" if calm == 1 else f"{times} without {calm} good steps between"
+
+
+def _resolved(rule: Rule, settings: Settings) -> Rule:
+    """One default rule with what was said about its code, the longest name last."""
+    given = [name for name in settings.policy if rule.on in codes_of(name)]
+    for name in sorted(given, key=lambda name: 0 if name == EVERY else len(name)):
+        said = settings.policy[name]
+        if "rollback" in (said.do or ()) and "rollback" not in rule.do:
+            # A thousand skips are cheap; a thousand times back to the same place is no training.
+            rule = replace(rule, budget=_TRIES, calm=_CALM)
+        changes = {
+            field: value
+            for field in ("do", "cooldown", "budget", "calm")
+            if (value := getattr(said, field)) is not None
+        }
+        rule = replace(rule, **changes)
+    if settings.rollback.reset_moments and "rollback" in rule.do:
+        rule = replace(rule, do=tuple(dict.fromkeys((*rule.do, "reset_moments"))))
+    return _possible(rule, settings)
+
+
+def _possible(rule: Rule, settings: Settings) -> Rule:
+    """The rule without what other settings have switched off; says which."""
+    off: dict[str, frozenset[str]] = {}
+    if not settings.guard.skip:
+        off["guard.skip is false"] = frozenset({"skip"})
+    if not settings.rollback.snapshots:
+        off["rollback.snapshots is 0"] = _GOING_BACK
+    if not settings.quarantine.write:
+        off["quarantine.write is false"] = frozenset({"quarantine"})
+    if not settings.spike.detect and rule.on.startswith("OPT"):
+        off["spike.detect is false"] = frozenset(rule.do) - {"observe"}
+    taken = {why: gone for why, gone in off.items() if gone & set(rule.do)}
+    left = tuple(action for action in rule.do if not any(action in gone for gone in taken.values()))
+    return replace(rule, do=left or OBSERVE, why=", ".join(taken))

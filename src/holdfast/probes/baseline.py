@@ -1,0 +1,225 @@
+"""What is usual in this run, and what is far from it: decided in the step itself.
+
+Two series are known by their last ``WINDOW`` accepted values: the loss as it is, the gradient
+norm by its logarithm. Each has a median and a median absolute deviation (MAD); one wild value,
+or thirty, cannot move them far, and a value that is not finite never enters. A value is an
+outlier when it is above the median by each of
+
+- eight robust standard deviations (six where loss and norm stand out together),
+- half as much again as the largest excursion in the window, so that heavy tails and steady
+  growth are usual where they have been usual,
+- a ratio that matters: ten times the usual norm (three together), half as much again as the
+  usual loss and a hundredth of what it was at the start.
+
+The numbers are guesses checked against the noisy and the spiking scripts of the tests; nothing
+here depends on the unit of a loss or the size of a model.
+
+Outliers that follow each other closely are one event. The step of an outlier norm is left out of
+the training, and its norm out of the window: ``SKIPS`` times in an event at most, after which the
+run has a new scale and is believed; and in the first ``EVENTS`` events only, unless a later one
+goes twice as high, because what returns again and again belongs to this run.
+
+On the host this is ``Baseline``; ``_device_baseline`` does the same where nothing may be read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from typing import NamedTuple
+
+WINDOW = 64
+SKIPS = 12
+EVENTS = 2
+# Usual steps that end an event, and that make the run forget its events.
+APART = 8
+FORGOTTEN = 512
+HIGHER = 1.0
+"""Binary orders by which an event must surpass all before it to be left out again."""
+
+COLUMNS = {
+    "loss_usual": "median of the recent losses, NaN until there are enough",
+    "loss_limit": "a loss above this is far from usual",
+    "norm_usual": "median of the recent gradient norms, NaN until there are enough",
+    "norm_limit": "a gradient norm above this is far from usual",
+    "outlier": "1 when the gradient norm is far from usual, 2 for the loss, 3 for both",
+    "clip": "what the gradients were multiplied with before the step; 1 when they were not clipped",
+}
+
+NORM, LOSS, LEFT_OUT = 1, 2, 4
+"""Bits of an outlier; the last one says that its step is left out."""
+
+
+class Limits(NamedTuple):
+    """How far above the median a value must be, by each measure, to be an outlier."""
+
+    deviations: float
+    excursion: float
+    rise: float
+
+
+# Norms are binary logarithms: a rise of log2(10) is ten times the usual.
+ALONE = Limits(8.0, 1.5, math.log2(10))
+TOGETHER = Limits(6.0, 1.25, math.log2(3))
+OF_LOSS = Limits(8.0, 1.5, 0.5)
+# Adaptive clipping: the largest norm that is still let through as it is.
+CLIP = Limits(3.0, 0.0, 1.0)
+# A rise below this share of what the loss was at the start is noise of a converged run.
+AT_START = 0.01
+# From MAD to a standard deviation, for a normal distribution.
+TO_SIGMA = 1.4826
+
+
+class _Series:
+    """The last accepted values of one quantity, sorted as well as in order."""
+
+    def __init__(self, warmup: int) -> None:
+        self.count = 0
+        self.middle = math.nan
+        self.sigma = 0.0
+        self.excursion = 0.0
+        self._warmup = warmup
+        self._order: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    @property
+    def ready(self) -> bool:
+        return self.count >= self._warmup
+
+    def push(self, value: float) -> None:
+        self.count += 1
+        self._order.append(value)
+        bisect.insort(self._sorted, value)
+        if len(self._order) > WINDOW:
+            oldest = self._order.popleft()
+            del self._sorted[bisect.bisect_left(self._sorted, oldest)]
+
+    def learn(self) -> None:
+        """Work out the middle and the spread from the window."""
+        values = self._sorted
+        half = (len(values) - 1) // 2
+        self.middle = values[half]
+        self.sigma = TO_SIGMA * sorted(abs(v - self.middle) for v in values)[half]
+        self.excursion = values[-1] - self.middle
+
+    def above(self, limits: Limits, least: float) -> float:
+        """Where outliers begin, when they must rise by ``least``."""
+        rise = max(limits.deviations * self.sigma, limits.excursion * self.excursion, least)
+        return self.middle + rise
+
+    def forget(self) -> None:
+        self.count = 0
+        self._order.clear()
+        self._sorted.clear()
+
+
+class Baseline:
+    """The run's own scale, where loss and norm are known on the host.
+
+    Args:
+        warmup: accepted values until there is a judgement.
+        refresh: medians are worked out again after this many steps, and before any outlier is
+            called one.
+    """
+
+    def __init__(self, warmup: int, refresh: int = 8) -> None:
+        self._warmup = warmup
+        self._norms = _Series(warmup)
+        self._losses = _Series(warmup)
+        self._refresh = refresh
+        self._age = refresh
+        self._start = 0.0
+        self._events = 0
+        self._in_event = 0
+        self._since = FORGOTTEN
+        self._height = 0.0
+        self._earlier = 0.0
+        self._loss_limit = math.inf
+        self._norm_limit = math.inf
+        self._together = math.inf
+        self._numbers = (math.nan, math.nan, math.nan, math.nan)
+
+    def judge(
+        self, loss: float, norm: float, *, loss_counts: bool, norm_counts: bool, may_skip: bool
+    ) -> int:
+        """Bits of an outlier; ``LEFT_OUT`` among them when the step should not be taken.
+
+        Args:
+            loss: the loss, not finite when there is none.
+            norm: the gradient norm.
+            loss_counts: whether the loss may be looked at (not with several ranks).
+            norm_counts: whether a norm alone condemns (not when the user clips it anyway).
+            may_skip: whether steps may be left out.
+        """
+        self._age += 1
+        if self._age > self._refresh or self._norms.count == self._warmup:
+            self._learn()
+        size = math.log2(norm) if 0.0 < norm < math.inf else math.nan
+        found = self._found(loss, size, loss_counts, norm_counts)
+        if found:
+            self._learn()
+            found = self._found(loss, size, loss_counts, norm_counts)
+        self._since += 1
+        if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
+            return found | LEFT_OUT
+        if size == size:
+            self._norms.push(size)
+        if not found & LOSS and -math.inf < loss < math.inf:
+            self._losses.push(loss)
+        return found
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """Usual loss and its limit, usual norm and its limit."""
+        return self._numbers
+
+    @property
+    def clip_at(self) -> float:
+        """The norm that adaptive clipping lets through."""
+        if not self._norms.ready:
+            return math.inf
+        return 2.0 ** self._norms.above(CLIP, CLIP.rise)
+
+    def learn_anew(self) -> None:
+        """Losses have a new level: forget the old one."""
+        self._losses.forget()
+        self._age = self._refresh
+        self._loss_limit = math.inf
+        self._learn()
+
+    def _surprises(self, height: float) -> bool:
+        """Whether this outlier, which becomes part of an event, is none the run is used to."""
+        if self._since > APART:
+            self._events = 1 if self._since > FORGOTTEN else self._events + 1
+            self._earlier = 0.0 if self._events == 1 else max(self._earlier, self._height)
+            self._in_event, self._height = 0, 0.0
+        self._since = 0
+        self._in_event += 1
+        self._height = max(self._height, height)
+        new = self._events <= EVENTS or height > self._earlier + HIGHER
+        return new and self._in_event <= SKIPS
+
+    def _found(self, loss: float, size: float, loss_counts: bool, norm_counts: bool) -> int:
+        found = LOSS if loss_counts and self._loss_limit < loss < math.inf else 0
+        if size > self._together and (found or (norm_counts and size > self._norm_limit)):
+            found |= NORM
+        return found
+
+    def _learn(self) -> None:
+        self._age = 0
+        losses, norms = self._losses, self._norms
+        numbers = [math.nan] * 4
+        if losses.ready:
+            losses.learn()
+            if not self._start:
+                self._start = abs(losses.middle) + losses.sigma
+            least = max(OF_LOSS.rise * abs(losses.middle), AT_START * self._start)
+            self._loss_limit = losses.above(OF_LOSS, least)
+            numbers[:2] = losses.middle, self._loss_limit
+        if norms.ready:
+            norms.learn()
+            self._norm_limit = norms.above(ALONE, ALONE.rise)
+            self._together = norms.above(TOGETHER, TOGETHER.rise)
+            numbers[2:] = 2.0**norms.middle, 2.0**self._norm_limit
+        self._numbers = (numbers[0], numbers[1], numbers[2], numbers[3])

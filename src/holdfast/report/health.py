@@ -1,0 +1,101 @@
+"""One line every so many steps, on request: how the run is doing, by its own measure.
+
+step 150  loss 2.31 (usual 2.4)  grad norm 1.2 healthy (usual 1.1)  lr 0.001  12.3 steps/s
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..run import Rows
+from . import words
+from .lanes import column
+
+# Labels until the run's own scale is known: what is ordinary for clipped transformers, and no
+# finding by itself. From then on the run is its own measure.
+_LOW, _HIGH, _CRITICAL = 0.5, 5.0, 10.0
+# Far below what is usual in this run; a guess.
+_SMALL = 0.1
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is remembered of one optimizer of one process."""
+
+    step: int
+    time: float
+    skipped: int = 0
+
+
+class Health:
+    """Picks the rows to tell and puts them into words.
+
+    Args:
+        every: steps between two lines; 0 for none.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._courses: dict[tuple[str, int], _Course] = {}
+
+    def lines(self, lane: str, rows: Rows | None) -> Iterator[str]:
+        """The lines due with these rows, which must not be shown twice to this object."""
+        if not self._every or rows is None or not len(rows):
+            return
+        skipped = column(rows, "skipped") > 0
+        numbers = np.nan_to_num(column(rows, "opt")).astype(np.int64)
+        for i in range(len(rows)):
+            step, time = int(rows["step"][i]), float(rows["time"][i])
+            key = lane, int(numbers[i])
+            course = self._courses.setdefault(key, _Course(step, time))
+            course.skipped += bool(skipped[i])
+            due = step // self._every > course.step // self._every
+            # A step that was left out says little; one in a storm of them is better than none.
+            if due and not (skipped[i] and step % self._every < self._every // 2):
+                yield self._line(rows[i : i + 1], key[1], course)
+                course.step, course.time = step, time
+
+    def _line(self, row: Rows, optimizer: int, course: _Course) -> str:
+        values = {name: float(column(row, name)[0]) for name in _COLUMNS}
+        step, seconds = int(row["step"][0]), float(row["time"][0]) - course.time
+        pace = (step - course.step) / seconds if seconds > 0 else math.nan
+        norm, lr = values["grad_norm"], values["lr"]
+        word = label(norm, usual=values["norm_usual"], limit=values["norm_limit"])
+        parts = [
+            f"step {step}",
+            f"optimizer {optimizer}" if optimizer else "",
+            f"loss {words.figure(values['loss'])}{_usual(values['loss_usual'])}",
+            f"grad norm {words.figure(norm)} {word}{_usual(values['norm_usual'])}",
+            "" if math.isnan(lr) else f"lr {words.figure(lr)}",
+            "" if math.isnan(pace) else f"{pace:.3g} steps/s",
+            f"{course.skipped} skipped" if course.skipped else "",
+        ]
+        return "  ".join(filter(None, parts)).replace(words.NBSP, " ")
+
+
+_COLUMNS = ("loss", "loss_usual", "grad_norm", "norm_usual", "norm_limit", "lr")
+
+
+def label(norm: float, usual: float, limit: float) -> str:
+    """A word for a gradient norm: against the run's own scale once that is known.
+
+    >>> label(7.0, usual=math.nan, limit=math.nan), label(7.0, usual=6.5, limit=20.0)
+    ('high', 'healthy')
+    """
+    if not math.isfinite(norm):
+        return "not finite"
+    if math.isfinite(usual) and math.isfinite(limit):
+        low, high, critical = usual * _SMALL, (usual + limit) / 2, limit
+    else:
+        low, high, critical = _LOW, _HIGH, _CRITICAL
+    if norm > critical:
+        return "critical"
+    return "high" if norm > high else "low" if norm < low else "healthy"
+
+
+def _usual(value: float) -> str:
+    return f" (usual {words.figure(value)})" if math.isfinite(value) else ""

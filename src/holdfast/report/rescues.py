@@ -1,0 +1,190 @@
+"""What was done to save a run, in words: the same in live lines, in the report and on the page.
+
+step 977  rolled back 8 steps: loss 2.31 → 61, their data is left behind          [OPT001]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..types import Event
+from . import words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescue:
+    """One thing that was done: ``what`` in the past tense, ``why`` or how, what it led to.
+
+    ``after`` is of interest in a report, and too long for a live line.
+    """
+
+    what: str
+    why: str = ""
+    after: str = ""
+    code: str = ""
+    variant: str = ""
+    """What tells two kinds of one event apart, such as a checkpoint that failed."""
+
+
+def rescue_of(event: Event) -> Rescue | None:
+    """The words for an event; None for events that are no deed of this kind."""
+    tell = _TELLERS.get(event.kind)
+    return None if tell is None else tell(event.data)
+
+
+def number_in(data: Mapping[str, Any], name: str) -> float:
+    """A number of an event, NaN where there is none; infinities are strings on disk."""
+    try:
+        return float(data.get(name, math.nan))
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def text_in(data: Mapping[str, Any], name: str) -> str:
+    """Words of an event, fit to be shown on one line; empty where there are none."""
+    value = data.get(name)
+    return "" if value is None else words.clip(" ".join(words.visible(str(value)).split()), 300)
+
+
+def _count(data: Mapping[str, Any], name: str) -> int:
+    value = number_in(data, name)
+    return int(value) if math.isfinite(value) else 0
+
+
+def _rollback(data: Mapping[str, Any]) -> Rescue:
+    loss, usual = number_in(data, "loss"), number_in(data, "usual")
+    why = text_in(data, "why")
+    reason = {
+        "loss": f"loss {words.figure(usual)} → {words.figure(loss)}",
+        "nonfinite": "loss or gradients were not finite",
+        "weights": "weights were not finite",
+    }.get(why, why)
+    factor, ms = number_in(data, "lr_factor"), number_in(data, "ms")
+    parts = [
+        reason,
+        "their data is left behind",
+        f"learning rate × {words.figure(factor)}" if factor < 1 else "",
+        "moments of the optimizer reset" if data.get("moments_reset") is True else "",
+    ]
+    left = words.plural(_count(data, "left"), "more rollback")
+    back = [
+        f"back to step {words.number(_count(data, 'to'))}" if "to" in data else "",
+        f"it took {words.duration(ms / 1000)}" if math.isfinite(ms) else "",
+        f"{left} allowed" if "left" in data else "",
+    ]
+    return Rescue(
+        what=f"rolled back {words.plural(_count(data, 'steps'), 'step')}",
+        why=", ".join(filter(None, parts)),
+        after=", ".join(filter(None, back)),
+        code=text_in(data, "code"),
+    )
+
+
+def _trial(data: Mapping[str, Any]) -> Rescue:
+    tried, usual = words.figure(number_in(data, "tried")), words.figure(number_in(data, "usual"))
+    if data.get("verdict") == "data":
+        return Rescue(
+            what="undid the rollback",
+            why=f"with the older weights the loss is {tried} too, usual was {usual}: it is the "
+            "data that has changed",
+            variant="data",
+        )
+    return Rescue(
+        what="kept the rollback",
+        why=f"with the older weights the loss is {tried}, usual was {usual}: the weights had "
+        "gone bad",
+    )
+
+
+def _level(data: Mapping[str, Any]) -> Rescue:
+    before, after = number_in(data, "before"), number_in(data, "after")
+    return Rescue(
+        what="learned the scale of this run anew",
+        why=f"usual loss {words.figure(before)} → {words.figure(after)}, and it stays there",
+    )
+
+
+def _clipping(data: Mapping[str, Any]) -> Rescue:
+    why = text_in(data, "why")
+    if data.get("on") is False:
+        return Rescue(what="ended automatic clipping", why=why, variant="off")
+    limit = words.figure(number_in(data, "limit"))
+    return Rescue(what=f"began to clip gradients at a norm of {limit}", why=why)
+
+
+def _stop(data: Mapping[str, Any]) -> Rescue:
+    saved = text_in(data, "checkpoint")
+    state = f"the last good state is in {saved}" if saved else "no good state could be saved"
+    return Rescue(
+        what="stopped the run",
+        why="; ".join(filter(None, [text_in(data, "why"), state])),
+        code=text_in(data, "code"),
+    )
+
+
+def _checkpoint(data: Mapping[str, Any]) -> Rescue:
+    if "failed" in data:
+        what = "could not save a checkpoint"
+        return Rescue(what=what, why=text_in(data, "failed"), variant="failed")
+    seconds = number_in(data, "seconds")
+    parts = [
+        text_in(data, "file"),
+        words.size(number_in(data, "bytes")) if "bytes" in data else "",
+        f"{words.duration(seconds)} beside the training" if math.isfinite(seconds) else "",
+    ]
+    return Rescue(what="saved a checkpoint", why=", ".join(filter(None, parts)))
+
+
+def _snapshots(data: Mapping[str, Any]) -> Rescue:
+    every, ms, dropped = _count(data, "every"), number_in(data, "ms"), _count(data, "dropped")
+    parts = [
+        f"{words.number(_count(data, 'count'))} taken",
+        f"every {words.plural(every, 'step')}" if every else "",
+        words.size(number_in(data, "bytes")) if "bytes" in data else "",
+        f"{words.duration(ms / 1000)} each" if math.isfinite(ms) else "",
+        f"{words.number(dropped)} given up" if dropped else "",
+    ]
+    return Rescue(
+        what="kept copies of the state in host memory, to roll back to",
+        why=", ".join(filter(None, parts)),
+    )
+
+
+def _quarantine(data: Mapping[str, Any]) -> Rescue:
+    file = text_in(data, "file")
+    name = f"{text_in(data, 'index') or 'unknown'}{f' ({file})' if file else ''}"
+    return Rescue(what=f"set sample {name} aside", why=text_in(data, "reason"))
+
+
+def _scaler(data: Mapping[str, Any]) -> Rescue:
+    what, scale = text_in(data, "what"), words.figure(number_in(data, "scale"))
+    if what == "policy":
+        return Rescue(what=f"made the GradScaler calmer, from a scale of {scale}", variant=what)
+    cause = "a gradient explosion" if what == "explosion" else what
+    return Rescue(what=f"set the loss scale to {scale}", why=f"after {cause}" if cause else "")
+
+
+def _resume(data: Mapping[str, Any]) -> Rescue:
+    why, file = text_in(data, "why"), text_in(data, "file")
+    exact = "bit for bit" if data.get("exact") is True else f"not exactly: {why or 'see the guide'}"
+    step = words.number(_count(data, "step"))
+    return Rescue(what=f"resumed from step {step}, {exact}", why=f"from {file}" if file else "")
+
+
+_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
+    "stop": _stop,
+    "rollback": _rollback,
+    "trial": _trial,
+    "level": _level,
+    "clipping": _clipping,
+    "quarantine": _quarantine,
+    "scaler": _scaler,
+    "resume": _resume,
+    "checkpoint": _checkpoint,
+    "snapshots": _snapshots,
+}
+KINDS = tuple(_TELLERS)
+"""The kinds of events told here, what matters most first."""

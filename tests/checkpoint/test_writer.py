@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from holdfast.checkpoint import writer as writer_module
+from holdfast.checkpoint.file import load
+from holdfast.checkpoint.tree import flatten
+from holdfast.checkpoint.writer import BackgroundWriter
+from holdfast.config import CheckpointSettings
+from holdfast.errors import CheckpointError
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def make_writer(shelf, told):
+    made = []
+
+    def make(**settings):
+        tell = lambda kind, step, data: told.append((kind, step, data))  # noqa: E731
+        made.append(BackgroundWriter(shelf, CheckpointSettings(**settings), tell))
+        return made[-1]
+
+    yield make
+    for one in made:
+        assert one.close(PATIENCE)
+
+
+class Held:
+    """Holds the writer up at one state, until ``go``."""
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.begun.set()
+        assert self.go.wait(PATIENCE)
+
+
+def hand_over(writer, make_state, step, value=None, kind="asked", release=lambda: None, **options):
+    skeleton, tensors = flatten(make_state(float(step) if value is None else value))
+    meta = {"step": step, **options.pop("meta", {})}
+    return writer.submit(skeleton, tensors, meta, kind, release, **options)
+
+
+def test_a_state_is_written_and_told(make_writer, make_state, shelf, told):
+    writer, released = make_writer(), []
+    path = hand_over(
+        writer, make_state, 7, kind="time", release=lambda: released.append(1),
+        meta={"metrics": {"loss": 0.5}, "rank": 3, "world": 4},
+    )  # fmt: skip
+    assert path == shelf.path(7, rank=3)
+    assert writer.close(PATIENCE) and released == [1]
+    state, record = load(path)
+    assert state["models"]["model"]["bias"].tolist() == [7] * 4
+    assert (record["kind"], record["rank"], record["metrics"]) == ("time", 3, {"loss": 0.5})
+    ((kind, step, data),) = told
+    assert (kind, step, data["kind"], data["good"]) == ("checkpoint", 7, "time", True)
+    assert data["file"] == str(path) and data["bytes"] == path.stat().st_size
+    assert 0 < data["seconds"] < PATIENCE
+
+
+def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, shelf, told):
+    writer, held, released = make_writer(last=9), Held(), []
+    for step in (1, 2, 3, 4):
+        ready = held if step == 1 else lambda: None
+        assert hand_over(
+            writer, make_state, step, kind="step", ready=ready,
+            release=lambda step=step: released.append(step),
+        )  # fmt: skip
+        assert held.begun.wait(PATIENCE)
+    assert released == [2, 3]
+    assert not writer.wait(0.01)
+    held.go.set()
+    assert writer.wait(PATIENCE)
+    assert [entry.step for entry in shelf.entries()] == [1, 4] and released == [2, 3, 1, 4]
+    assert [(step, data.get("failed")) for _, step, data in told] == [
+        (2, "not written: step 3 came before its turn"),
+        (3, "not written: step 4 came before its turn"),
+        (1, None),
+        (4, None),
+    ]
+
+
+def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, shelf, told):
+    writer, held, released = make_writer(last=9), Held(), []
+    hand_over(writer, make_state, 1, ready=held)
+    assert held.begun.wait(PATIENCE)
+    assert hand_over(writer, make_state, 2, kind="asked")
+    assert not hand_over(writer, make_state, 3, kind="time", release=lambda: released.append(3))
+    assert released == [3]
+    held.go.set()
+    assert writer.wait(PATIENCE)
+    assert [entry.step for entry in shelf.entries()] == [1, 2]
+    assert told[0][2]["failed"] == "not written: step 2, which was asked for, is waiting"
+
+
+def test_closing_writes_what_waits(make_writer, make_state, shelf):
+    writer, held = make_writer(last=9), Held()
+    hand_over(writer, make_state, 1, ready=held)
+    assert held.begun.wait(PATIENCE)
+    hand_over(writer, make_state, 2)
+    assert not writer.close(0.01)
+    held.go.set()
+    assert writer.close(PATIENCE)
+    assert [entry.step for entry in shelf.entries()][-1] == 2
+
+
+def test_after_closing_nothing_is_taken(make_writer, make_state, told):
+    writer, released = make_writer(), []
+    assert writer.close(PATIENCE)
+    assert hand_over(writer, make_state, 1, release=lambda: released.append(1)) is None
+    assert released == [1] and "the writer is closed" in told[0][2]["failed"]
+
+
+def test_the_shelf_keeps_within_its_bounds(make_writer, make_state, shelf, put):
+    put(1, rank=1)
+    writer = make_writer(last=2, best=1, metric="val", mode="max")
+    for step, val in [(1, 0.2), (2, 0.9), (3, 0.1), (4, 0.3), (5, 0.4)]:
+        hand_over(writer, make_state, step, meta={"metrics": {"val": val}})
+        assert writer.wait(PATIENCE)
+    assert [(e.step, e.rank) for e in shelf.entries()] == [(1, 1), (2, 0), (4, 0), (5, 0)]
+
+
+@pytest.mark.parametrize("part", ["models", "optimizers", "ema"])
+def test_a_poisoned_state_is_refused_and_the_last_good_one_stays(
+    make_writer, make_state, shelf, told, part
+):
+    writer, released = make_writer(last=1), []
+    hand_over(writer, make_state, 1)
+    assert writer.wait(PATIENCE)
+    state = {"models": {}, "optimizers": {}, "ema": {}} | make_state()
+    state[part] = {"inner": {"w": torch.tensor([1.0, torch.inf])}}
+    writer.submit(*flatten(state), {"step": 2}, "step", lambda: released.append(1))
+    assert writer.wait(PATIENCE)
+    assert released == [1] and [entry.step for entry in shelf.entries()] == [1]
+    failed = told[-1][2]["failed"]
+    assert told[-1][1] == 2 and f"{part}.inner.w holds NaN or infinity" in failed
+
+
+def test_a_mask_is_no_poison_when_it_is_exempt(make_writer, shelf):
+    state = {"models": {"m": {"mask": torch.tensor([0.0, -torch.inf])}}}
+    writer = make_writer()
+    writer.submit(*flatten(state), {"step": 2}, "step", exempt={"models.m.mask"})
+    assert writer.close(PATIENCE) and len(shelf.entries()) == 1
+
+
+def test_a_run_that_is_not_well_says_so(make_writer, make_state, shelf, told):
+    writer = make_writer()
+    hand_over(writer, make_state, 1, kind="stop", meta={"good": False})
+    assert writer.close(PATIENCE)
+    assert told[0][2]["good"] is False and not shelf.entries()[0].good
+
+
+def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state, shelf, told):
+    writer, released = make_writer(), []
+
+    def gone():
+        raise ZeroDivisionError("the copy failed")
+
+    def bad_release():
+        released.append(1)
+        raise RuntimeError
+
+    hand_over(writer, make_state, 1, ready=gone, release=bad_release)
+    assert writer.wait(PATIENCE)
+    hand_over(writer, make_state, 2, meta={"metrics": {"x": {1, 2}}}, release=bad_release)
+    assert writer.wait(PATIENCE)
+    hand_over(writer, make_state, 3, release=bad_release)
+    assert writer.wait(PATIENCE)
+    assert released == [1, 1, 1] and [entry.step for entry in shelf.entries()] == [3]
+    assert told[0][2]["failed"] == "ZeroDivisionError: the copy failed"
+    assert "cannot be written as JSON" in told[1][2]["failed"]
+
+
+def test_a_listener_that_fails_harms_nobody(shelf, make_state):
+    def listen(kind, step, data):
+        raise RuntimeError
+
+    writer = BackgroundWriter(shelf, CheckpointSettings(last=9), listen)
+    for step in (1, 2):
+        hand_over(writer, make_state, step)
+        assert writer.wait(PATIENCE)
+    assert writer.close(PATIENCE) and len(shelf.entries()) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_told_every_time(tmp_path, make_state, told):
+    (tmp_path / "file").touch()
+    shelf = writer_module.Shelf(tmp_path / "file" / "checkpoints")
+    tell = lambda kind, step, data: told.append(data["failed"])  # noqa: E731
+    writer = BackgroundWriter(shelf, CheckpointSettings(), tell)
+    for step in (1, 2):
+        hand_over(writer, make_state, step)
+        assert writer.wait(PATIENCE)
+    assert writer.close(PATIENCE)
+    assert len(told) == 2 and all("cannot make the folder" in one for one in told)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(make_writer, make_state, shelf, told):
+    shelf.folder.mkdir()
+    shelf.folder.chmod(0o500)
+    writer = make_writer()
+    hand_over(writer, make_state, 1)
+    assert writer.wait(PATIENCE)
+    shelf.folder.chmod(0o700)
+    assert "Permission denied" in told[0][2]["failed"]
+    hand_over(writer, make_state, 2)
+    assert writer.wait(PATIENCE) and len(shelf.entries()) == 1
+
+
+def test_one_that_cannot_be_removed_does_not_undo_the_save(
+    make_writer, make_state, shelf, told, monkeypatch
+):
+    def refuse(*args, **kwargs):
+        raise CheckpointError("cannot remove x")
+
+    monkeypatch.setattr(shelf, "prune", refuse)
+    writer = make_writer()
+    hand_over(writer, make_state, 1)
+    assert writer.close(PATIENCE)
+    assert told[0][2]["good"] and "older ones are still there" in told[1][2]["failed"]
+
+
+def test_compression_is_a_setting(make_writer, make_state, shelf):
+    writer = make_writer(compress=True, last=9)
+    big = {"models": {"m": {"w": torch.zeros(100_000)}}}
+    writer.submit(*flatten(big), {"step": 1}, "asked")
+    assert writer.close(PATIENCE)
+    assert shelf.entries()[0].bytes < 20_000
+
+
+def test_where_no_thread_can_be_started_the_caller_writes(
+    make_writer, make_state, shelf, monkeypatch
+):
+    def refuse(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    released = []
+    assert hand_over(make_writer(), make_state, 1, release=lambda: released.append(1))
+    assert released == [1] and len(shelf.entries()) == 1
+
+
+def test_a_forked_child_does_not_write(make_writer, make_state, told, monkeypatch):
+    writer = make_writer()
+    parent = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module.os, "getpid", lambda: parent + 1)
+        assert hand_over(writer, make_state, 1) is None
+        assert writer.close(PATIENCE)
+    assert "forked" in told[0][2]["failed"]
+
+
+def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_state, shelf, told):
+    writers = [make_writer(last=9), make_writer(last=9)]
+    for step in (1, 1, 2, 2, 1):
+        for number, writer in enumerate(writers):
+            hand_over(writer, make_state, step, value=float(number))
+        assert all(writer.wait(PATIENCE) for writer in writers)
+        assert not any("failed" in data for _, _, data in told)
+        assert [entry.step for entry in shelf.entries() if not entry.checked().damage] == (
+            [1] if len(told) <= 4 else [1, 2]
+        )
+
+
+KILLED = """
+import sys, torch, threading
+from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.tree import flatten
+from holdfast.checkpoint.writer import BackgroundWriter
+from holdfast.config import CheckpointSettings
+def listen(kind, step, data):
+    print(step, "failed" in data, flush=True)
+    done.set()
+writer = BackgroundWriter(Shelf(sys.argv[1]), CheckpointSettings(), listen)
+start = max([e.step for e in Shelf(sys.argv[1]).entries()], default=0)
+done = threading.Event()
+for step in range(start + 1, 10**6):
+    done.clear()
+    state = {"models": {str(i): torch.full((20_000,), float(step)) for i in range(5)}}
+    writer.submit(*flatten(state), {"step": step, "metrics": {"loss": 1 / step}}, "step")
+    done.wait()
+"""
+
+
+def test_killed_while_writing_the_last_told_step_is_there(shelf):
+    for life in range(2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, shelf.folder], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(3 + 5 * life)]
+        child.kill()
+        lines += child.stdout.read().splitlines()
+        child.wait()
+        child.stdout.close()
+        found = shelf.latest()
+        assert found is not None and found.step >= int(lines[-1].split()[0])
+        values = [set(w.tolist()) for w in load(found.path)[0]["models"].values()]
+        assert values == [{float(found.step)}] * 5
+    assert len(shelf.entries()) <= 4

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from holdfast.checkpoint.file import save
+from holdfast.checkpoint.tree import flatten
+from holdfast.cli import main
+
+
+@pytest.fixture
+def run(make_run):
+    """A run with three checkpoints, step 100 the best of them."""
+    run = make_run()
+    (run.path / "checkpoints").mkdir()
+    for step, loss in [(100, 0.25), (200, 0.5), (300, float("nan"))]:
+        put(run.path / "checkpoints", step, loss=loss)
+    return run
+
+
+def put(folder, step, rank=0, loss=0.5, lr=0.1, width=3, **meta):
+    weight = torch.full((2, width), float(step))
+    tree = {"models": {"m": {"w": weight}}, "optimizers": [{"groups": [{"lr": lr}]}]}
+    path = folder / f"step-{step:010d}.r{rank}.safetensors"
+    meta = {"step": step, "rank": rank, "kind": "time", "metrics": {"loss": loss}, **meta}
+    return save(path, *flatten(tree), meta).path
+
+
+def spoil(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def shelf(run):
+    return run.path / "checkpoints"
+
+
+def test_ls(run, capsys):
+    assert main(["checkpoint", "ls", str(run.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["STEP", "RANK", "AGE", "SIZE", "KIND", "METRICS"]
+    assert [line.split()[0] for line in lines[1:]] == ["100", "200", "300"]
+    assert lines[1].endswith("time  loss 0.25") and lines[3].endswith("loss NaN")
+    assert len({line.index("time") for line in lines[1:]}) == 1
+
+
+def test_ls_marks_what_is_damaged_and_what_was_not_well(run, capsys):
+    (shelf(run) / "step-0000000100.r0.safetensors").write_bytes(b"")
+    put(shelf(run), 400, good=False)
+    assert main(["checkpoint", "ls", str(shelf(run))]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "DAMAGED: it has 0 bytes and should have" in lines[1]
+    assert "not well" in lines[4] and "not well" not in lines[3]
+
+
+def test_ls_as_json(run, capsys):
+    (shelf(run) / "step-0000000200.r0.json").write_text("{}")
+    assert main(["checkpoint", "ls", "--json", str(run.path)]) == 1
+    one, two, three = json.loads(capsys.readouterr().out)
+    assert (one["step"], one["good"], one["damage"], one["kind"]) == (100, True, "", "time")
+    assert one["metrics"] == {"loss": 0.25} and three["metrics"] == {"loss": "NaN"}
+    assert two["damage"] and not two["good"] and two["bytes"] is None
+
+
+def test_verify(run, capsys):
+    assert main(["checkpoint", "verify", str(run.path)]) == 0
+    assert capsys.readouterr().out.count("whole  ") == 3
+    spoil(shelf(run) / "step-0000000200.r0.safetensors")
+    assert main(["checkpoint", "verify", str(run.path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["whole", "damaged", "whole"]
+    assert "its content has changed" in lines[1]
+
+
+def test_verify_one_file_and_as_json(run, capsys):
+    path = shelf(run) / "step-0000000200.r0.json"
+    assert main(["checkpoint", "verify", str(path)]) == 0
+    assert "1 tensor" in capsys.readouterr().out
+    spoil(path.with_suffix(".safetensors"))
+    assert main(["checkpoint", "verify", "--json", str(path), str(shelf(run))]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [bool(one["damage"]) for one in told] == [True, False, True, False]
+
+
+def test_show_of_a_folder_is_the_newest_good_one(run, capsys):
+    spoil(shelf(run) / "step-0000000300.r0.safetensors")
+    put(shelf(run), 200, epoch=4)
+    assert main(["checkpoint", "show", str(run.path), "--tensors"]) == 0
+    told = capsys.readouterr().out
+    assert "step-0000000200.r0.safetensors" in told and "step     200, rank 0 of 1" in told
+    assert f"torch {torch.__version__}" in told and "metrics  loss 0.5" in told
+    assert "epoch    4" in told and "models.m.w  float32 [2, 3]" in told
+    assert main(["checkpoint", "show", str(run.path)]) == 0
+    told = capsys.readouterr().out
+    assert "models.m.w" not in told and "tensors  1 in models" in told
+
+
+def test_show_as_json_is_the_record(run, capsys):
+    assert main(["checkpoint", "show", str(run.path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 300 and told["tensors"] == {"models.m.w": ["float32", [2, 3]]}
+
+
+def test_show_of_a_later_rank_alone(tmp_path, capsys):
+    put(tmp_path, 100, rank=1)
+    assert main(["checkpoint", "show", str(tmp_path)]) == 0
+    assert "rank 1" in capsys.readouterr().out
+
+
+def test_show_of_a_damaged_one(run, capsys):
+    path = shelf(run) / "step-0000000200.r0.safetensors"
+    path.write_bytes(b"")
+    assert main(["checkpoint", "show", str(path)]) == 1
+    assert "good     no: it has 0 bytes" in capsys.readouterr().out
+    path.with_suffix(".json").write_text("{}")
+    assert main(["checkpoint", "show", str(path)]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_verify_goes_on_behind_a_damaged_record(run, capsys):
+    one, other = (shelf(run) / f"step-0000000{n}00.r0.json" for n in (1, 2))
+    one.write_text("{}")
+    assert main(["checkpoint", "verify", str(one), str(other)]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "damaged",
+        "whole",
+    ]
+
+
+def test_diff(run, capsys):
+    one, other = (str(shelf(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
+    assert main(["checkpoint", "diff", one, one]) == 0
+    assert "equal, bit for bit: 1 tensor" in capsys.readouterr().out
+    assert main(["checkpoint", "diff", one, other]) == 1
+    told = capsys.readouterr().out
+    assert "models.m.w: 6 of 6 elements, by up to 100, 1 of its norm" in told
+    put(shelf(run), 200, lr=0.05, width=4)
+    assert main(["checkpoint", "diff", one, other]) == 1
+    told = capsys.readouterr().out
+    assert "models.m.w: float32 [2, 3] in step 100, float32 [2, 4] in step 200" in told
+    assert "optimizers.0.groups.0.lr: 0.1 → 0.05" in told
+
+
+def test_diff_as_json(run, capsys):
+    one, other = (str(shelf(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
+    assert main(["checkpoint", "diff", "--json", one, other]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["tensors"][0]["name"] == "models.m.w" and told["equal"] == 0
+
+
+def test_diff_of_a_damaged_one(run, capsys):
+    path = shelf(run) / "step-0000000200.r0.safetensors"
+    spoil(path)
+    assert main(["checkpoint", "diff", str(run.path), str(path)]) == 1
+    seen = capsys.readouterr()
+    assert "is damaged" in seen.err and seen.err.count("\n") == 1 and not seen.out
+
+
+def test_prune(run, capsys):
+    spoil(put(shelf(run), 400))
+    words = ["checkpoint", "prune", str(run.path), "--last", "1"]
+    assert main([*words, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "would remove  step-0000000200.r0.safetensors" in told and "damaged: its" in told
+    assert "would remove 2 checkpoints" in told and "2 left: rank 0" in told
+    assert len(list(shelf(run).iterdir())) == 8
+    assert main([*words, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [one["step"] for one in plain["kept"]] == [100, 300]
+    assert sorted(one["step"] for one in plain["removed"]) == [200, 400]
+    assert len(list(shelf(run).iterdir())) == 4
+
+
+def test_prune_by_another_metric(run, capsys):
+    put(shelf(run), 50, metrics={"val": 0.9})
+    words = ["--last", "1", "--best", "1", "--metric", "val", "--mode", "max"]
+    assert main(["checkpoint", "prune", str(run.path), *words]) == 0
+    assert "removed 2 checkpoints" in capsys.readouterr().out
+    assert len(list(shelf(run).iterdir())) == 4
+
+
+def test_checkpoints_elsewhere_are_found_through_the_run(make_run, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    put(elsewhere, 100)
+    run = make_run(meta={"settings": {"checkpoint": {"dir": str(elsewhere)}}})
+    assert main(["checkpoint", "ls", str(run.path)]) == 0
+    assert "100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "required: VERB"),
+        (["lss", "x"], "invalid choice: 'lss'"),
+        (["ls"], "required: PATH"),
+        (["ls", "nowhere"], "nowhere does not exist"),
+        (["verify", "model.pt"], "neither in .safetensors"),
+        (["show", "nowhere.json"], "nowhere.json does not exist"),
+        (["diff", "only-one"], "PATH"),
+        (["prune", "nowhere"], "nowhere does not exist"),
+        (["prune", ".", "--last", "0"], "'0' is no whole number from 1 on"),
+        (["prune", ".", "--best", "many"], "'many' is no whole number from 0 on"),
+        (["ls", ".", "--jsno"], "unknown option '--jsno'"),
+        (["ls", "."], "there is no checkpoint in ."),
+        (["show", "."], "there is no good checkpoint in ."),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.pt").touch()
+    assert main(["checkpoint", *words]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == "" and seen.err.count("\n") == 1 and says in seen.err
+
+
+def test_help_of_a_verb(capsys):
+    assert main(["checkpoint", "--help"]) == 0
+    assert "holdfast checkpoint prune RUN" in capsys.readouterr().out
+    assert main(["checkpoint", "prune", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "usage: holdfast checkpoint prune" in told and "(default: loss)" in told
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify", "show", "prune"])
+def test_torch_is_not_needed(run, verb):
+    code = (
+        "import sys; from holdfast.cli import main; code = main(sys.argv[1:]); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    words = [sys.executable, "-c", code, "checkpoint", verb, str(run.path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_diff_without_torch_is_one_line(run, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "holdfast.checkpoint.values", raising=False)
+    assert main(["checkpoint", "diff", str(run.path), str(run.path)]) == 2
+    assert "needs torch, which is not installed" in capsys.readouterr().err

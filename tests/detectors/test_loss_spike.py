@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.detectors import HISTORY, Window
+from holdfast.detectors.loss_spike import LossSpike
+from holdfast.judge import Judge
+from holdfast.types import Severity
+
+NAN = np.nan
+
+
+def scan(rows, events=()):
+    return list(LossSpike().scan(Window(rows=rows, fresh=len(rows), events=events)))
+
+
+def spiking(make_rows, losses, *, at=40, count=80, marks=2, **columns):
+    """Rows around 2 with some losses far above the limit of 10, one after the other."""
+    high = {at + i: loss for i, loss in enumerate(losses)}
+    return make_rows(count, loss=high, outlier=dict.fromkeys(high, marks), **columns)
+
+
+def test_three_steps_far_above_that_come_back_are_a_warning(make_rows):
+    (finding,) = scan(spiking(make_rows, [60.0, 50.0, 40.0]))
+    assert finding.severity is Severity.WARNING
+    assert finding.step == 43
+    assert "after 3 steps up to 60, usual 1 (since step 40)" in finding.message
+    assert finding.evidence["spike_start"] == 40 and finding.evidence["limit"] == 10
+
+
+def test_two_steps_are_not_enough(make_rows):
+    assert not scan(spiking(make_rows, [60.0, 50.0]))
+
+
+def test_steps_that_were_left_out_did_not_hurt_the_weights(make_rows):
+    skipped = dict.fromkeys(range(40, 45), 1)
+    assert not scan(spiking(make_rows, [60.0] * 5, marks=3, skipped=skipped))
+
+
+def test_a_nan_in_the_middle_does_not_end_a_spike(make_rows):
+    rows = spiking(make_rows, [60.0, 50.0, 40.0, 30.0])
+    rows["loss"][42], rows["loss_bad"][42], rows["outlier"][42] = NAN, 1, 0
+    (finding,) = scan(rows)
+    assert finding.evidence["spike_rows"] == 3
+
+
+def test_a_spike_that_grazes_the_limit_is_information(make_rows):
+    (finding,) = scan(spiking(make_rows, [11.0, 12.0, 11.0]))
+    assert finding.severity is Severity.INFO
+
+
+def test_a_long_one_may_have_been_learning_unless_nothing_was_ever_like_it(make_rows):
+    (finding,) = scan(spiking(make_rows, np.linspace(60, 11, 30)))
+    assert finding.severity is Severity.INFO
+    (finding,) = scan(spiking(make_rows, np.linspace(6000, 11, 30)))
+    assert finding.severity is Severity.WARNING
+
+
+def test_hard_batches_that_come_again_are_information(make_rows):
+    rows = spiking(make_rows, [60.0])
+    rows["loss"][60:63], rows["outlier"][60:63] = 70, 2
+    (finding,) = scan(rows)
+    assert finding.severity is Severity.INFO
+
+
+def test_a_warm_restart_pays_its_price(make_rows):
+    lr = np.full(80, 1e-4)
+    lr[40:] = 1e-3
+    (finding,) = scan(spiking(make_rows, [60.0, 50.0, 40.0], lr=lr))
+    assert finding.severity is Severity.INFO
+    assert "learning rate was raised 10 times" in finding.message
+
+
+def test_a_loss_that_is_usual_only_by_a_new_measure_has_not_come_back(make_rows):
+    rows = spiking(make_rows, [60.0] * 10)
+    rows["loss"][50:], rows["loss_limit"][50:] = 60, 200
+    assert not scan(rows)
+
+
+def test_a_level_that_nobody_has_looked_into_is_told_once(make_rows):
+    (finding,) = scan(spiking(make_rows, [60.0] * 100, count=140))
+    assert finding.severity is Severity.INFO
+    assert "new level: 60, 1 before" in finding.message
+    assert finding.key == ("OPT001", 0, "level")
+
+
+def rollback(make_event, step, **data):
+    given = {"opt": 0, "to": 32, "steps": step - 32, "why": "loss", "loss": 61.0, "usual": 2.31}
+    given |= {"tried": 2.2, "first": 40, "lr_factor": 1.0, "moments_reset": False, "ms": 3.0}
+    return make_event("rollback", 0, step, **given | {"code": "OPT001", "left": 2} | data)
+
+
+def test_a_rollback_is_an_error_and_tells_what_was_done(make_rows, make_event):
+    (finding,) = scan(spiking(make_rows, [61.0] * 6), [rollback(make_event, 46)])
+    assert finding.severity is Severity.ERROR
+    assert finding.action == "rollback"
+    assert finding.message == (
+        "step 46: rolled back 14 steps to step 32: loss 2.31 -> 61 since step 40, and the old "
+        "weights do better"
+    )
+    assert finding.evidence["left"] == 2 and finding.evidence["spike_start"] == 40
+
+
+def test_a_rollback_because_of_something_else_is_not_ours(make_rows, make_event):
+    rows = spiking(make_rows, [61.0] * 6)
+    assert not scan(rows, [rollback(make_event, 46, code="OPT003")])
+
+
+def test_an_event_of_another_optimizer_belongs_to_its_rows(make_rows, make_event):
+    rows = make_rows(40, opt=[0, 1] * 20)
+    rows["step"] //= 2
+    (finding,) = scan(rows, [rollback(make_event, 7, opt=1)])
+    assert finding.step == 7 and finding.evidence["opt"] == 1
+
+
+def test_an_event_between_two_rows_belongs_to_the_later_one(make_rows, make_event):
+    rows = make_rows(20)
+    rows["step"] *= 10
+    (finding,) = scan(rows, [rollback(make_event, 43)])
+    assert finding.step == 50
+
+
+def test_an_event_whose_row_is_forgotten_is_not_told_again(make_rows, make_event):
+    rows = make_rows(HISTORY + 100)
+    assert [f.step for f in scan(rows, [rollback(make_event, 5)])] == [5]
+
+
+def test_a_change_of_the_data_is_information(make_rows, make_event):
+    told = [
+        make_event("trial", 0, 46, opt=0, verdict="data", loss=61.0, usual=2.31, tried=58.0),
+        make_event("level", 0, 46, opt=0, before=2.31, after=61.0),
+    ]
+    (finding,) = scan(make_rows(80), told)
+    assert finding.severity is Severity.INFO
+    assert "new level: 61, 2.31 before (the weights from before have 58 there too)" in (
+        finding.message
+    )
+
+
+def test_a_level_learned_anew_is_told_when_it_is_higher(make_rows, make_event):
+    def level(after):
+        return [make_event("level", 0, 46, opt=0, before=2.0, after=after)]
+
+    (finding,) = scan(make_rows(80), level(9.0))
+    assert finding.severity is Severity.INFO and finding.evidence["after"] == 9
+    assert not scan(make_rows(80), level(1.0))
+
+
+def test_the_end_of_patience_is_an_error_that_names_the_checkpoint(make_rows, make_event):
+    data = {"action": "stop", "why": "3 rollbacks within 1000 steps", "checkpoint": "good.st"}
+    (finding,) = scan(make_rows(50), [make_event("stop", 0, 49, code="OPT001", **data)])
+    assert finding.severity is Severity.ERROR and finding.action == "stop"
+    assert "3 rollbacks within 1000 steps" in finding.message and "good.st" in finding.advice
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_how_rows_are_delivered_changes_nothing(make_rows, make_event, size):
+    rows = spiking(make_rows, [61.0] * 5, count=300)
+    rows["loss"][200:206], rows["outlier"][200:206] = 61, 2
+    event = rollback(make_event, 206)
+    whole, parts = Judge([LossSpike]), Judge([LossSpike])
+    whole.feed(rows, [event])
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        parts.feed(part, [event] if event.step in part["step"] else [])
+    assert parts.findings == whole.findings
+    told = [(f.severity, f.step, f.action) for f in whole.findings]
+    assert told == [(Severity.ERROR, 206, "rollback"), (Severity.WARNING, 45, "")]

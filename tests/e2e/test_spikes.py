@@ -1,0 +1,87 @@
+"""Scripts that spike and noisy ones that are fine, written without knowledge of the guard.
+
+What is true about each stands in the ``EXPECTED.json`` beside them. A sample is part of every test
+run, all of them of ``make prove``; ``benchmarks/recovery.py`` makes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.types import Severity
+
+from .conftest import Bench
+
+HERE = Path(__file__).parent / "scripts"
+SPIKES: dict[str, dict[str, Any]] = json.loads((HERE / "spikes" / "EXPECTED.json").read_text())
+NOISY: dict[str, dict[str, Any]] = json.loads((HERE / "noisy" / "EXPECTED.json").read_text())
+SAMPLED = {"sensor_units.py", "ema_writeback.py", "curriculum_vocab.py", "batch_of_two.py"}
+# The clean run learns from the six batches that the guarded one leaves out, late in training.
+FURTHER = {"forecast_glitch.py": 0.10}
+
+
+def chosen(names: list[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=[] if name in SAMPLED else [pytest.mark.slow], id=name)
+        for name in names
+    ]
+
+
+def final(out: bytes) -> float:
+    return float(out.split()[-1])
+
+
+@pytest.mark.parametrize("name", chosen([n for n in SPIKES if SPIKES[n]["kind"] == "window"]))
+def test_a_poisoned_window(bench: Bench, name: str) -> None:
+    truth = SPIKES[name]
+    outcome = bench.guarded(str(HERE / "spikes" / name))
+    assert outcome.code == 0, outcome.told
+    assert bench.record.events("holdfast_error") == []
+    rows = bench.record.steps()
+    skipped = rows["step"][rows["skipped"] > 0].tolist()
+    assert skipped == list(range(truth["first_bad_step"], truth["last_bad_step"] + 1))
+    assert bench.record.events("rollback") == []
+    assert final(outcome.out) <= truth["clean"] * (1.05 + FURTHER.get(name, 0.0))
+    assert truth["plain"] > 3 * truth["clean"]
+
+
+@pytest.mark.parametrize("name", chosen([n for n in SPIKES if SPIKES[n]["kind"] == "weights"]))
+def test_damaged_weights(bench: Bench, name: str) -> None:
+    truth = SPIKES[name]
+    outcome = bench.guarded(str(HERE / "spikes" / name))
+    assert outcome.code == 0, outcome.told
+    assert bench.record.events("holdfast_error") == []
+    back = bench.record.events("rollback")
+    assert back
+    assert back[0].data["to"] < truth["first_bad_step"]
+    assert final(outcome.out) <= 1.5 * truth["clean"]
+    assert {f.code for f in bench.record.findings() if f.severity >= Severity.ERROR} >= {"OPT001"}
+
+
+@pytest.mark.parametrize("name", chosen([n for n in SPIKES if SPIKES[n]["kind"] == "divergence"]))
+def test_divergence(bench: Bench, name: str) -> None:
+    """Brought back with a lower learning rate, or stopped with the last good state saved."""
+    truth = SPIKES[name]
+    outcome = bench.guarded(str(HERE / "spikes" / name))
+    assert bench.record.events("holdfast_error") == []
+    assert "OPT003" in {f.code for f in bench.record.findings()}
+    stops = bench.record.events("stop")
+    if stops:
+        assert outcome.code == 3
+        assert Path(stops[0].data["checkpoint"]).exists()
+    else:
+        assert outcome.code == 0
+        assert final(outcome.out) < 0.1 * truth["plain"]
+
+
+@pytest.mark.parametrize("name", chosen(list(NOISY)))
+def test_noise_is_left_alone(bench: Bench, name: str) -> None:
+    outcome = bench.guarded(str(HERE / "noisy" / name))
+    assert outcome.code == 0, outcome.told
+    assert bench.record.events("holdfast_error") == []
+    assert bench.record.events("rollback") == []
+    assert [f for f in bench.record.findings() if f.severity > Severity.INFO] == []
