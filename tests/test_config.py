@@ -274,7 +274,7 @@ def test_settings_made_in_python_obey_the_same_rules():
     with pytest.raises(SettingsError, match="DetectorSettings: select must be a list of text"):
         DetectorSettings(select="NUM")  # pyright: ignore[reportArgumentType]
     with pytest.raises(SettingsError, match="Settings: guard must be a section"):
-        Settings(guard={"skip": False})  # pyright: ignore[reportArgumentType]
+        Settings(guard="skip")  # pyright: ignore[reportArgumentType]
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().guard.skip = False  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -354,3 +354,10 @@ def test_importing_the_settings_stays_light():
     code = "import sys, holdfast.config as c; c.Settings(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"yaml", "numpy", "torch"} & set(done.stdout.split())
+
+
+def test_a_section_may_be_given_as_a_mapping():
+    settings = Settings(checkpoint={"minutes": 5, "last": 3})  # type: ignore[arg-type]
+    assert (settings.checkpoint.minutes, settings.checkpoint.last) == (5.0, 3)
+    with pytest.raises(SettingsError, match=r"checkpoint\.lst"):
+        Settings(checkpoint={"lst": 3})  # type: ignore[arg-type]

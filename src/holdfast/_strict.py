@@ -46,6 +46,9 @@ class Section:
             value, source = getattr(self, field.name), type(self).__name__
             if _is_mapping(annotation):
                 value = _entries(value, annotation, field, field.name, source, type(self))
+            elif dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
+                inside = cast(Mapping[Any, Any], value)
+                value = build(annotation, inside, source, f"{field.name}.")
             else:
                 value = _checked(value, annotation, field, field.name, source)
             object.__setattr__(self, field.name, value)

@@ -219,7 +219,7 @@ class Keeper:
 
     def _opened(self) -> BackgroundWriter | None:
         if self._writer is None:
-            recorder = self._engine.journal._opened()
+            recorder = self._engine.journal.opened()
             if recorder is None and self._settings.dir is None:
                 return None
             folder = self._settings.dir or (recorder and recorder.run.path / FOLDER) or FOLDER

@@ -88,7 +88,8 @@ class Journal:
 
     # ------------------------------------------------------------------ opening
 
-    def _opened(self) -> Recorder | None:
+    def opened(self) -> Recorder | None:
+        """The recorder of this process, opened with its first use; None when that failed."""
         if self.recorder is None and not self._dead:
             try:
                 self.recorder = self._open_recorder()
@@ -111,7 +112,7 @@ class Journal:
         if at is not None:
             text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
         try:
-            recorder = self._opened()
+            recorder = self.opened()
             if recorder is not None:
                 recorder.event("holdfast_error", self.iteration, {"where": where, "error": text})
         except Exception:
@@ -122,7 +123,7 @@ class Journal:
     def saw_backward(self, losses: Losses) -> None:
         """A backward pass is over; without optimizers this is all we will ever see."""
         self._passes += 1
-        recorder = self._opened()
+        recorder = self.opened()
         if self.by_hand is None or recorder is None or not losses.numbers:
             return
         self.by_hand.append((time.time(), losses.numbers[-1]))
@@ -208,7 +209,7 @@ class Journal:
         self._write(guard, verdict)
 
     def _write(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        recorder = self.recorder or self._opened()
+        recorder = self.recorder or self.opened()
         if recorder is None or self._table is None:
             return
         row = verdict.row
@@ -255,7 +256,7 @@ class Journal:
 
     def _send_updates(self, guard: GuardedOptimizer, verdict: Verdict, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:
-            recorder = self._opened()
+            recorder = self.opened()
             if ratios is None or recorder is None:
                 return
             table = self._updates.get(guard.index)
@@ -273,21 +274,21 @@ class Journal:
 
     def not_covered(self, what: str, why: str) -> None:
         """Say, once, what the guard cannot do for this run."""
-        recorder = self._opened()
+        recorder = self.opened()
         if recorder is not None and why not in self._told:
             self._told.add(why)
             recorder.event("not_covered", self.iteration, {"what": what, "why": why})
 
     def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
         """Write down what an exam does or has found."""
-        recorder = self._opened()
+        recorder = self.opened()
         if recorder is not None:
             recorder.event(kind, step, data)
             if kind == "cause":
                 self.culprits.explained(recorder, step, data)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
-        recorder = self._opened()
+        recorder = self.opened()
         if recorder is None:
             return
         if not guard.announced and guard.how:

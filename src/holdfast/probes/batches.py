@@ -189,6 +189,12 @@ class LoaderLedger:
         if number is None:
             number = 0
             self._drawn.clear()
+        else:
+            # Of batches that were dropped on the way nobody will ask; the next draw comes before
+            # the batch that made room for it is handed out.
+            came = iterator._rcvd_idx - 1
+            while self._drawn and next(iter(self._drawn)) < came:
+                del self._drawn[next(iter(self._drawn))]
         if isinstance(indices, list) and (not indices or indices[0] is not None):
             self._drawn[number] = [i if type(i) is int else plain_index(i) for i in indices]
         elif isinstance(indices, int):

@@ -4,9 +4,9 @@ How large a lane grows, whatever the number of steps (defaults in brackets):
 
 - Per table: sealed segments at most ``budget_bytes`` (64 MiB), plus the open segment of
   at most ``segment_rows`` (65 536) rows and a quarter of the budget, plus, while thinning, one
-  temporary file of at most 5/4 of a segment. A step is 8 + 8 + 30 x 4 = 136 bytes, a segment
-  of steps 65 536 x 136 + 4096 bytes = 8.5 MiB. So the steps of a lane stay below 64 + 8.5 =
-  72.5 MiB (83.2 MiB for moments). That is room for 558 000 rows: half a million steps are
+  temporary file of at most 5/4 of a segment. A step is 8 + 8 + 36 x 4 = 160 bytes, a segment
+  of steps 65 536 x 160 + 4096 bytes = 10 MiB. So the steps of a lane stay below 64 + 10 =
+  74 MiB (86.5 MiB for moments). That is room for 485 000 rows: nearly half a million steps are
   kept whole, of a million every second or fourth, and so on, rows around incidents first.
 - Rows handed to one ``take`` come on top until the next; from a ring that is at most its
   capacity (8 MiB).
