@@ -101,7 +101,7 @@ class RollbackSettings(Section):
 
     snapshots: int = bounded(3, 0, 16)  # 0: none are taken, nothing can be rolled back
     every: int = bounded(16, 1)  # steps between two at least; more where that would cost too much
-    cost: float = bounded(0.01, 0.0, 1.0)  # share of the step time they may take
+    cost: float = bounded(0.005, 0.0, 1.0)  # share of the step time they may take
     memory: float = bounded(0.25, 0.0, 1.0)  # share of the free host memory they may take
     lr: float = bounded(0.5, 0.0, 1.0, above=True)  # what `lower_lr` multiplies the rate with
     schedule: bool = False  # put learning-rate schedules back too; they go on with the loop if not

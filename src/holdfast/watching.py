@@ -278,7 +278,7 @@ class Watch:
             if self._thread is not None:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
-                self.run.update_meta(status="finished", exit_code=0)
+                self.run.update_meta(status="finished", exit_code=0 if finished else 1)
                 make_page(self.run, self._say)
 
     def __enter__(self) -> Self:

@@ -188,3 +188,20 @@ def test_the_next_occurrence_names_the_line(bench: Bench):
     causes = [e.data for lane in bench.record.lanes for e in bench.record.events("cause", lane)]
     assert [(c["how"], c["line"], c["op"]) for c in causes] == [("next", line, "div")]
     agree(ranks_told(told.text))
+
+
+@pytest.mark.ranks(2)
+def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
+    """Norms are equal on all ranks, losses are not: the norm alone decides."""
+    longer = DISTRIBUTED.replace("range(12)", "range(60)").replace("step == 5", "step == 40")
+    script = bench.write(longer.replace('x[3, 2] = float("nan")', "x = x * 1000"))
+    seen = bench.guarded(*TORCHRUN, script, options=[])
+    assert seen.code == 0, seen.told
+    agree(ranks_told(seen.text))
+    lanes = [lane for lane in bench.record.lanes if len(bench.record.steps(lane)) == 60]
+    assert len(lanes) == 2
+    for lane in lanes:
+        assert bench.record.skipped(lane) == [40]
+        assert bench.record.events("rollback", lane) == []
+        assert bench.record.events("holdfast_error", lane) == []
+        assert bench.record.steps(lane)["outlier"][40] == 1

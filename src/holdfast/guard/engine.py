@@ -10,7 +10,6 @@ training it watches goes on.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
 import time
@@ -55,7 +54,7 @@ class Engine:
         self._meters = Meters()
         self.roster = Roster(settings.guard, self._meters, lambda: Outliers(settings, policy))
         self.recovery = Recovery(settings, self.roster, self.journal, policy)
-        self.journal.known = functools.partial(attempt, self, "recovery", self.recovery.known)
+        self.journal.known = self._known
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
         self._read = not settings.guard.device_path
@@ -87,7 +86,7 @@ class Engine:
         if self._ledger is not None and self.journal.in_flight == 0:
             for batch in self._ledger.used:
                 batch.content = None
-        if not self._losses.passes:
+        if not self._losses.passes and self.recovery.due(self.journal.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, True)
         return LoaderLedger.upcoming(iterator)
 
@@ -282,10 +281,14 @@ class Engine:
             attempt(self, "inquiry", self.inquiry.step_ends)
         if self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, verdict)
-        if self._ledger is None:
+        if self._ledger is None and self.recovery.due(self.journal.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
 
     # ------------------------------------------------------------------ recovery
+
+    def _known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        if self.recovery.concerns(verdict):
+            attempt(self, "recovery", self.recovery.known, guard, verdict)
 
     def scheduled(self, scheduler: Any) -> None:
         """A learning-rate schedule was stepped."""

@@ -346,7 +346,7 @@ class _LayerStory:
 
     def tell(self, verdict: Verdict, *, due: bool) -> None:
         """Write the norms of this step if they are due or belong to an incident."""
-        if verdict.bad:
+        if verdict.bad or verdict.wild:
             for earlier in self._recent:
                 self._put(earlier)
             self._recent.clear()

@@ -28,7 +28,7 @@ from .optimizer import GuardedOptimizer
 from .roster import Roster
 from .shield import ranks
 from .snapshots import Snapshot, Snapshots
-from .trouble import Suspicion, Trouble
+from .trouble import LOOK, Suspicion, Trouble
 from .vault import Vault
 from .verdict import Verdict
 
@@ -74,9 +74,20 @@ class Recovery:
         self._last_step = -1
         self._epoch = 0
         self._fed = False
+        self._attentive = False
         self._level = math.inf
 
     # ------------------------------------------------------------------ what is known
+
+    def concerns(self, verdict: Verdict) -> bool:
+        """Whether a step must be told: few of a run that is well, all of one that is not."""
+        return (
+            self._attentive
+            or verdict.outlier != 0
+            or verdict.bad
+            or verdict.step % LOOK == 0
+            or verdict.row["param_bad"] > 0
+        )
 
     def known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """The numbers of a step are on the host."""
@@ -103,6 +114,8 @@ class Recovery:
             self._ordered = guard, found
         elif trouble.lasting:
             self._new_level(guard, trouble, verdict)
+        clipping = any(one.outliers.clipping for _, one in self._roster.all())
+        self._attentive = clipping or not self._quiet()
 
     def _ask(self, verdict: Verdict) -> None:
         """A step was left out: may that go on?"""
@@ -124,6 +137,12 @@ class Recovery:
         self._journal.tell("level", verdict.step, data)
 
     # ------------------------------------------------------------------ at a boundary
+
+    def due(self, step: int) -> bool:
+        """Whether anything is to be done between this step and the next."""
+        if self._ordered is not None or self._ending is not None:
+            return True
+        return step >= self.snapshots.next_at
 
     def boundary(self, step: int, fed: bool) -> None:
         """Between two steps: take a snapshot, save one, go back, or end the run.
@@ -278,7 +297,7 @@ class Recovery:
         """Make the run what it was. The loop has gone on, so what follows the loop stays."""
         mine = self.inventory.belongings()
         state = dict(snapshot.state())
-        parts = {"models", "optimizers", "scaler", "ema", "others"}
+        parts = {"models", "optimizers", "scaler", "ema"}
         if everything or self._settings.rollback.schedule:
             parts.add("schedulers")
         else:

@@ -95,9 +95,14 @@ class Snapshots:
         """Whether the optimizer has to wait for a copy."""
         return self._pending is not None
 
+    @property
+    def next_at(self) -> float:
+        """The step at which the next one should be taken."""
+        return self._last + self.every if self._slots else math.inf
+
     def due(self, step: int) -> bool:
         """Whether the next one should be taken now."""
-        return bool(self._slots) and step - self._last >= self.every
+        return step >= self.next_at
 
     def take(self, belongings: Belongings, step: int, level: float, epoch: int) -> Snapshot | None:
         """Start copying; None when every slot is being read or memory is short."""

@@ -15,7 +15,7 @@ from .verdict import Verdict
 # Slow growth is looked for this often, and must reach this much to be taken for divergence: a
 # loss many times what the run began with and norms far above their lowest. Reinforcement
 # learning and adversaries raise both by one order and are fine. A guess.
-_LOOK = 16
+LOOK = 16
 _LOSS_GROWTH = 100.0
 _NORM_GROWTH = 30.0
 
@@ -67,7 +67,7 @@ class Trouble:
         else:
             self.calm()
             self.usual, self.limit = row["loss_usual"], row["loss_limit"]
-            return self._diverging(verdict) if verdict.step % _LOOK == 0 else None
+            return self._diverging(verdict) if verdict.step % LOOK == 0 else None
         if self.first < 0:
             self.first = verdict.step
         if self.tried or (self._high < self.patience and self._left_out < SKIPS):

@@ -24,7 +24,6 @@ On the host this is ``Baseline``; ``_device_baseline`` does the same where nothi
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import deque
 from typing import NamedTuple
@@ -72,32 +71,22 @@ TO_SIGMA = 1.4826
 
 
 class _Series:
-    """The last accepted values of one quantity, sorted as well as in order."""
+    """The last accepted values of one quantity."""
 
     def __init__(self, warmup: int) -> None:
-        self.count = 0
+        self.values: deque[float] = deque(maxlen=WINDOW)
         self.middle = math.nan
         self.sigma = 0.0
         self.excursion = 0.0
         self._warmup = warmup
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
 
     @property
     def ready(self) -> bool:
-        return self.count >= self._warmup
-
-    def push(self, value: float) -> None:
-        self.count += 1
-        self._order.append(value)
-        bisect.insort(self._sorted, value)
-        if len(self._order) > WINDOW:
-            oldest = self._order.popleft()
-            del self._sorted[bisect.bisect_left(self._sorted, oldest)]
+        return len(self.values) >= self._warmup
 
     def learn(self) -> None:
         """Work out the middle and the spread from the window."""
-        values = self._sorted
+        values = sorted(self.values)
         half = (len(values) - 1) // 2
         self.middle = values[half]
         self.sigma = TO_SIGMA * sorted(abs(v - self.middle) for v in values)[half]
@@ -107,11 +96,6 @@ class _Series:
         """Where outliers begin, when they must rise by ``least``."""
         rise = max(limits.deviations * self.sigma, limits.excursion * self.excursion, least)
         return self.middle + rise
-
-    def forget(self) -> None:
-        self.count = 0
-        self._order.clear()
-        self._sorted.clear()
 
 
 class Baseline:
@@ -153,7 +137,7 @@ class Baseline:
             may_skip: whether steps may be left out.
         """
         self._age += 1
-        if self._age > self._refresh or self._norms.count == self._warmup:
+        if self._age > self._refresh or len(self._norms.values) == self._warmup:
             self._learn()
         size = math.log2(norm) if 0.0 < norm < math.inf else math.nan
         found = self._found(loss, size, loss_counts, norm_counts)
@@ -164,9 +148,9 @@ class Baseline:
         if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
             return found | LEFT_OUT
         if size == size:
-            self._norms.push(size)
+            self._norms.values.append(size)
         if not found & LOSS and -math.inf < loss < math.inf:
-            self._losses.push(loss)
+            self._losses.values.append(loss)
         return found
 
     @property
@@ -183,7 +167,7 @@ class Baseline:
 
     def learn_anew(self) -> None:
         """Losses have a new level: forget the old one."""
-        self._losses.forget()
+        self._losses.values.clear()
         self._age = self._refresh
         self._loss_limit = math.inf
         self._learn()
