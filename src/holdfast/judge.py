@@ -262,6 +262,7 @@ class Judge:
         if self._rows is None:
             return
         rows = self._rows
+        told: set[tuple[Key, int]] = set()
         recent = np.flatnonzero(rows["step"][-HISTORY:] == step) + max(0, len(rows) - HISTORY)
         for index in recent.tolist():
             window = self._window(rows).ending(index)
@@ -274,10 +275,14 @@ class Judge:
                 case = self._cases.get(finding.key) if finding else None
                 if finding is None or case is None:
                     continue
+                # Rows of one step were sighted in their order.
                 for i, sighting in enumerate(case.sightings):
-                    if sighting.step == step and sighting != finding:
-                        case.sightings[i] = finding
-                        changed[finding.key] = None
+                    if sighting.step == step and (finding.key, i) not in told:
+                        told.add((finding.key, i))
+                        if sighting != finding:
+                            case.sightings[i] = finding
+                            changed[finding.key] = None
+                        break
 
     def _window(self, rows: Rows, fresh: int = 1) -> Window:
         return Window(

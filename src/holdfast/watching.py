@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import uuid
@@ -278,7 +279,8 @@ class Watch:
             if self._thread is not None:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
-                self.run.update_meta(status="finished", exit_code=0 if finished else 1)
+                with contextlib.suppress(RunFolderError):  # a full disk: the next line tells
+                    self.run.update_meta(status="finished", exit_code=0 if finished else 1)
                 make_page(self.run, self._say)
 
     def __enter__(self) -> Self:
@@ -300,7 +302,8 @@ class Watch:
 
 def _to_stderr(line: str) -> None:
     """Through ``sys.stderr``, which a notebook shows below the cell."""
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a log on a full disk must not end the training
+        print(line, file=sys.stderr, flush=True)
 
 
 def _former(settings: Settings) -> Run | None:

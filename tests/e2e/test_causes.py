@@ -36,11 +36,8 @@ SAMPLED = {
     "box_regression.py",
     "ecg_beats.py",
     "review_attention_pool.py",
-    "sft_prompt_masking.py",
     "train_depth_completion.py",
-    "unit_gradient_head.py",
     "accum_speaker_pooling.py",
-    "lit_churn_weibull.py",
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from .conftest import Bench
 
 LIGHTNING = """
@@ -105,6 +107,7 @@ print(trainer.state.global_step, all(bool(p.isfinite().all()) for p in model.par
 """
 
 
+@pytest.mark.slow  # importing it takes longer than all of the training
 def test_transformers(bench: Bench):
     """64 samples, 4 a batch, 2 batches a step: 8 steps an epoch, sample 18 is in step 2."""
     script = bench.write(TRANSFORMERS)

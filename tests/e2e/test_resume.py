@@ -148,6 +148,7 @@ def test_killed_at_any_instant(bench: Bench, tmp_path: Path, number: int) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_same_script_under_holdfast_run(bench: Bench, tmp_path: Path) -> None:
     """Killed as a plain script, taken up under ``holdfast run``: the folder is the script's own."""
     script = bench.write(SCRIPT)
