@@ -57,6 +57,7 @@ format: install  ## let ruff put the code in order
 
 prove: install  ## the slow proofs: every drill and every fault
 	@$(BIN)/python -m pytest -m 'slow and not gpu'
+	@$(BIN)/python benchmarks/drills.py --write
 
 bench: install  ## what the guard costs on this machine
 	@$(BIN)/python benchmarks/overhead.py

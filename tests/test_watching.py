@@ -156,3 +156,17 @@ def test_last_words_without_a_parent(tmp_path: Path) -> None:
     steps = LaneReader(Run.open(tmp_path / "run"), "r0").steps()
     assert steps["step"][-1] >= last >= 300
     assert steps["step"].tolist() == list(range(len(steps)))
+
+
+def test_a_folder_that_cannot_be_used_is_said_once_and_costs_nothing_else(tmp_path):
+    (tmp_path / "run").write_text("no folder")
+    said: list[str] = []
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with holdfast.watch(model, optimizer, run_dir=tmp_path / "run", say=said.append) as watch:
+        for _ in range(3):
+            watch.backward(model(torch.ones(1, 2)).sum())
+            watch.step()
+    assert [line for line in said if "cannot be recorded" in line and "is a file" in line] == said[
+        :1
+    ]

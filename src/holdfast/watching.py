@@ -291,8 +291,12 @@ class Watch:
 
     def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
         script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "session"
-        run = _former(settings) if again else None
-        run = run or start_run(settings, script or "session", sys.argv)
+        try:
+            run = _former(settings) if again else None
+            run = run or start_run(settings, script or "session", sys.argv)
+        except RunFolderError as error:
+            say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
+            raise
         owner = uuid.uuid4().hex
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
         detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)

@@ -353,3 +353,26 @@ def test_a_second_optimizer_makes_older_snapshots_useless(make_engine: MakeEngin
     events = told(engine, "rollback")
     assert all(e["to"] >= 40 for e in events)
     assert first.net is not second.net
+
+
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("device_path", [False, True])
+def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_path: bool) -> None:
+    """Finite weights, and old ones fare no better: nothing moves, however long it lasts."""
+    make_engine(settings("guard.explain=false"), device_path=device_path)
+    storm = range(60, 100)
+    clean = Task().run(160, leave_out=storm)
+    engine = make_engine(settings("guard.explain=false"), device_path=device_path)
+    task = Task()
+    for step in range(160):
+        x, y = task.batch()
+        task.optimizer.zero_grad()
+        loss = nn.functional.mse_loss(task.net(x), y)
+        if step in storm:
+            root = torch.sqrt(next(task.net.parameters()).sum() * 0.0)  # infinite derivative
+            loss = loss * math.nan if how == "loss" else loss + root
+        loss.backward()
+        task.optimizer.step()
+    assert same(everything(task), everything(clean))
+    assert told(engine, "rollback") == []
+    assert [e["verdict"] for e in told(engine, "trial")] == ["data"]

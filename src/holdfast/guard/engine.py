@@ -108,6 +108,8 @@ class Engine:
         again = self.inquiry.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
+        if self.settings.guard.restore_rng:
+            self._rng = torch.random.default_generator.get_state()
         self._ledger.hand_out_again(*again)
         return (again[1],)
 

@@ -22,6 +22,7 @@ from ..config import Settings
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.loss import Losses
+from ..probes.readback import wait_for
 from .inventory import Inventory, lower_learning_rates, with_live_groups
 from .journal import Journal
 from .optimizer import GuardedOptimizer
@@ -48,6 +49,8 @@ class _Trial:
     kept: Snapshot
     undone: int
     ms: float
+    tried: float | None = None
+    """The loss of the batch it is tried on, once that is known."""
     failed: bool = False
 
 
@@ -142,7 +145,7 @@ class Recovery:
         """Whether anything is to be done between this step and the next."""
         if self._ordered is not None or self._ending is not None:
             return True
-        return step >= self.snapshots.next_at
+        return step >= self.snapshots.next_at or self.vault.due(step)
 
     def boundary(self, step: int, fed: bool) -> None:
         """Between two steps: take a snapshot, save one, go back, or end the run.
@@ -162,12 +165,14 @@ class Recovery:
         if step == self._last_step or self._trial is not None:
             return
         self._last_step = step
-        if self.snapshots.due(step) and self._quiet():
+        if not self._quiet():
+            return
+        save = self.vault.due(step)
+        if save or self.snapshots.due(step):
             self._take(step)
-        if self.vault.due(step):
-            newest = self.snapshots.newest()
-            if newest is not None:
-                self.vault.save(newest, step, self._level)
+        newest = self.snapshots.newest()
+        if save and newest is not None:
+            self.vault.save(newest, step, self._level)
 
     @property
     def awaits_step(self) -> bool:
@@ -223,26 +228,29 @@ class Recovery:
         trial = self._trial
         if trial is None or trial.guard is not guard:
             return False
-        loss = _read(losses)
-        trial.failed = not loss <= _acceptable(trial.suspicion)
-        if not trial.failed:
-            self._settle_trial(loss, self._journal.iteration)
+        trial.tried = _read(losses)
+        trial.failed = not trial.tried <= _acceptable(trial.suspicion)
+        # Where gradients were not finite, those of the old weights have to be seen as well.
+        if not trial.failed and trial.suspicion.why != "nonfinite":
+            self._settle_trial(trial.tried, self._journal.iteration)
         return trial.failed
 
     def after_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """A trial that failed is over: as if it had not been."""
         trial = self._trial
-        if trial is None or not trial.failed or trial.guard is not guard:
+        if trial is None or trial.tried is None or trial.guard is not guard:
+            return
+        if not trial.failed and not (verdict.bad or _flagged(verdict)):
+            self._settle_trial(trial.tried, verdict.step + 1)
             return
         self._trial = None
         trial.target.release()
         self._put_back(trial.kept, everything=True)
         found = trial.suspicion
         told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
-        tried = verdict.row["loss"]
         # Told with the next step: the row of this one has been written.
         step = verdict.step + 1
-        self._journal.tell("trial", step, {"opt": guard.index, **told, "tried": tried})
+        self._journal.tell("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
         if found.why == "loss":
             guard.outliers.learn_anew()
             self._troubles[guard.index].new_level()
@@ -312,7 +320,7 @@ class Recovery:
     def _stop(self, code: str, decision: Decision, step: int) -> None:
         """Nothing helps: save the last good state and end the run."""
         self._ending = None
-        good = self.snapshots.newest() if self._quiet() else self.snapshots.best()
+        good = self._last_good(code)
         saved = ""
         try:
             saved = self.vault.save_now(good, "stop", self._level) if good is not None else ""
@@ -322,6 +330,14 @@ class Recovery:
         self._journal.tell("stop", step, data)
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {step}: {decision.why}{place}")
+
+    def _last_good(self, code: str) -> Snapshot | None:
+        """The newest state from before the trouble; of a run that diverges the best one."""
+        if code == "OPT003":
+            return self.snapshots.best()
+        began = [trouble.first for trouble in self._troubles.values() if trouble.first >= 0]
+        before = self.snapshots.before(min(began) - 1) if began else None
+        return before or self.snapshots.newest()
 
     def close(self) -> None:
         """The run ends."""
@@ -342,6 +358,11 @@ def _acceptable(found: Suspicion) -> float:
     if not math.isfinite(found.loss):
         return max(found.limit, found.usual + abs(found.usual))
     return max(found.limit, found.usual + _SHARE * (found.loss - found.usual))
+
+
+def _flagged(verdict: Verdict) -> bool:
+    """Whether the device has left a step out; waits for it, once in a rollback."""
+    return verdict.measured is not None and wait_for(verdict.measured.flag)
 
 
 def _finite(snapshot: Snapshot) -> bool:

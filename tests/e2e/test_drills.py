@@ -1,0 +1,40 @@
+"""A sample of the drills; ``make prove`` runs all of them: benchmarks/drills.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import drills  # pyright: ignore[reportMissingImports]
+from drilling.score import Score, Try, quiet  # pyright: ignore[reportMissingImports]
+
+# Storms of gradients; the instants of the kills are random all the same.
+SEED = 2
+
+
+@pytest.mark.parametrize("name", list(drills.DRILLS))
+def test_a_few_of_each(name: str) -> None:
+    score = drills.DRILLS[name](True, SEED, quiet)
+    assert score.tries
+    assert not score.problems()
+
+
+def test_what_was_not_survived_is_counted_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def drill(quick: bool, seed: int, show: Any) -> Score:
+        tries = [Try("good"), Try("gone", lost="all of it"), Try("quiet", silent="not a word")]
+        return Score("made up", "nothing", tries)
+
+    monkeypatch.setitem(drills.DRILLS, "made up", drill)
+    monkeypatch.setattr(sys, "argv", ["drills.py", "--only", "made up", "--write", str(tmp_path)])
+    assert drills.main() == 1
+    out = capsys.readouterr().out
+    assert "| made up | 3 | 1 | 1 | 1 |" in out
+    assert "- made up: gone: lost: all of it" in out
+    (written,) = tmp_path.iterdir()
+    assert out.startswith(written.read_text())
