@@ -34,9 +34,7 @@ MISSED = {
 }
 SAMPLED = {
     "box_regression.py",
-    "ecg_beats.py",
     "review_attention_pool.py",
-    "train_depth_completion.py",
     "accum_speaker_pooling.py",
 }
 

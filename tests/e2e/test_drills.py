@@ -16,7 +16,14 @@ from drilling.score import Score, Try, quiet  # pyright: ignore[reportMissingImp
 SEED = 2
 
 
-@pytest.mark.parametrize("name", list(drills.DRILLS))
+# The scripts of test_spikes.py show the same, and a worker takes long to die.
+LONG = ("spikes", "dead worker")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(d, marks=pytest.mark.slow if d in LONG else []) for d in drills.DRILLS],
+)
 def test_a_few_of_each(name: str) -> None:
     score = drills.DRILLS[name](True, SEED, quiet)
     assert score.tries

@@ -26,6 +26,15 @@ SCRIPTS = Path(__file__).parent / "scripts"
 FAULTY = {path.stem: path for path in sorted((SCRIPTS / "faulty").glob("*.py"))}
 HEALTHY = {path.stem: path for path in sorted((SCRIPTS / "healthy").glob("*.py"))}
 
+
+def sampled(group: str, names: list[str]) -> list[Any]:
+    """Every third in each test run, all in ``make prove``."""
+    return [
+        pytest.param(name, id=f"{group}-{name}", marks=pytest.mark.slow if i % 3 else [])
+        for i, name in enumerate(names)
+    ]
+
+
 # Where there was never a good state, or the script's own scaler skips already.
 BEYOND_SAVING = ("nonfinite_parameter", "scaler_collapse")
 
@@ -117,7 +126,7 @@ def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
         assert math.isfinite(final_loss(ran.guarded))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=f"faulty-{name}") for name in FAULTY])
+@pytest.mark.parametrize("name", sampled("faulty", list(FAULTY)))
 def test_a_faulty_script(corpus: Runner, name: str):
     """``expect`` is the code that comes first; ``none-saved`` where no step can be saved."""
     ran: Ran = corpus.result(f"faulty-{name}")
@@ -141,7 +150,7 @@ def test_a_faulty_script(corpus: Runner, name: str):
     assert ran.skipped == ([] if first.code == "NUM004" else poisoned)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=f"healthy-{name}") for name in HEALTHY])
+@pytest.mark.parametrize("name", sampled("healthy", list(HEALTHY)))
 def test_a_healthy_script(corpus: Runner, name: str):
     """No finding, no skipped step, and not one byte that plain python would not have written."""
     ran: Ran = corpus.result(f"healthy-{name}")

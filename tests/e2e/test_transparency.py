@@ -175,7 +175,23 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+# The others are part of `make prove`.
+SAMPLED = (
+    "falls off the end",
+    "exit 3",
+    "exit with text",
+    "chained",
+    "_exit",
+    "killed by itself",
+    "interrupted by itself",
+    "atexit that fails",
+)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(e, marks=[] if e in SAMPLED else pytest.mark.slow, id=e) for e in ENDINGS],
+)
 def test_every_way_to_end(bench: Bench, ending: str):
     bench.same(bench.write(ENDINGS[ending]))
     assert not bench.path.exists(), "nothing was trained, nothing may be left behind"
@@ -184,7 +200,10 @@ def test_every_way_to_end(bench: Bench, ending: str):
 AFTER_TRAINING = ("exception", "exit with text", "_exit", "abort")
 
 
-@pytest.mark.parametrize("ending", AFTER_TRAINING)
+@pytest.mark.parametrize(
+    "ending",
+    [AFTER_TRAINING[0], *(pytest.param(e, marks=pytest.mark.slow) for e in AFTER_TRAINING[1:])],
+)
 def test_every_way_to_end_after_training(bench: Bench, ending: str):
     late = "import atexit; atexit.register(print, 'late')\n"
     script = bench.write(TRAIN + "print(train(5), flush=True)\n" + late + ENDINGS[ending])
