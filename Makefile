@@ -41,8 +41,10 @@ demo: install  ## a script that dies of NaN under python and lives under holdfas
 	@$(BIN)/holdfast demo
 
 test: install lint  ## lint, types and the default tests: CPU only, offline
-	@echo "pytest"
-	@$(BIN)/python -m pytest -q
+	@echo "pytest, the end-to-end tests beside the others: each keeps one core busy"
+	@$(BIN)/python -m pytest -q tests/e2e > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
+	$(BIN)/python -m pytest -q --ignore=tests/e2e; others=$$?; \
+	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((others + ended))
 
 lint: install  ## ruff and pyright
 	@echo "ruff"

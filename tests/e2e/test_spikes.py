@@ -19,7 +19,7 @@ from .conftest import Bench
 HERE = Path(__file__).parent / "scripts"
 SPIKES: dict[str, dict[str, Any]] = json.loads((HERE / "spikes" / "EXPECTED.json").read_text())
 NOISY: dict[str, dict[str, Any]] = json.loads((HERE / "noisy" / "EXPECTED.json").read_text())
-SAMPLED = {"sensor_units.py", "ema_writeback.py", "curriculum_vocab.py", "batch_of_two.py"}
+SAMPLED = {"sensor_units.py", "ema_writeback.py", "curriculum_vocab.py"}
 # The clean run learns from the six batches that the guarded one leaves out, late in training.
 FURTHER = {"forecast_glitch.py": 0.10}
 
