@@ -132,12 +132,6 @@ def test_other_settings_take_actions_away_and_that_is_said(override, code, do, w
     assert rules.does(code, do[0])
 
 
-def test_what_has_to_be_prepared_is_known_beforehand():
-    assert policy().uses("rollback") and policy().does("NUM001", "skip")
-    assert not policy("rollback.snapshots=0").uses("rollback")
-    assert not policy("policy=observe").uses("skip")
-
-
 def test_the_lines_tell_every_rule_once():
     told = policy().lines()
     assert told[0] == "NUM001, NUM002: skip (stop after 1000 times in a row)"

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import holdfast
+from holdfast import config
 from holdfast.errors import UsageError
 from holdfast.run import LaneReader, Run
 
@@ -170,3 +171,17 @@ def test_a_folder_that_cannot_be_used_is_said_once_and_costs_nothing_else(tmp_pa
     assert [line for line in said if "cannot be recorded" in line and "is a file" in line] == said[
         :1
     ]
+
+
+def test_a_scaler_policy_is_followed_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    settings = config.load(None, ["scaler.policy=true", "scaler.init=256", "scaler.interval=3"])
+    kept: dict[str, Any] = {"settings": settings, "say": lambda line: None}
+    with holdfast.watch(net, opt, scaler=scaler, run_dir=tmp_path / "run", **kept) as watch:
+        for x, y in watch(loader(poisoned=0)):
+            watch.backward(nn.functional.mse_loss(net(x), y))
+            watch.step()
+    assert scaler.get_growth_interval() == 3
+    assert scaler.get_scale() < 2.0**20
+    assert "scaler" in {e.kind for e in LaneReader(Run.open(tmp_path / "run"), "r0").events()}

@@ -121,10 +121,6 @@ class Policy:
         """Whether an action belongs to the rule of a code: what has to be armed beforehand."""
         return action in self.rule(code).do
 
-    def uses(self, action: str) -> bool:
-        """Whether any rule has this action: whether it is worth preparing for it."""
-        return any(action in rule.do for rule in self.rules)
-
     def rests(self, code: str, step: int) -> bool:
         """Whether a code is within its cooldown, so that asking would change nothing."""
         use = self._uses.get(code)

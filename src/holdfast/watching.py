@@ -25,6 +25,7 @@ from .checkpoint.shelf import FOLDER
 from .config import Settings
 from .detectors import ALL, load_plugins
 from .errors import RunFolderError, UsageError
+from .guard import scaling
 from .guard.engine import Engine
 from .guard.recorder import Recorder
 from .keeping import Keeper, gather
@@ -182,6 +183,8 @@ class Watch:
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """``loss.backward()``, scaled when a scaler was given."""
         self._keeper.saw_loss(loss)
+        if self._own and self._scaler is not None:
+            scaling.adopt(self.engine, self._scaler)
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         if not self._own:
             scaled.backward(**kwargs)
@@ -205,6 +208,8 @@ class Watch:
                     self.engine.scaler_ends(optimizer)
         if self._scaler is not None:
             self._scaler.update()
+            if self._own:
+                scaling.updated(self.engine, self._scaler)
         if zero_grad:
             for optimizer in self._optimizers:
                 optimizer.zero_grad()

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..guard import scaling
 from ..guard.engine import Engine
 from ..guard.shield import ranks, shielded
 
@@ -139,18 +140,12 @@ def _scale(engine_of: GetEngine, original: Function) -> Function:
         if engine is None or not self.is_enabled():
             return original(self, outputs)
         if engine.journal.scaling is not None:
-            _adopt(engine, self)
+            scaling.adopt(engine, self)
         result = original(self, outputs)
         engine.scaled(outputs, result)
         return result
 
     return scale
-
-
-@shielded("scaler policy")
-def _adopt(engine: Engine, scaler: Any) -> None:
-    if engine.journal.scaling is not None:
-        engine.journal.scaling.adopt(scaler)
 
 
 def _scaler_update(engine_of: GetEngine, original: Function) -> Function:
@@ -160,15 +155,9 @@ def _scaler_update(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         # A scale that is set by hand is left as it is, also when it is the policy that sets it.
         if engine is not None and engine.journal.scaling is not None and new_scale is None:
-            _updated(engine, self)
+            scaling.updated(engine, self)
 
     return update
-
-
-@shielded("scaler policy")
-def _updated(engine: Engine, scaler: Any) -> None:
-    if engine.journal.scaling is not None:
-        engine.journal.scaling.updated(scaler)
 
 
 def _copy(engine_of: GetEngine, original: Function) -> Function:

@@ -24,8 +24,9 @@ from torch.optim import Optimizer
 from ..config import Settings
 from ..policy import Policy
 from ..probes import learning_rate
+from ..probes._host_norms import read_on_host
 from ..probes.batches import HELD, Batch, LoaderLedger
-from ..probes.gradients import EarlyNorms, Meters, read_on_host
+from ..probes.gradients import EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.timing import Phases
@@ -362,10 +363,7 @@ class Engine:
 
     def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
         verdict = Verdict(step=self.journal.number(guard), opt=guard.index)
-        row = verdict.row
-        row["lr"] = learning_rate.read(optimizer)
-        row["opt"] = guard.index
-        row["skipped"] = 0.0
+        verdict.row.update(lr=learning_rate.read(optimizer), opt=guard.index, skipped=0.0)
         self._open[id(optimizer)] = guard, verdict
         return verdict
 

@@ -13,16 +13,8 @@ from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
 from ..config import GuardSettings
-from ..probes.gradients import (
-    DeviceReading,
-    EarlyNorms,
-    GradientReading,
-    Meters,
-    plain,
-    read_on_host,
-    read_uniform,
-    uniform,
-)
+from ..probes._host_norms import HostNorms, plain
+from ..probes.gradients import DeviceReading, EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.state import largest_on_device, nonfinite_on_host
@@ -71,7 +63,7 @@ class GuardedOptimizer:
         self._meters = meters
         self._settle: str = ""
         self._positions: Sequence[int] = ()
-        self._uniform = False
+        self._norms = HostNorms()
         # Parameters, the device of the first, and where the decision is made for them.
         self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
 
@@ -115,7 +107,7 @@ class GuardedOptimizer:
             if early is not None and early.on_host is not None:
                 verdict.see_gradients(early.on_host)
             else:
-                verdict.see_gradients(self._read_on_host(grads, easy))
+                verdict.see_gradients(self._norms.read(grads, easy))
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
             verdict.losses_decide = leave_out or (verdict.loss_bad and losses_decide())
@@ -177,19 +169,10 @@ class GuardedOptimizer:
             positions = [i for i, p in enumerate(parameters) if p.grad is not None]
             if positions != self._positions:
                 self._positions = positions
-                self._uniform = uniform(grads)
+                self._norms.learn(grads)
                 if _sharded(parameters):
                     self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
-        return self._uniform and not grads[0].requires_grad
-
-    def _read_on_host(self, grads: list[Tensor], easy: bool) -> GradientReading:
-        """Parameters keep their kind of gradient; should one change, ask again from now on."""
-        if easy:
-            try:
-                return read_uniform(grads)
-            except (RuntimeError, NotImplementedError):
-                self._uniform = False
-        return read_on_host(plain(grads))
+        return self._norms.easy(grads)
 
     def _look_on_host(
         self,

@@ -61,7 +61,6 @@ class Recovery:
         self, settings: Settings, roster: Roster, journal: Journal, policy: Policy
     ) -> None:
         self.inventory = Inventory(roster)
-        self.rollbacks = 0
         self.vault = Vault(settings.checkpoint, journal, self.inventory.buffer_names)
         self._settings = settings
         self._roster = roster
@@ -276,7 +275,6 @@ class Recovery:
                 optimizer.state.clear()
         if tried > found.limit:
             trial.guard.outliers.learn_anew()  # older weights, an older level
-        self.rollbacks += 1
         self._last_rollback = step
         self.snapshots.forget_after(trial.target.step)
         for trouble in self._troubles.values():

@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 from ..actions.restore_buffers import BufferKeeper
 from ..config import GuardSettings
 from ..exams.provenance import Scene, addresses
+from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch
-from ..probes.gradients import Meters, plain, read_on_host
+from ..probes.gradients import Meters
 from ..probes.state import buffers_of, clean, layer_names, live_modules, roots_of
 from .optimizer import GuardedOptimizer
 from .outliers import Outliers

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from ..probes import STEP_COLUMNS
+from ..probes._host_norms import GradientReading
 from ..probes.baseline import LEFT_OUT
 from ..probes.batches import Batch
-from ..probes.gradients import DeviceReading, GradientReading
+from ..probes.gradients import DeviceReading
 from ..probes.timing import Timed
 from ..probes.updates import Before
 

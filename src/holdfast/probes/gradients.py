@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from . import _device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._device_baseline import ANSWERS, Question
+from ._host_norms import INF, GradientReading, plain
 from ._norm_kernel import Landing, Layout, NormKernel, available
 
 COLUMNS = {
@@ -29,100 +29,6 @@ COLUMNS = {
     "grad_bad": "number of gradient tensors that are not finite",
     "grad_layer": "index of the layer to blame, -1 for none",
 }
-
-INF = float("inf")
-
-# Up to here reading one number after the other is quicker than collecting them first.
-_FEW = 24
-
-
-@dataclass(slots=True)
-class GradientReading:
-    """What the gradients of one step looked like, once it is on the host."""
-
-    norms: Sequence[float] | np.ndarray
-    total: float
-    bad: list[int] = field(default_factory=list[int])
-    largest: float = math.nan
-
-    @property
-    def blamed(self) -> int:
-        """The bad gradient nearest to the loss.
-
-        Backward runs from the loss to the first layer and a NaN spreads to everything below,
-        so the last layer in forward order that is bad is the one where it began.
-        """
-        return self.bad[-1] if self.bad else -1
-
-
-def uniform(grads: list[Tensor]) -> bool:
-    """Whether these are ordinary dense tensors of one wide dtype, as they are in most models."""
-    kinds = {(type(g), g.layout, g.dtype) for g in grads}
-    return len(kinds) == 1 and kinds <= _ORDINARY
-
-
-def plain(grads: list[Tensor]) -> list[Tensor]:
-    """Gradients as dense real local tensors, which is all the foreach kernels accept."""
-    simple = {*map(type, grads)} == {Tensor} and {g.layout for g in grads} == {torch.strided}
-    if simple and not any(map(Tensor.is_complex, grads)) and not grads[0].requires_grad:
-        return grads
-    out: list[Tensor] = []
-    for grad in grads:
-        # Gradients of a graph that will be differentiated again must not carry us along.
-        local = getattr(grad, "_local_tensor", grad).detach()
-        if local.is_sparse:
-            local = local._values()
-        if local.is_complex():
-            local = torch.view_as_real(local)
-        out.append(local)
-    return out
-
-
-def read_on_host(grads: list[Tensor]) -> GradientReading:
-    """Measure gradients that live on the CPU."""
-    dtypes = {g.dtype for g in grads}
-    # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16. Beside
-    # fp64 they are summed in that, because it cannot be narrowed.
-    wider = torch.float64 if torch.float64 in dtypes else torch.float32
-    norms = torch._foreach_norm(grads, 2, None if dtypes <= _WIDE else wider)
-    if len(dtypes) > 1:
-        norms = [n.double() for n in norms]
-    return _read(grads, torch.stack(norms).tolist())
-
-
-def read_uniform(grads: list[Tensor]) -> GradientReading:
-    """``read_on_host`` for gradients that are known to be ``uniform``: no questions asked."""
-    norms = torch._foreach_norm(grads)
-    if len(norms) <= _FEW:
-        return _read(grads, list(map(Tensor.item, norms)))
-    return _read(grads, torch.stack(norms).tolist())
-
-
-def _read(grads: list[Tensor], values: list[float]) -> GradientReading:
-    total = _total(values)
-    if total < INF:
-        return GradientReading(values, total)
-    bad: list[int] = []
-    largest = math.nan
-    for i, value in enumerate(values):
-        if math.isfinite(value):
-            continue
-        peak = float(torch.linalg.vector_norm(grads[i], INF))
-        if math.isfinite(peak):
-            # Finite values whose squares overflow fp32.
-            values[i] = float(torch.linalg.vector_norm(grads[i].double()))
-        else:
-            bad.append(i)
-            largest = peak
-    return GradientReading(values, _total(values), bad, largest)
-
-
-_WIDE = {torch.float32, torch.float64}
-_ORDINARY = {(Tensor, torch.strided, dtype) for dtype in _WIDE}
-
-
-def _total(norms: Sequence[float]) -> float:
-    return math.sqrt(sum(map(operator.mul, norms, norms)))
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
