@@ -24,11 +24,13 @@ _HOME = {
     "Finding": "types",
     "HoldfastError": "errors",
     "Run": "run",
+    "Section": "config",
     "Settings": "config",
     "Severity": "types",
     "Step": "types",
     "Stopped": "errors",
     "Watch": "watching",
+    "bounded": "config",
     "calm_scaler": "actions.calm_scaler",
     "watch": "watching",
 }
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .actions.calm_scaler import calm_scaler
-    from .config import Settings
+    from .config import Section, Settings, bounded
     from .errors import HoldfastError, Stopped
     from .run import Run
     from .types import Event, Finding, Severity, Step
@@ -48,11 +50,13 @@ __all__ = [
     "Finding",
     "HoldfastError",
     "Run",
+    "Section",
     "Settings",
     "Severity",
     "Step",
     "Stopped",
     "Watch",
+    "bounded",
     "calm_scaler",
     "watch",
 ]

@@ -50,6 +50,7 @@ def watch(
     state: Mapping[str, Any] | None = None,
     resume: Resume = None,
     run_dir: str | os.PathLike[str] | None = None,
+    name: str | None = None,
     settings: Settings | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Watch:
@@ -67,6 +68,7 @@ def watch(
         resume: True goes on from the newest good checkpoint of ``run_dir``, "auto" does so if
             there is one, a path names a checkpoint or a folder of them.
         run_dir: folder of the run; a new one under ``runs/`` by default.
+        name: what the run is called; the script's name by default.
         settings: see ``holdfast.Settings``.
         say: where live lines go; standard error by default.
 
@@ -90,7 +92,7 @@ def watch(
     belongings = gather(
         models, optimizers, scheduler=scheduler, scaler=scaler, ema=ema, state=state
     )
-    return Watch(belongings, settings, say or _to_stderr, resume)
+    return Watch(belongings, settings, say or _to_stderr, resume, name)
 
 
 class Watch:
@@ -102,7 +104,9 @@ class Watch:
         settings: Settings | None,
         say: Callable[[str], None],
         resume: Resume = None,
+        name: str | None = None,
     ) -> None:
+        self._name = name
         self._optimizers = belongings.optimizers
         self._scaler = belongings.scaler
         self._say = say
@@ -180,13 +184,21 @@ class Watch:
         self.engine.fetched(iterator, expected, batch)
         return batch, False
 
-    def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """``loss.backward()``, scaled when a scaler was given."""
+    def backward(self, loss: Tensor, *, weight: float = 1.0, **kwargs: Any) -> None:
+        """``loss.backward()``, scaled when a scaler was given.
+
+        ``weight`` is what the gradients of this pass count in their window (1/4 where four make
+        a step); the loss is recorded as it is.
+        """
         self._keeper.saw_loss(loss)
         if self._own and self._scaler is not None:
             scaling.adopt(self.engine, self._scaler)
-        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled = loss if weight == 1.0 else loss * weight
+        if self._scaler is not None:
+            scaled = self._scaler.scale(scaled)
         if not self._own:
+            if scaled is not loss:
+                self.engine.scaled(loss, scaled)
             scaled.backward(**kwargs)
             return
         self.engine.backward_begins(loss)
@@ -239,6 +251,29 @@ class Watch:
     def batches(self) -> int:
         """Batches handed out in this pass over the loader, those before a resume included."""
         return self._keeper.position.batches
+
+    def open(self) -> Run | None:
+        """Open the run folder now, not with the first backward pass; may raise an error."""
+        self.engine.journal.opened()
+        return self.run
+
+    @property
+    def latest(self) -> Mapping[str, float]:
+        """The row of the newest step whose numbers are on the host; its columns by name."""
+        return self.engine.journal.latest
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the batch at hand was handed out before, so that an exam can watch it.
+
+        What is made of it is left out by ``step``: nothing that counts steps should count it.
+        """
+        return self.engine.inquiry.replaying
+
+    @property
+    def last_replay(self) -> bool:
+        """Whether it is the last one of its kind, after which ``step`` is due."""
+        return self.replaying and not self.engine.inquiry.more_again
 
     @property
     def run(self) -> Run | None:
@@ -295,7 +330,7 @@ class Watch:
         self._close(finished=kind is None)
 
     def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
-        script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "session"
+        script = self._name or (os.path.basename(sys.argv[0]) if sys.argv else "")
         try:
             run = _former(settings) if again else None
             run = run or start_run(settings, script or "session", sys.argv)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 
 BASE = "types errors config run"
-JUDGING = f"{BASE} detectors policy judge report doctor redaction launch scribe"
+JUDGING = f"{BASE} plugins detectors policy judge report doctor redaction launch scribe"
 MEASURING = f"{BASE} probes exams checkpoint actions guard"
 SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
 
@@ -24,11 +24,12 @@ SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
 # "boot.__init__" holds only the names that a parent and its child processes agree on.
 MAY_IMPORT = {
     "types": "",
+    "plugins": "",
     "errors": "",
     "config": "types errors",
     "run": "types errors",
     # the judging side: no torch
-    "detectors": BASE,
+    "detectors": f"{BASE} plugins",
     "policy": BASE,
     "judge": f"{BASE} detectors policy",
     "report": f"{BASE} detectors policy judge",
@@ -50,12 +51,12 @@ MAY_IMPORT = {
     "watching": f"{JUDGING} {MEASURING} keeping boot boot.__init__",
     # built from the public names
     "holdfast": SPINE,
-    "training": f"{BASE} policy checkpoint watching holdfast",
+    "training": f"{BASE} policy checkpoint watching plugins holdfast",
     "faults": f"{BASE} watching holdfast",
     # leaves: nothing but the command line imports them
     "dashboard": f"{JUDGING} holdfast",
     "integrations": f"{SPINE} training holdfast",
-    "cli": f"{SPINE} training faults dashboard integrations holdfast",
+    "cli": f"{SPINE} training faults dashboard integrations plugins holdfast",
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
@@ -68,9 +69,9 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "torch": TORCH_SIDE | {"integrations"},
     "triton": {"actions", "probes"},
     "numpy": set(ALLOWED) - {"types", "errors", "config", "holdfast", "__main__"},
-    "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard"},
+    "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard", "training"},
     "yaml": {"config"},
-    "rich": {"report", "cli"},
+    "rich": {"report", "cli", "training"},
     "starlette": {"dashboard"},
     "uvicorn": {"dashboard"},
     "sitecustomize": {"boot"},  # the user's own, which ours hands over to
@@ -171,23 +172,25 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
 def outside_violations(source: str, where: str, public: set[str] | None) -> list[str]:
     """Imports of holdfast beyond its public names, in code that stands outside it."""
     found: list[str] = []
+    rooms = {"holdfast": public, "holdfast.training": TRAINER}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names if alias.name.startswith("holdfast.")]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module in rooms:
+            offered = rooms[node.module]
+            hidden = [a.name for a in node.names if offered and a.name not in offered]
+            names = [f"{node.module}.{name}" for name in hidden]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            inner = node.module.startswith("holdfast.")
-            taken = [alias.name for alias in node.names]
-            hidden = [n for n in taken if node.module == "holdfast" and n not in (public or taken)]
-            names = [node.module] if inner else [f"holdfast.{name}" for name in hidden]
+            names = [node.module] if node.module.startswith("holdfast.") else []
         else:
             continue
         found += [f"{where}:{node.lineno}: {name} is no public name" for name in names]
     return found
 
 
-def public_names() -> set[str] | None:
-    """What holdfast/__init__.py lists in __all__, None while it lists nothing."""
-    init = SRC / "holdfast" / "__init__.py"
+def public_names(package: str = "holdfast") -> set[str] | None:
+    """What the __init__.py of a package lists in __all__, None while it lists nothing."""
+    init = SRC / package.replace(".", "/") / "__init__.py"
     for node in ast.parse(init.read_text()).body if init.exists() else []:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         target = node.target if isinstance(node, ast.AnnAssign) else target
@@ -195,6 +198,9 @@ def public_names() -> set[str] | None:
             assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
             return set(ast.literal_eval(node.value))
     return None
+
+
+TRAINER = public_names("holdfast.training")
 
 
 def loaded_by(statement: str, names: set[str]) -> set[str]:
@@ -305,8 +311,15 @@ def test_an_allowed_import_passes(module, source):
 
 @pytest.mark.parametrize(
     "source",
-    ["from holdfast.run import Run", "import holdfast.run.ring", "from holdfast import hidden"],
+    [
+        "from holdfast.run import Run",
+        "import holdfast.run.ring",
+        "from holdfast import hidden",
+        "from holdfast.training import Loop",
+        "from holdfast.training.loop import Loop",
+    ],
 )
 def test_a_private_name_used_outside_is_seen(source):
     assert outside_violations(source, "x.py", {"watch"})
     assert not outside_violations("import holdfast\nfrom holdfast import watch", "x.py", {"watch"})
+    assert not outside_violations("from holdfast.training import Trainer", "x.py", {"watch"})

@@ -50,7 +50,7 @@ def test_nothing_named_nothing_loaded():
     [
         ([made("NUM001")], "NUM001 is taken"),
         ([made("TST001", "nonfinite_loss")], "nonfinite_loss is taken"),
-        (["nonsense"], "is not a Detector"),
+        ([7], "is not a Detector"),
         ([type("Bare", (Detector,), {"code": "T1", "name": "t"})], "has no severity"),
         (5, "not iterable"),
     ],

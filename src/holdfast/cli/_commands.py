@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,17 @@ from ..errors import UsageError
 
 COMMANDS = (
     ("run", "holdfast.cli.run", "RunCommand"),
+    ("train", "holdfast.cli.train", "TrainCommand"),
     ("report", "holdfast.cli.report", "ReportCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),
     ("checkpoint", "holdfast.cli.checkpoint", "CheckpointCommand"),
     ("demo", "holdfast.cli.demo", "DemoCommand"),
 )
-"""Name, module and class of every command, in the order of the help."""
+"""Name, module and class of every command of our own, in the order of the help."""
+
+GROUP = "holdfast.commands"
+"""Entry-point group under which a package adds commands: ``holdfast FAMILY VERB``."""
 
 _SPACE = 12
 
@@ -28,14 +35,43 @@ def find_command(word: str) -> Any:
     for name, module, cls in COMMANDS:
         if name == word:
             return getattr(importlib.import_module(module), cls)()
-    names = [name for name, _, _ in COMMANDS]
-    near = difflib.get_close_matches(word, names, n=1)
     if word.startswith("-"):
         raise UsageError(f"unknown option {word!r} before a command; see: holdfast --help")
     if word.endswith(".py") and Path(word).exists():
         raise UsageError(f"no command {word!r}; to run a script: holdfast run {word}")
+    # Only now: our own commands start without importing anybody's package.
+    added = plugin_commands()
+    if word in added:
+        return added[word]()
+    names = [name for name, _, _ in COMMANDS] + list(added)
+    near = difflib.get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else f"there are {', '.join(names)}; "
     raise UsageError(f"no command {word!r}; {hint}see: holdfast --help")
+
+
+def plugin_commands() -> dict[str, type[Any]]:
+    """The commands of installed packages and of ``HOLDFAST_PLUGINS``, by name.
+
+    A package that cannot be used is told on standard error and left out.
+    """
+    from ..plugins import find_offers
+
+    offers, warnings = find_offers(GROUP, "COMMANDS", os.environ, _reject_misfits)
+    owners = {name: "holdfast itself" for name, _, _ in COMMANDS}
+    found: dict[str, type[Any]] = {}
+    for offer in offers:
+        name: str = offer.value.name
+        if name in owners:
+            warnings.append(
+                f"the command {name} of plugin {offer.source} is left out: "
+                f"the name belongs to {owners[name]}"
+            )
+            continue
+        owners[name] = offer.source
+        found[name] = offer.value
+    for warning in warnings:
+        print(f"holdfast: {warning}", file=sys.stderr)
+    return found
 
 
 def overview() -> str:
@@ -44,8 +80,10 @@ def overview() -> str:
     for name, module, cls in COMMANDS:
         if importlib.util.find_spec(module) is None:
             continue
-        doc = getattr(importlib.import_module(module), cls).__doc__ or ""
-        lines.append(f"  {name.ljust(_SPACE)}{doc.strip().splitlines()[0].rstrip('.')}")
+        lines.append(_line(name, getattr(importlib.import_module(module), cls)))
+    added = plugin_commands()
+    if added:
+        lines += ["", "from plugins:", "", *(_line(name, cls) for name, cls in added.items())]
     lines += [
         "",
         f"  {'--version'.ljust(_SPACE)}Print the version",
@@ -53,3 +91,26 @@ def overview() -> str:
         "holdfast COMMAND --help tells more about a command.",
     ]
     return "\n".join(lines)
+
+
+def _line(name: str, command: type[Any]) -> str:
+    told = (command.__doc__ or "").strip().splitlines()
+    return f"  {f'{name} '.ljust(_SPACE)}{told[0].rstrip('.') if told else ''}".rstrip()
+
+
+def _reject_misfits(commands: list[Any]) -> None:
+    for one in commands:
+        _reject_misfit(one)
+
+
+def _reject_misfit(command: Any) -> None:
+    """Whether an offered command has what ours have; see ``holdfast.cli``."""
+    if not isinstance(command, type):
+        raise TypeError(f"{command!r} is not a command class")
+    name = getattr(command, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise TypeError(f"{command.__name__} has no name of small letters, digits, _ and -")
+    carry_out = "run_raw" if getattr(command, "raw", False) else "run"
+    for method in ("prepare_parser", carry_out):
+        if not callable(getattr(command, method, None)):
+            raise TypeError(f"{command.__name__} has no {method}")

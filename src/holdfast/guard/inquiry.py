@@ -211,6 +211,11 @@ class Inquiry:
         self.replaying = True
         return self._again.pop(0)
 
+    @property
+    def more_again(self) -> bool:
+        """Whether another batch will be handed out for the second time."""
+        return bool(self._again)
+
     def close(self) -> None:
         """Switch everything off; tell a cause that no step has asked for (updates by hand)."""
         if self._observer is not None:

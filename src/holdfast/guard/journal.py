@@ -54,6 +54,8 @@ class Journal:
     ) -> None:
         self.iteration = 0
         self.skipped = 0
+        self.latest: dict[str, float] = {}
+        """The row that was written last."""
         self.in_flight = 0
         self.incident: Callable[[GuardedOptimizer, Verdict], None] | None = None
         """Called for a step that turns out bad only when its numbers arrive from the device."""
@@ -240,6 +242,7 @@ class Journal:
             self.known(guard, verdict)
         self._suspicious = verdict.bad or row["param_bad"] > 0
         self._table.put(verdict.step, verdict.time, row)
+        self.latest = row
         if verdict.reading is not None and guard.layers:
             self._write_layers(recorder, guard, verdict)
         self._rows += 1

@@ -1,0 +1,291 @@
+"""``torch.compile`` that falls back with a reason, and never compiles twice for odd batches.
+
+    compiled = Compiled(model, settings.compile, device, workers, say)
+    for batch in batches:
+        loss = compiled.run(forward_and_backward, batch)
+
+The model is compiled in place: its names, its ``state_dict`` and whoever holds it stay as they
+are. One set of shapes is compiled for training and one for validation; a batch of other shapes,
+such as the last of an epoch, runs as it would without us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..checkpoint import dice
+from ..config import Section
+from ..errors import HoldfastError
+from .compilers import Choice, choose, replays, shortened
+
+R = TypeVar("R")
+Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
+
+# A CUDA graph is recorded in the second call after the one that compiles, and replayed then.
+_RECORDING = 2
+# So many batches of odd shapes, and more than half of all, are worth a word.
+_MANY = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileSettings(Section):
+    """Whether and how the model is compiled; true means default, false means none."""
+
+    mode: bool | Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
+    fullgraph: bool = False  # a break in the graph is an error, which falls back as any other
+    force: bool = False  # compile just so, or end with the error: no check and no fall-back
+
+    @property
+    def name(self) -> str:
+        """The mode as a word."""
+        if isinstance(self.mode, bool):
+            return "default" if self.mode else "none"
+        return self.mode
+
+
+class Compiled:
+    """A model that is compiled where that works, and eager with the reason told where not.
+
+    Args:
+        model: compiled in place; of a ``DistributedDataParallel`` what is inside it.
+        settings: what was asked for.
+        device: where the model lives.
+        workers: how many processes load data.
+        say: told once what is not as it was asked for.
+        start: how those processes are started, as in the settings of the data.
+        accumulate: micro-batches to one optimizer step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: CompileSettings,
+        device: torch.device,
+        workers: int,
+        say: Callable[[str], None],
+        *,
+        start: str = "auto",
+        accumulate: int = 1,
+    ) -> None:
+        self.seconds = 0.0
+        """Time of all steps in which something was compiled."""
+        self.fresh = False
+        """Whether the last step was one of these: its time is not that of a step."""
+        self.recompiles = 0
+        """Graphs compiled after the first step of training and of validation: a slow surprise."""
+        self.odd = 0
+        """Batches of other shapes, which ran eagerly."""
+        self._model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._force = settings.force
+        self._say = say
+        self._recording = 0
+        # What is compiled, by whether the model trains and gradients are wanted.
+        self._kinds: dict[tuple[bool, bool], _Kind] = {}
+        choice = choose(
+            settings.name,
+            device,
+            workers=workers,
+            start=start,
+            accumulate=accumulate,
+            force=settings.force,
+        )
+        self.mode, self.why = choice.mode, choice.why
+        self._replays = replays(choice.mode, device)
+        if self.mode != "none":
+            self._compile(choice, settings.fullgraph)
+        if self.why:
+            say(f"compile: {self.why}")
+
+    def _compile(self, choice: Choice, fullgraph: bool) -> None:
+        how: dict[str, Any] = {"mode": choice.mode}
+        try:
+            if not choice.threads:
+                from torch._inductor import list_mode_options
+
+                how = {"options": {**list_mode_options(choice.mode), "compile_threads": 1}}
+            # Shapes are fixed: odd ones run eagerly, so that none has to be made dynamic. What
+            # `model.compile` does, but through a function of ours: torch's own modules, such as
+            # `nn.Sequential`, are skipped by the compiler without a word when they come first.
+            self._model._compiled_call_impl = torch.compile(
+                _calling(self._model), fullgraph=fullgraph, dynamic=False, **how
+            )
+        except Exception as error:  # for one, a python that this torch cannot compile for
+            if self._force:
+                raise
+            self.mode, self.why = "none", f"{shortened(error)}: the model is not compiled"
+
+    def run(self, function: Callable[[Any], R], batch: Any) -> R:
+        """``function(batch)``: forward and backward of a micro-batch, or a step of validation."""
+        if self.mode == "none":
+            self.fresh = False
+            return function(batch)
+        key = (self._model.training, torch.is_grad_enabled())
+        shapes, kind = tuple(_shapes(batch)), self._kinds.get(key)
+        # A run that goes on at the end of an epoch begins with the odd one: two that are alike
+        # and unlike the first, which never came again, are what is usual.
+        if kind is None or (kind.steps == 1 and kind.odd == shapes != kind.shapes):
+            self._kinds[key] = _Kind(shapes)
+            return self._first(function, batch)
+        if shapes != kind.shapes:
+            kind.odd = shapes
+            return self._eagerly(function, batch, kind.steps)
+        kind.steps += 1
+        graphs = self.recompiles
+        result = self._measured(function, batch)
+        self.fresh = self.recompiles > graphs or self._recording > 0
+        self._recording -= self._recording > 0
+        return result
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """A tensor that outlives the step: what a CUDA graph returns is overwritten by the next."""
+        return tensor.clone() if self._replays else tensor
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside, the model runs eagerly: for anomaly mode, hooks and other close looks at it."""
+        if self.mode == "none":
+            return contextlib.nullcontext()
+        return torch.compiler.set_stance("force_eager")
+
+    def undo(self) -> None:
+        """Leave the model as it was found."""
+        if self.mode != "none":
+            self.mode, self._replays = "none", False
+            self._model._compiled_call_impl = None
+
+    def _fall_back(self, why: str) -> None:
+        self.undo()
+        self.why, self.fresh = why, True
+        self._say(f"compile: {why}")
+
+    def _measured(self, function: Callable[[Any], R], batch: Any) -> R:
+        """Run a compiled step; its time counts as compilation if something was compiled."""
+        if self._replays:
+            torch.compiler.cudagraph_mark_step_begin()
+        began, graphs = time.perf_counter(), _graphs()
+        try:
+            return function(batch)
+        finally:
+            made = _graphs() - graphs
+            if made > 0 or self._recording > 0:
+                self.seconds += time.perf_counter() - began
+                self.recompiles += max(made, 0)
+
+    def _eagerly(self, function: Callable[[Any], R], batch: Any, steps: int) -> R:
+        self.odd += 1
+        self.fresh = False
+        if self.odd == _MANY and self.odd > steps:
+            self._say(
+                f"compile: {self.odd} of {self.odd + steps} batches had other shapes than the "
+                f"first and ran eagerly; pad them to one shape, or set compile.mode=none"
+            )
+        with self.paused():
+            return function(batch)
+
+    def _first(self, function: Callable[[Any], R], batch: Any) -> R:
+        """The step that compiles: if it raises, it is made again without the compiler."""
+        graphs = self.recompiles
+        before = None if self._force else _Before(self._model)
+        began, seconds = time.perf_counter(), self.seconds
+        try:
+            result = self._measured(function, batch)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if before is None:
+                raise
+            # Only its text: with the exception, its frames and all their tensors would stay.
+            failure = shortened(error)
+        else:
+            self.recompiles = graphs
+            self._recording = _RECORDING if self._replays else 0
+            self.fresh = True
+            if not _graphs():
+                self._fall_back(f"no part of the model could be compiled{_first_break()}: eager")
+            return result
+        before.put_back()
+        with self.paused():
+            result = function(batch)  # an error of the loop's own comes again, and gets out
+        self.seconds = seconds + time.perf_counter() - began
+        self.recompiles = graphs
+        self._fall_back(
+            f"the first compiled step failed ({failure}): eager from here on "
+            f"(compile.force=true ends with the whole error)"
+        )
+        return result
+
+
+def _calling(model: nn.Module) -> Callable[..., Any]:
+    call = model._call_impl
+
+    def called(*inputs: Any, **named: Any) -> Any:
+        return call(*inputs, **named)
+
+    # Code of its own: the compiler never looks again at code that it once gave up.
+    called.__code__ = called.__code__.replace()
+    return called
+
+
+@dataclasses.dataclass
+class _Kind:
+    """The batches of training, or of validation: the shapes compiled, and how many came."""
+
+    shapes: Shapes
+    steps: int = 1
+    odd: Shapes | None = None
+
+
+class _Before:
+    """What a step that fails half-way may have changed: gradients, buffers, random state."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+        held = [gradient for _, gradient in self._gradients if gradient is not None]
+        # The tensors themselves come back: others may hold them.
+        self._values = [(tensor, tensor.clone()) for tensor in (*held, *model.buffers())]
+        self._dice = dice.state()
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for tensor, value in self._values:
+                tensor.copy_(value)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        dice.put_back(self._dice)
+
+
+def _graphs() -> int:
+    """How many graphs have been compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+def _first_break() -> str:
+    """Why the compiler gave up where it first did, for a message."""
+    from torch._dynamo.utils import counters
+
+    reason = next(iter(counters["graph_break"]), "")
+    return f" ({str(reason).splitlines()[0][:200]})" if reason else ""
+
+
+def _shapes(batch: Any) -> Iterator[tuple[torch.Size, torch.dtype]]:
+    """Shape and type of every tensor of a nested batch, in its order."""
+    if isinstance(batch, Tensor):
+        yield batch.shape, batch.dtype
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _shapes(value)
+    elif isinstance(batch, tuple | list):
+        for value in batch:
+            yield from _shapes(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from _shapes(getattr(batch, field.name))

@@ -1,0 +1,95 @@
+"""The ranks of a run under torchrun: who is who, and the few things they have to agree on.
+
+One process needs none of this and every function is then a plain answer. What is synchronised
+is the gradient, by ``DistributedDataParallel``; a guard that sees the reduced gradient decides
+alike on all ranks. FSDP2 will be another ``wrap``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import SettingsError
+from .place import Place
+
+# Ranks that wait longer than this for one that has died end with an error instead of hanging.
+_PATIENCE = timedelta(minutes=10)
+
+
+@contextlib.contextmanager
+def joined(device: str = "auto") -> Iterator[Place]:
+    """Take this process's place among the ranks, and leave it at the end."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    place = Place(_device(device, local), rank, world, local)
+    if world == 1 or distributed.is_initialized():
+        yield place
+        return
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+    # gloo beside nccl: what the hosts agree on never waits for a GPU.
+    backend = "cpu:gloo,cuda:nccl" if place.device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, timeout=_PATIENCE)
+    try:
+        yield place
+    finally:
+        distributed.destroy_process_group()
+
+
+def _device(name: str, local: int) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"device {name!r} is none torch knows; use auto, cpu or cuda") from None
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise SettingsError(f"device is {name}, but torch sees no CUDA device; use auto or cpu")
+    device = torch.device("cuda", local if device.index is None else device.index)
+    count = torch.cuda.device_count()
+    if device.index >= count:
+        raise SettingsError(f"device {device} does not exist: there are {count}; start fewer ranks")
+    return device
+
+
+def wrap(model: nn.Module, place: Place) -> nn.Module:
+    """The model as the loop calls it: gradients are averaged over ranks."""
+    if place.world == 1:
+        return model
+    devices = [place.device] if place.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices)
+
+
+def unsynchronised(net: nn.Module, inner: bool) -> contextlib.AbstractContextManager[None]:
+    """For a micro-batch that is not the last of its window: nothing is sent yet."""
+    if inner and isinstance(net, DistributedDataParallel):
+        return net.no_sync()
+    return contextlib.nullcontext()
+
+
+def total(values: Mapping[str, float], place: Place) -> dict[str, float]:
+    """Each number summed over ranks; names may differ between them."""
+    if place.world == 1:
+        return dict(values)
+    every: list[Mapping[str, float] | None] = [None] * place.world
+    distributed.all_gather_object(every, dict(values))
+    names = [name for one in every if one for name in one]
+    return {name: sum((one or {}).get(name, 0.0) for one in every) for name in dict.fromkeys(names)}
+
+
+def anyone(flag: bool, place: Place) -> bool:
+    """Whether it is true on any rank."""
+    if place.world == 1:
+        return flag
+    asked = torch.tensor(float(flag), device="cpu")
+    distributed.all_reduce(asked, distributed.ReduceOp.MAX)
+    return bool(asked)

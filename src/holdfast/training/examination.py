@@ -1,0 +1,85 @@
+"""Validation within a run: when it is due, which was the best, what is kept of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from ..watching import Watch
+from .progress import Progress
+from .schedules import Schedule
+from .stopping import Standing
+from .validation import ValidationSettings
+
+BEST = "validation"
+"""The metric under which the best checkpoint is kept."""
+
+
+class Examination:
+    """Validates when it is due, and keeps what came of it.
+
+    Args:
+        settings: when.
+        validate: makes the numbers; None: there is no validation set.
+        metric: the number that decides which was the best.
+    """
+
+    def __init__(
+        self,
+        settings: ValidationSettings,
+        validate: Callable[[], dict[str, float]] | None,
+        standing: Standing,
+        metric: str,
+        *,
+        watch: Watch,
+        schedule: Schedule,
+        progress: Progress,
+        tell: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
+    ) -> None:
+        self._settings, self._validate, self._standing = settings, validate, standing
+        self._metric = metric
+        self._watch, self._schedule, self._progress = watch, schedule, progress
+        self._tell = tuple(tell)
+        self._fresh = False
+        self.latest: dict[str, float] = {}
+        self.seconds = 0.0
+
+    def after_step(self, step: int, *, final: bool) -> None:
+        """A step amid an epoch is over; ``final`` says that there will be no other."""
+        if final or self._due_by_steps(step):
+            self._examine(step)
+            self.keep()
+
+    def epoch_ends(self, epoch: int, step: int) -> None:
+        """The data is through; ``keep`` is to follow."""
+        every = self._settings.epochs
+        if (every and (epoch + 1) % every == 0) or self._due_by_steps(step):
+            self._examine(step)
+
+    def _due_by_steps(self, step: int) -> bool:
+        return bool(self._settings.steps) and step % self._settings.steps == 0
+
+    def keep(self) -> None:
+        """Save the run; the last thing between two steps or two epochs."""
+        self._watch.save({BEST: self.latest[self._metric]} if self._fresh else None)
+        self._fresh = False
+
+    @property
+    def why_stop(self) -> str:
+        """Why it is time to stop; empty while it is not."""
+        return self._standing.why_stop
+
+    def _examine(self, step: int) -> None:
+        if self._validate is None:
+            return
+        began = time.perf_counter()
+        self.latest = self._validate()
+        self._fresh = True
+        best = self._standing.validated(step, self.latest)
+        value = self.latest[self._metric]
+        # A plateau is one of what gets smaller when the model gets better.
+        self._schedule.validated(value if self._standing.less_is_better else -value)
+        for tell in self._tell:
+            tell(step, self.latest)
+        self.seconds += time.perf_counter() - began
+        self._progress.validated(step, self.latest, best)

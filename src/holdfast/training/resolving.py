@@ -1,0 +1,186 @@
+"""From defaults, machine, preset, file and command line to the settings of a run, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from .. import _yaml
+from .._strict import Word, put
+from ..config import Section, from_dict, to_dict
+from ..errors import RunFolderError, SettingsError, UsageError
+from ..run import Run
+from . import platforms
+
+if TYPE_CHECKING:
+    from .recipes import Recipe
+
+CONFIG = "train.yaml"
+"""The settings of a run as ``to_yaml`` writes them, in its folder."""
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+
+
+def resolve(
+    recipe: Recipe,
+    config: str | None = None,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    platform: str = platforms.AUTO,
+) -> Any:
+    """The settings of a run: an object of ``recipe.settings``, checked like any other.
+
+    Each beats the ones before it: defaults, platform, preset, file, overrides.
+
+    Args:
+        recipe: whose settings.
+        config: a YAML file.
+        preset: a name in ``recipe.presets``.
+        overrides: ``train.optimizer.lr=1e-4`` each; the last one wins.
+        platform: see ``holdfast.training.platforms``.
+    """
+    kind = recipe.settings
+    data: dict[str, Any] = {}
+    machine = platforms.named(platform)
+    for suggestion in machine.suggestions:
+        text = f"{suggestion.key}={suggestion.value}"
+        _put(kind, data, suggestion.key, suggestion.value, f"{text} (platform {machine.name})")
+    if preset is not None:
+        for key, value in _flat(_preset(recipe, preset)):
+            written = value if isinstance(value, str) else _written(value)
+            _put(kind, data, key, written, f"{key}={written} (preset {preset})")
+    if config is not None:
+        data = _laid_over(data, _mapping(config))
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError(f"override {text!r}: no value; write it as section.key=value")
+        _put(kind, data, key.strip(), value.strip(), text)
+    data = _laid_over(_defaults(kind), data)
+    return from_dict(data, kind=kind, source=config or "settings")
+
+
+def former_run(path: str) -> Path:
+    """The run folder that ``--resume`` means: itself, or the one a checkpoint lies in."""
+    given = Path(path)
+    for folder in (given, *given.parents[:2]):  # the run, its checkpoints, one of them
+        try:
+            return Run.open(folder).path
+        except RunFolderError:
+            continue
+    return Run.open(given).path  # raises, and says why the path itself is none
+
+
+def saved_config(run: Path) -> str:
+    """The file with the settings a run was started with; ``UsageError`` where there is none."""
+    path = run / CONFIG
+    if not path.is_file():
+        raise UsageError(
+            f"{run} has no {CONFIG}: it was not made by holdfast train, or ended before its first "
+            "step; give the settings with --config or --preset"
+        )
+    return str(path)
+
+
+def to_yaml(settings: Section) -> str:
+    """Every setting as YAML that ``resolve`` reads back to the same settings.
+
+    >>> from holdfast.config import ClipSettings
+    >>> print(to_yaml(ClipSettings(norm=1e-5)), end="")
+    norm: 1e-05
+    per_parameter: null
+    value: null
+    adaptive: false
+    """
+    return "\n".join([*_lines(to_dict(settings), ""), ""])
+
+
+def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_written(key)}:"
+            yield from _lines(cast(dict[str, Any], value), f"{indent}  ")
+        else:
+            yield f"{indent}{_written(key)}: {_written(value)}"
+
+
+def _written(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_written(item) for item in cast(Sequence[Any], value))}]"
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return ".inf" if value > 0 else "-.inf"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value) and _yaml.parse(value) == value:
+        return value
+    # Everything that is no visible character as an escape: YAML refuses or folds some of them.
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    visible = [c if c.isprintable() else rf"\U{ord(c):08x}" for c in quoted]
+    return f'"{"".join(visible)}"'
+
+
+def _defaults(kind: type[Section]) -> dict[str, Any]:
+    """What a recipe's settings say unless told otherwise.
+
+    A section that is given in part keeps the rest of the recipe's own default for it, which need
+    not be the default of the section's class.
+    """
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, kind)):
+        default: Any = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if isinstance(default, Section):
+            found[field.name] = to_dict(default)
+    return found
+
+
+def _put(kind: type[Section], data: dict[str, Any], key: str, value: str, told: str) -> None:
+    word = Word(value)
+    word.override = told
+    put(kind, data, key.split("."), word)
+
+
+def _preset(recipe: Recipe, name: str) -> Mapping[str, Any]:
+    if name in recipe.presets:
+        return recipe.presets[name]
+    near = difflib.get_close_matches(name, recipe.presets, n=1)
+    known = ", ".join(recipe.presets)
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"there are {known}" if known else "it has none"
+    )
+    raise UsageError(f"recipe {recipe.name} has no preset {name!r}; {hint}")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast(Mapping[str, Any], value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _mapping(path: str) -> Mapping[Any, Any]:
+    data = _yaml.read(Path(path))
+    if data is not None and not isinstance(data, Mapping):
+        raise SettingsError(f"{path}: holds no settings; write `section:` lines")
+    return cast(Mapping[Any, Any], data or {})
+
+
+def _laid_over(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Both, section by section; an empty section of the upper one hides nothing."""
+    result = dict(lower)
+    for key, value in upper.items():
+        below = result.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping | None):
+            inside = cast(Mapping[Any, Any], below)
+            result[key] = _laid_over(inside, cast(Mapping[Any, Any], value or {}))
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,70 @@
+"""A recipe from its settings to its end: what ``holdfast train`` does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.search import Resume
+from . import distributed, seeding
+from .recipes import CONFIG, Recipe, to_yaml
+from .trainer import Result, Trainer
+
+
+def run_recipe(
+    recipe: Recipe,
+    settings: Any,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: Resume = None,
+    quiet: bool = False,
+) -> int:
+    """Build, train, and tell how it ended; the exit code.
+
+    Args:
+        recipe: what to train.
+        settings: of the recipe's own kind.
+        run_dir: folder of the run; a new one under ``runs/`` by default.
+        resume: as in ``holdfast.watch``.
+        quiet: show nothing but the end.
+    """
+    train = settings.train
+    if quiet:
+        guard = train.holdfast
+        train = replace(train, holdfast=replace(guard, run=replace(guard.run, quiet=True)))
+
+    def opened(folder: Path) -> None:
+        (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
+
+    with distributed.joined(train.device) as place:
+        put_back = seeding.prepare(train.seed, place.rank)
+        try:
+            task = recipe.build(settings, place)
+        finally:
+            put_back()
+        trainer = Trainer.of(
+            task, train, run_dir=run_dir, resume=resume, name=recipe.name, opened=opened
+        )
+        result = trainer.fit()
+        if place.main:
+            print("\n".join(end_lines(result, recipe)))
+    return 128 + signal.SIGINT if result.interrupted else 0
+
+
+def end_lines(result: Result, recipe: Recipe) -> list[str]:
+    """How a run ended, for people."""
+    lines = [f"{recipe.name}: ended at step {result.step} because {result.why}"]
+    if result.validation:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in result.validation.items())
+        lines.append(f"  validation  {values}; best {result.best:.4g} at step {result.best_step}")
+    compiling = f", {result.compile_seconds:.0f} s compiling" if result.compile_seconds else ""
+    lines.append(
+        f"  time        {result.seconds:.1f} s{compiling}, {result.rate:.0f} samples/s, "
+        f"{result.skipped} steps skipped"
+    )
+    if result.interrupted and result.run is not None:
+        lines.append(f"  go on with  holdfast train {recipe.name} --resume {result.run}")
+    return [*lines, result.report] if result.report else lines

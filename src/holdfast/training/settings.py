@@ -1,0 +1,53 @@
+"""Everything a training run can be told, put together from the parts that read it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..config import Section, Settings, bounded
+from .averaging import AverageSettings
+from .channels import LogSettings
+from .compiling import CompileSettings
+from .loading import DataSettings
+from .optimizers import OptimizerSettings
+from .optimizers import check as check_optimizer
+from .precision import PrecisionName
+from .profiling import ProfileSettings
+from .schedules import ScheduleSettings
+from .seeding import SeedSettings
+from .stopping import StopSettings
+from .validation import ValidationSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSettings(Section):
+    """How a task is trained; the defaults work.
+
+    ``epochs`` and ``steps`` may both be given: what is reached first ends the run.
+    """
+
+    epochs: int | None = bounded(1, 1)
+    steps: int | None = bounded(None, 1)  # optimizer steps
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    precision: PrecisionName = "auto"
+    accumulate: int = bounded(1, 1)  # micro-batches to one optimizer step
+    clip: float | None = bounded(1.0, 0.0, above=True)  # largest global gradient norm
+    anomaly: int = bounded(0, 0)  # first so many steps under autograd's anomaly mode: slow
+    recompute: tuple[str, ...] = ()  # modules whose activations are computed again, "blocks.*"
+    seed: SeedSettings = SeedSettings()
+    data: DataSettings = DataSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    average: AverageSettings = AverageSettings()
+    validation: ValidationSettings = ValidationSettings()
+    stop: StopSettings = StopSettings()
+    compile: CompileSettings = CompileSettings()
+    profile: ProfileSettings = ProfileSettings()
+    log: LogSettings = LogSettings()
+    holdfast: Settings = Settings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs is None and self.steps is None:
+            raise ValueError("epochs and steps are both null: the run would never end")
+        check_optimizer(self.optimizer)  # before anybody builds a model

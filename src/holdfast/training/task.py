@@ -1,0 +1,47 @@
+"""What is trained: the one thing a recipe has to make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+Scalars = Mapping[str, Tensor | float]
+Loss = Callable[[nn.Module, Any], "Tensor | tuple[Tensor, Scalars]"]
+"""``loss(model, batch)``: a scalar, the mean over the samples of the batch; with it, if you
+like, further numbers by name, which are averaged and shown."""
+
+Data = Dataset[Any] | Iterable[Any]
+"""A dataset, which the trainer loads as its settings say, or a loader of your own."""
+
+
+@dataclass(kw_only=True)
+class Task:
+    """Model, loss and data, and what else belongs to a run.
+
+    Args:
+        model: what is trained; made on the CPU, the trainer moves it.
+        loss: see ``Loss``. Calls the model it is given (``model(x)``): with several ranks that
+            one is wrapped.
+        train: what it is trained on.
+        validation: what it is measured on; None: nothing is.
+        measure: ``measure(model, batch)`` for validation, numbers by name, "loss" among them;
+            ``loss`` by default.
+        collate: makes a batch of samples, where the trainer makes the loader.
+        state: what else is to be saved and resumed, by name (``state_dict``/``load_state_dict``).
+        stepped: called after every optimizer step with its number, from 1.
+        validated: called after every validation with the step and the numbers.
+    """
+
+    model: nn.Module
+    loss: Loss
+    train: Data
+    validation: Data | None = None
+    measure: Callable[[nn.Module, Any], Scalars] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stepped: Callable[[int], None] | None = None
+    validated: Callable[[int, Mapping[str, float]], None] | None = None

@@ -1,0 +1,157 @@
+"""What the loop says while it runs: averages, throughput, waiting, memory, skipped steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import psutil
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..watching import Watch
+from . import channels
+from .compiling import Compiled
+from .place import Place
+from .progress import Progress, Tick
+from .readings import Readings
+from .task import Scalars
+
+B = TypeVar("B")
+
+_performance = channels.get("performance")
+
+
+class Telling:
+    """Counts along and shows it now and then; nothing here waits for the device."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        place: Place,
+        *,
+        steps: int | None,
+        epochs: int | None,
+        watch: Watch,
+        optimizer: Optimizer,
+        compiled: Compiled,
+    ) -> None:
+        self._progress, self._place = progress, place
+        self._steps, self._epochs = steps, epochs
+        self._watch, self._optimizer, self._compiled = watch, optimizer, compiled
+        self._readings = Readings()
+        self._epoch = 0
+        self.wait_share = 0.0
+        """Share of the last epoch that the loop waited for data."""
+        self._interval = _Span(compiled)
+        self._whole_epoch = _Span(compiled)
+        self.run = _Span(compiled)
+        self._spans = (self._interval, self._whole_epoch, self.run)
+
+    # ------------------------------------------------------------------ counting
+
+    def waiting(self, batches: Iterable[B]) -> Iterator[B]:
+        """Pass batches on and count the time they are waited for."""
+        iterator = iter(batches)
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            waited = time.perf_counter() - began
+            for span in self._spans:
+                span.waited += waited
+            yield batch
+
+    def saw(self, loss: Tensor, extra: Scalars, samples: int) -> None:
+        """A micro-batch is through."""
+        values = {"loss": loss.detach(), **extra}
+        keep = self._compiled.keep
+        kept = {n: keep(v) if isinstance(v, Tensor) else v for n, v in values.items()}
+        self._readings.add(kept, samples)
+        for span in self._spans:
+            span.samples += samples
+
+    # ------------------------------------------------------------------ saying
+
+    def epoch_begins(self, epoch: int) -> None:
+        """A pass over the data begins."""
+        self._epoch = epoch
+        self._whole_epoch.begin()
+
+    def stepped(self, step: int) -> None:
+        """An optimizer step is over; shown now and then."""
+        if _performance.on:
+            _performance(self._performance, step)
+        if not self._progress.due(step):
+            return
+        values = self._readings.take()
+        span = self._interval
+        norm = self._watch.latest.get("grad_norm", math.nan)
+        self._progress.tick(
+            Tick(
+                step=step,
+                steps=self._steps,
+                epoch=self._epoch + 1,
+                epochs=self._epochs,
+                loss=values.get("loss"),
+                rate=span.samples * self._place.world / span.seconds,
+                wait=span.waited / span.seconds,
+                memory=memory(self._place.device),
+                skipped=self._watch.skipped,
+                lr=float(self._optimizer.param_groups[0]["lr"]),
+                norm=norm if math.isfinite(norm) else None,
+            )
+        )
+        span.begin()
+
+    def _performance(self, step: int) -> str:
+        row, span, values = self._watch.latest, self._interval, self._readings.take()
+        phases = ("data_wait", "forward", "backward", "optimizer", "guard")
+        known = {name: row[name] for name in phases if math.isfinite(row.get(name, math.nan))}
+        times = ", ".join(f"{name} {1e3 * seconds:.2f} ms" for name, seconds in known.items())
+        others = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k != "loss")
+        rate = span.samples * self._place.world / span.seconds
+        return "; ".join(
+            part for part in (f"step {step}: {rate:.0f} samples/s", times, others) if part
+        )
+
+    def epoch_ends(self, epoch: int, step: int) -> None:
+        """The one line about an epoch."""
+        span = self._whole_epoch
+        of = f"/{self._epochs}" if self._epochs is not None else ""
+        self.wait_share = span.waited / span.seconds
+        loss = self._readings.take().get("loss", math.nan)
+        self._progress.epoch(
+            f"epoch {epoch + 1}{of}: step {step}, loss {loss:.4g}, {span.seconds:.1f} s, "
+            f"{span.samples * self._place.world / span.seconds:.0f} samples/s, "
+            f"data wait {self.wait_share:.0%}, skipped {self._watch.skipped}"
+        )
+
+
+class _Span:
+    """Samples and waiting since some moment; time spent compiling does not count."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        self.begin()
+
+    def begin(self) -> None:
+        self.samples, self.waited = 0, 0.0
+        self._began, self._compiling = time.perf_counter(), self._compiled.seconds
+
+    @property
+    def seconds(self) -> float:
+        compiling = self._compiled.seconds - self._compiling
+        return max(time.perf_counter() - self._began - compiling, 1e-9)
+
+
+def memory(device: torch.device) -> float:
+    """Bytes in use: on the GPU by tensors, on the CPU by this process."""
+    if device.type == "cuda":
+        return float(torch.cuda.memory_allocated(device))
+    return float(psutil.Process().memory_info().rss)

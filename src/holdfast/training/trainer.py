@@ -1,0 +1,294 @@
+"""``Trainer``: puts the parts of a run together and has the loop go through them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..checkpoint.search import Resume
+from ..config import Settings
+from ..watching import watch
+from . import channels, distributed, seeding
+from .averaging import Average
+from .compiling import Compiled
+from .examination import BEST, Examination
+from .feeding import Feed
+from .interrupts import Interrupts
+from .loop import Counter, Loop, Parts, split
+from .optimizers import make_optimizer
+from .place import Place
+from .precision import Precision
+from .profiling import Profiler
+from .progress import Progress, make_progress
+from .recompute import keep_activations, recompute
+from .schedules import Schedule
+from .settings import TrainSettings
+from .stopping import Standing
+from .task import Data, Loss, Scalars, Task
+from .telling import Telling
+from .transfer import Transfer, count
+from .validation import validate
+from .window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    why: str
+    step: int
+    skipped: int
+    seconds: float
+    compile_seconds: float
+    rate: float
+    """Samples per second of training, validation and compilation left out."""
+    validation: Mapping[str, float] = field(default_factory=dict[str, float])
+    best: float = math.nan
+    best_step: int = 0
+    run: Path | None = None
+    interrupted: bool = False
+    report: str = ""
+
+
+class Trainer:
+    """Trains any module on any data, guarded, saved and resumable.
+
+        def loss(model, batch):
+            x, y = batch
+            return torch.nn.functional.mse_loss(model(x), y)
+
+        result = Trainer(model, loss, train_set, validation_set).fit()
+
+    Args:
+        model: what is trained.
+        loss: ``loss(model, batch)``, the mean over the batch; may return numbers beside it.
+        train: a dataset, or a loader of your own.
+        validation: the same for validation, if there is one.
+        settings: how; see ``TrainSettings``.
+        run_dir: folder of the run; a new one under ``runs/`` by default.
+        resume: as in ``holdfast.watch``.
+        name: what the run is called.
+        progress: where it shows how far it is; a bar or lines on standard error by default.
+        opened: called with the run folder before the first step, on the first rank.
+        more: further fields of ``Task``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        train: Data,
+        validation: Data | None = None,
+        settings: TrainSettings | None = None,
+        *,
+        run_dir: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        resume: Resume = None,
+        progress: Progress | None = None,
+        opened: Callable[[Path], None] | None = None,
+        **more: Any,
+    ) -> None:
+        self.task = Task(model=model, loss=loss, train=train, validation=validation, **more)
+        self.settings = settings or TrainSettings()
+        self._run_dir, self._name, self._resume = run_dir, name, resume
+        self._progress, self._opened = progress, opened
+
+    @classmethod
+    def of(cls, task: Task, settings: TrainSettings, **how: Any) -> Trainer:
+        """A trainer for a task that a recipe has made."""
+        trainer = cls(task.model, task.loss, task.train, settings=settings, **how)
+        trainer.task = task
+        return trainer
+
+    def fit(self) -> Result:
+        """Train until the settings say that it is enough."""
+        settings = self.settings
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(distributed.joined(settings.device))
+            stack.callback(seeding.prepare(settings.seed, place.rank))
+            quiet = settings.holdfast.run.quiet
+            progress = self._progress or make_progress(place, quiet=quiet, every=settings.log.every)
+            stack.callback(progress.ends)
+            say = progress.say if place.main else None
+            stack.callback(channels.setup(settings.log, place, say))
+            return self._fit(place, progress, stack)
+
+    def _fit(self, place: Place, progress: Progress, stack: contextlib.ExitStack) -> Result:
+        task, settings = self.task, self.settings
+        began = time.perf_counter()
+        model = task.model.to(place.device)
+        recompute(model, settings.recompute)
+        stack.callback(keep_activations, model)
+        feed = Feed(task, settings, place, progress.say)
+        stack.callback(feed.close)
+        steps = feed.steps()
+        optimizer = make_optimizer(model, settings.optimizer, place.device)
+        schedule = Schedule(optimizer, settings.schedule, steps)
+        average = Average(model, settings.average) if settings.average.decay else None
+        precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
+        progress.say(precision.why)
+        compiled = Compiled(
+            model,
+            settings.compile,
+            place.device,
+            feed.workers,
+            progress.say,
+            start=settings.data.start,
+            accumulate=settings.accumulate,
+        )
+        stack.callback(compiled.undo)
+        net = distributed.wrap(model, place)
+        standing, counter = Standing(settings.stop), Counter()
+        window = Window(settings.accumulate, feed.usual, place)
+        own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
+        guard = watch(
+            model,
+            optimizer,
+            scheduler=schedule,
+            scaler=precision.scaler,
+            ema=average,
+            state={**own, **task.state},
+            resume=self._resume,
+            run_dir=self._run_dir,
+            name=self._name,
+            settings=_guarded(settings, place, validated=task.validation is not None),
+            say=progress.say if place.main else None,
+        )
+        with guard:
+            folder = guard.open()
+            if folder is not None and place.main and self._opened is not None:
+                self._opened(folder.path)
+            telling = Telling(
+                progress,
+                place,
+                steps=steps,
+                epochs=settings.epochs,
+                watch=guard,
+                optimizer=optimizer,
+                compiled=compiled,
+            )
+            transfer = Transfer(place.device)
+            examination = Examination(
+                settings.validation,
+                _validation(task, settings, place, feed, average, precision, transfer, compiled),
+                standing,
+                settings.stop.metric,
+                watch=guard,
+                schedule=schedule,
+                progress=progress,
+                tell=[task.validated] if task.validated is not None else [],
+            )
+            profiler = Profiler(
+                settings.profile,
+                lambda: folder.path if folder is not None and place.main else None,
+                progress.say,
+            )
+            stack.callback(profiler.close)
+            loop = Loop(
+                Parts(
+                    settings=settings,
+                    place=place,
+                    model=model,
+                    net=net,
+                    loss=task.loss,
+                    feed=feed,
+                    optimizer=optimizer,
+                    schedule=schedule,
+                    average=average,
+                    precision=precision,
+                    compiled=compiled,
+                    transfer=transfer,
+                    watch=guard,
+                    window=window,
+                    telling=telling,
+                    examination=examination,
+                    profiler=profiler,
+                    stepped=task.stepped,
+                ),
+                counter,
+            )
+            progress.begins(steps, f"training on {place.device}")
+            with Interrupts() as interrupts:
+                why = loop.run(interrupts)
+            progress.ends()
+        trained = max(telling.run.seconds - examination.seconds, 1e-9)
+        return Result(
+            why=why,
+            step=counter.step,
+            skipped=guard.skipped,
+            seconds=time.perf_counter() - began,
+            compile_seconds=compiled.seconds,
+            rate=telling.run.samples * place.world / trained,
+            validation=examination.latest,
+            best=standing.best,
+            best_step=standing.best_step,
+            run=None if folder is None else folder.path,
+            interrupted=interrupts.asked is not None,
+            report=guard.report() if place.main else "",
+        )
+
+
+def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Settings:
+    """The guard's settings, with what the trainer's own say about the same things."""
+    guard = settings.holdfast
+    clip, keep = guard.clip, guard.checkpoint
+    if clip.norm is None:
+        clip = replace(clip, norm=settings.clip)
+    if validated and keep.metric == "loss":
+        # The loss of the last steps says less about a model than its validation.
+        keep = replace(keep, metric=BEST, mode=settings.stop.mode)
+    if place.world > 1:
+        keep = replace(keep, minutes=0.0)  # the loop sees to it that ranks save the same steps
+    return replace(guard, clip=clip, checkpoint=keep)
+
+
+def _validation(
+    task: Task,
+    settings: TrainSettings,
+    place: Place,
+    feed: Feed,
+    average: Average | None,
+    precision: Precision,
+    transfer: Transfer,
+    compiled: Compiled,
+) -> Callable[[], dict[str, float]] | None:
+    """What measures the model, its average where there is one; None without data for it."""
+    if task.validation is None:
+        return None
+
+    def numbers(batch: Any) -> Scalars:
+        with precision.autocast():
+            if task.measure is not None:
+                return task.measure(task.model, batch)
+            loss, extra = split(task.loss(task.model, batch))
+            return {"loss": loss, **extra}
+
+    def measure(model: nn.Module, batch: Any) -> Scalars:
+        found = compiled.run(numbers, batch)
+        return {n: compiled.keep(v) if isinstance(v, Tensor) else v for n, v in found.items()}
+
+    def prepare(batch: Any) -> tuple[Any, int]:
+        batch = transfer(batch)
+        return batch, count(batch)
+
+    def run() -> dict[str, float]:
+        averaged = average.in_place(task.model) if average is not None else contextlib.nullcontext()
+        with averaged:
+            return validate(
+                task.model,
+                measure,
+                feed.validation(),
+                place,
+                prepare=prepare,
+                batches=settings.validation.batches,
+            )
+
+    return run

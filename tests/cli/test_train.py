@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.config import Section
+from holdfast.errors import HoldfastError
+from holdfast.run import Run
+from holdfast.training import recipes
+from holdfast.training.recipes import CONFIG, Recipe, resolve, to_yaml
+from holdfast.training.settings import TrainSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Section):
+    width: int = 8
+    train: TrainSettings = dataclasses.field(default_factory=lambda: TrainSettings(epochs=3))
+
+
+def build(settings: Any, place: Any) -> Any:
+    raise AssertionError("the command builds no model")
+
+
+RECIPE = Recipe(
+    name="mine",
+    summary="What it learns.\nAnd more.",
+    settings=Own,
+    build=build,
+    presets={"small": {"width": 2}, "large": {"width": 99}},
+)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, tmp_path):
+    """One recipe from a plugin, an empty working directory, a machine that suggests nothing."""
+    module: Any = types.ModuleType("holdfast_test_train")
+    module.RECIPES = (RECIPE,)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("HOLDFAST_PLUGINS", module.__name__)
+    monkeypatch.setattr(recipes, "RECIPES", ())
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """What the trainer was called with, instead of a training."""
+    calls: list[dict[str, Any]] = []
+
+    def run_recipe(recipe: Any, settings: Any, **given: Any) -> int:
+        calls.append({"recipe": recipe, "settings": settings, **given})
+        return 5
+
+    module: Any = types.ModuleType("holdfast.training.running")
+    module.run_recipe = run_recipe
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+def run_folder(name: str = "first", settings: Own | None = None) -> Path:
+    path = Run.create(name, {"script": "mine"}).path
+    (path / CONFIG).write_text(to_yaml(settings or Own(width=5)))
+    return path
+
+
+def one_line(capsys: Any, *words: str) -> str:
+    assert main(["train", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err.removeprefix("holdfast: error: ")
+
+
+def test_the_trainer_gets_recipe_and_settings_and_gives_the_exit_code(trained, capsys):
+    assert main(["train", "mine", "--set", "train.epochs=2", "--preset", "small"]) == 5
+    (call,) = trained
+    assert call["recipe"] is RECIPE and call["settings"].width == 2
+    assert call["settings"].train.epochs == 2
+    assert (call["run_dir"], call["resume"], call["quiet"]) == (None, None, False)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_folder_and_quiet_are_handed_on(trained):
+    assert main(["train", "mine", "--run-dir", "out/first", "--quiet"]) == 5
+    assert (trained[0]["run_dir"], trained[0]["quiet"]) == ("out/first", True)
+    assert not Path("out").exists()
+
+
+def test_the_list_names_recipes_and_presets(capsys, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_PLUGINS", "holdfast_test_train,no_such_module_x")
+    assert main(["train", "--list"]) == 0
+    captured = capsys.readouterr()
+    source = "[holdfast_test_train (HOLDFAST_PLUGINS)]"
+    assert captured.out == (
+        f"mine          What it learns.  {source}\n              presets: small, large\n"
+    )
+    assert captured.err.startswith("holdfast: plugin no_such_module_x")
+
+
+def test_the_printed_settings_are_settings(trained, capsys):
+    words = ["train", "mine", "--preset", "large", "--set", "train.optimizer.lr=1e-4"]
+    assert main([*words, "--print-config"]) == 0
+    captured = capsys.readouterr()
+    Path("mine.yaml").write_text(captured.out)
+    assert captured.err == "" and not trained
+    assert main(words) == main(["train", "mine", "--config", "mine.yaml"]) == 5
+    assert trained[0]["settings"] == trained[1]["settings"]
+    assert trained[0]["settings"].train.optimizer.lr == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no recipe was given; see what there is: holdfast train --list"),
+        (["--resume", "mine"], "RUN follows --resume: holdfast train mine --resume"),
+        (["mien"], "no recipe 'mien'; did you mean 'mine'?"),
+        (["mine", "--preset", "smal"], "did you mean 'small'?"),
+        (["mine", "--platform", "amr"], "no platform 'amr'; did you mean 'arm'?"),
+        (["mine", "--config", "gone.yaml"], "gone.yaml: no such file"),
+        (["mine", "--set", "train.optimizer.lrr=1"], "did you mean 'train.optimizer.lr'?"),
+        (["mine", "--set", "train.optimzer.lr=1"], "did you mean 'train.optimizer'?"),
+        (["mine", "--set", "lr=1"], "did you mean 'train.optimizer.lr'?"),
+        (["mine", "--set", "train.optimizer.lr=fast"], "must be a number above 0"),
+        (["mine", "--set", "train.accumulate=0"], "a whole number of at least 1"),
+        (["mine", "--set", "train.epochs=null"], "the run would never end"),
+        (["mine", "--resume"], "write --resume RUN or add --run-dir DIR"),
+        (["mine", "--resume", "gone"], "the run folder gone does not exist"),
+        (["mine", "--resume", "gone", "--preset", "small"], "the run folder gone does not exist"),
+        (["mine", "--run-dir", "gone", "--resume"], "the run folder gone does not exist"),
+        (["mine", "--run-dir", "first"], "already holds a run"),
+        (["no/such.py:RECIPE"], "no such recipe file"),
+        (["mine", "--pre", "small"], "unknown option '--pre'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_built(trained, capsys, words, says):
+    run_folder()
+    assert says in one_line(capsys, *words)
+    assert not trained
+
+
+def test_a_run_goes_on_in_its_own_folder_with_its_own_settings(trained, capsys):
+    path = run_folder()
+    for words in (["--resume", "first"], ["--run-dir", "first", "--resume"]):
+        assert main(["train", "mine", *words, "--set", "train.epochs=9"]) == 5
+        call = trained.pop()
+        assert (call["run_dir"], call["resume"]) == ("first", True)
+        assert (call["settings"].width, call["settings"].train.epochs) == (5, 9)
+        told = capsys.readouterr().err
+        assert told == (
+            f"holdfast: settings of the former run, {path / CONFIG}, changed by train.epochs=9\n"
+        )
+
+
+def test_one_checkpoint_of_a_run_may_be_named(trained):
+    entry = run_folder() / "checkpoints" / "one"
+    entry.mkdir(parents=True)
+    assert main(["train", "mine", "--resume", str(entry)]) == 5
+    assert (trained[0]["run_dir"], trained[0]["resume"]) == ("first", str(entry))
+    assert trained[0]["settings"].width == 5
+
+
+def test_a_run_may_go_on_in_another_folder(trained):
+    run_folder()
+    assert main(["train", "mine", "--resume", "first", "--run-dir", "second"]) == 5
+    assert (trained[0]["run_dir"], trained[0]["resume"]) == ("second", "first")
+    assert trained[0]["settings"].width == 5
+
+
+def test_given_settings_replace_those_of_the_run(trained, capsys):
+    run_folder()
+    assert main(["train", "mine", "--resume", "first", "--preset", "small"]) == 5
+    assert (trained[0]["settings"].width, trained[0]["resume"]) == (2, True)
+    assert capsys.readouterr().err == ""
+
+
+def test_checkpoints_that_lie_by_themselves_need_settings(trained, capsys):
+    Path("kept").mkdir()
+    assert "kept is not a run folder" in one_line(capsys, "mine", "--resume", "kept")
+    assert main(["train", "mine", "--resume", "kept", "--preset", "small"]) == 5
+    assert (trained[0]["run_dir"], trained[0]["resume"]) == (None, "kept")
+
+
+def test_a_run_without_saved_settings_says_what_to_do(trained, capsys):
+    (run_folder() / CONFIG).unlink()
+    assert f"has no {CONFIG}" in one_line(capsys, "mine", "--resume", "first")
+
+
+def test_what_the_machine_suggests_is_told_unless_it_was_set(trained, capsys):
+    assert main(["train", "mine", "--platform", "arm"]) == 5
+    assert trained[-1]["settings"].train.data.workers == 1
+    assert "holdfast: platform arm: train.data.workers=1: " in capsys.readouterr().err
+    assert main(["train", "mine", "--platform", "arm", "--set", "train.data.workers=4"]) == 5
+    assert trained[-1]["settings"].train.data.workers == 4
+    assert capsys.readouterr().err == ""
+    assert main(["train", "mine", "--platform", "arm", "--quiet"]) == 5
+    assert capsys.readouterr().err == ""
+
+
+def test_one_rank_of_several_speaks_and_joins_the_folder(trained, capsys, monkeypatch):
+    run_folder()
+    monkeypatch.setenv("RANK", "1")
+    assert main(["train", "mine", "--platform", "arm", "--run-dir", "first"]) == 5
+    assert capsys.readouterr().err == ""
+
+
+def test_every_preset_of_our_own_recipes_is_valid(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.delenv("HOLDFAST_PLUGINS", raising=False)
+    offers, warnings = recipes.known_recipes()
+    assert "demo" in {offer.value.name for offer in offers} and not warnings
+    for offer in offers:
+        for preset in (None, *offer.value.presets):
+            for kind in ("arm", "cuda", "cpu", "none"):
+                settings = resolve(offer.value, None, preset, (), kind)
+                assert isinstance(settings, offer.value.settings)
+        with pytest.raises(HoldfastError, match="unknown setting"):
+            resolve(offer.value, overrides=["train.nothing_of_this_name=1"])
