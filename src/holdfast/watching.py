@@ -151,6 +151,8 @@ class Watch:
         without loading them, also where workers load them: exact only if their transforms draw
         no random numbers.
         """
+        if self._own and hasattr(loader, "drew"):
+            loader.drew = self.engine.drew  # type: ignore[attr-defined]
         passage = self._keeper.begins(loader, fast=fast)
         if passage is None:
             return

@@ -262,7 +262,11 @@ def test_a_poisoned_batch_is_one_skipped_step(tmp_path: Path) -> None:
     assert result.step == 24  # one of the batches is looked at again, which is no step
     assert result.skipped == 4
     assert all(math.isfinite(value) for value in weights(net))
-    assert "NUM005" in result.report
+    assert "NUM005" in result.report and result.run is not None
+    found = LaneReader(Run.open(result.run), "r0").findings()
+    assert [f.code for f in found] == ["NUM005"]
+    assert "13" in found[0].message, found[0].message
+    assert '"index":13' in (result.run / "quarantine.r0.jsonl").read_text()
 
 
 def test_a_poisoned_window_is_left_out_whole_and_changes_nothing_else(tmp_path: Path) -> None:

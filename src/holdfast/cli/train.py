@@ -71,6 +71,11 @@ class TrainCommand:
             help="print every setting as YAML that --config reads, and leave",
         )
         parser.add_argument(
+            "--find-batch",
+            action="store_true",
+            help="try how large a batch fits and which is fast, and leave",
+        )
+        parser.add_argument(
             "--list", action="store_true", help="list the recipes and their presets, and leave"
         )
 
@@ -93,6 +98,10 @@ class TrainCommand:
         if args.print_config:
             _output.write(to_yaml(settings))
             return 0
+        if args.find_batch:
+            from ..training.running import find_recipe_batch
+
+            return find_recipe_batch(recipe, settings)
         if not args.quiet:
             _tell_choices(args, config, resume, settings)
         return _train(recipe, settings, run_dir, resume, args.quiet)

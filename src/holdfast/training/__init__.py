@@ -38,6 +38,8 @@ _HOME = {
     "ValidationSettings": "validation",
     "add_channel": "channels",
     "channel": "channels",
+    "largest_batch": "sizing",
+    "load_weights": "weights",
     "run_recipe": "running",
     "write_tensors": "tensors",
 }
@@ -58,12 +60,14 @@ if TYPE_CHECKING:
     from .schedules import ScheduleSettings
     from .seeding import SeedSettings
     from .settings import TrainSettings
+    from .sizing import largest_batch
     from .stopping import StopSettings
     from .streaming import Streamed
     from .task import Task
     from .tensors import MappedTensors, TensorWriter, write_tensors
     from .trainer import Result, Trainer
     from .validation import ValidationSettings
+    from .weights import load_weights
 
 __all__ = [
     "AverageSettings",
@@ -87,6 +91,8 @@ __all__ = [
     "ValidationSettings",
     "add_channel",
     "channel",
+    "largest_batch",
+    "load_weights",
     "run_recipe",
     "write_tensors",
 ]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from ..watching import Watch
+from . import distributed
+from .place import Place
 from .progress import Progress
 from .schedules import Schedule
 from .stopping import Standing
@@ -13,6 +15,8 @@ from .validation import ValidationSettings
 
 BEST = "validation"
 """The metric under which the best checkpoint is kept."""
+# Seconds between two checkpoints that nothing but the end of an epoch asks for.
+_APART = 30.0
 
 
 class Examination:
@@ -22,6 +26,7 @@ class Examination:
         settings: when.
         validate: makes the numbers; None: there is no validation set.
         metric: the number that decides which was the best.
+        place: this rank.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class Examination:
         validate: Callable[[], dict[str, float]] | None,
         standing: Standing,
         metric: str,
+        place: Place,
         *,
         watch: Watch,
         schedule: Schedule,
@@ -37,10 +43,11 @@ class Examination:
         tell: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
-        self._metric = metric
+        self._metric, self._place = metric, place
         self._watch, self._schedule, self._progress = watch, schedule, progress
         self._tell = tuple(tell)
-        self._fresh = False
+        self._fresh = self._best = False
+        self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
         self.seconds = 0.0
 
@@ -48,7 +55,7 @@ class Examination:
         """A step amid an epoch is over; ``final`` says that there will be no other."""
         if final or self._due_by_steps(step):
             self._examine(step)
-            self.keep()
+            self.keep(final=final)
 
     def epoch_ends(self, epoch: int, step: int) -> None:
         """The data is through; ``keep`` is to follow."""
@@ -59,10 +66,18 @@ class Examination:
     def _due_by_steps(self, step: int) -> bool:
         return bool(self._settings.steps) and step % self._settings.steps == 0
 
-    def keep(self) -> None:
-        """Save the run; the last thing between two steps or two epochs."""
-        self._watch.save({BEST: self.latest[self._metric]} if self._fresh else None)
-        self._fresh = False
+    def keep(self, *, final: bool) -> None:
+        """Save the run if that is due; the last thing between two steps or two epochs.
+
+        What has just been validated as the best is always saved, anything else only now and
+        then: an epoch may take less time than a checkpoint.
+        """
+        fresh, best, self._fresh, self._best = self._fresh, self._best, False, False
+        late = not (best or final) and time.monotonic() - self._saved > _APART
+        # Ranks must save the same steps, and their clocks differ.
+        if best or final or distributed.anyone(late, self._place):
+            self._watch.save({BEST: self.latest[self._metric]} if fresh else None)
+            self._saved = time.monotonic()
 
     @property
     def why_stop(self) -> str:
@@ -75,7 +90,7 @@ class Examination:
         began = time.perf_counter()
         self.latest = self._validate()
         self._fresh = True
-        best = self._standing.validated(step, self.latest)
+        best = self._best = self._standing.validated(step, self.latest)
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
         self._schedule.validated(value if self._standing.less_is_better else -value)

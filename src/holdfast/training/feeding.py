@@ -101,13 +101,20 @@ class Feed:
                 tell(number)
         return loader
 
-    def epoch_ends(self, waited: float) -> None:
-        """The loop waited for data this share of its time: more workers, where that helps."""
+    def epoch_ends(self, waited: float, seconds: float) -> None:
+        """More workers, where that helps.
+
+        Args:
+            waited: share of its time that the loop waited for data.
+            seconds: what it waited for one batch.
+        """
         if self._settings.data.workers != "auto" or not _is_ours(self._task.train):
             return
         if not _may_be_looked_at(self._task.train):
             return
-        better = improve(self.workers, waited, place=self._place, before=self._before)
+        better = improve(
+            self.workers, waited, place=self._place, before=self._before, seconds=seconds
+        )
         if better is None:
             return
         self._before = waited

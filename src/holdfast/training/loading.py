@@ -121,6 +121,8 @@ class Loader(DataLoader[Any]):
 
     why = ""
     """Why the workers are started the way they are; empty without workers."""
+    drew: Callable[[Any, Any], None] | None = None
+    """Told the indices of every batch, with its iterator, before it is made."""
 
     def __iter__(self) -> _BaseDataLoaderIter:
         with on_cpu():
@@ -147,13 +149,27 @@ class Loader(DataLoader[Any]):
             iterator._shutdown_workers()
 
 
-class _LoadHere(_SingleProcessDataLoaderIter):
+class _TellsIndices(_BaseDataLoaderIter):
+    """Says which samples it is about to load, as ``holdfast run`` has every loader say."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._drew = loader.drew
+        super().__init__(loader)
+
+    def _next_index(self) -> Any:
+        indices = super()._next_index()
+        if self._drew is not None:
+            self._drew(self, indices)
+        return indices
+
+
+class _LoadHere(_TellsIndices, _SingleProcessDataLoaderIter):
     def _next_data(self) -> Any:
         with on_cpu():
             return super()._next_data()
 
 
-class _LoadInWorkers(_MultiProcessingDataLoaderIter):
+class _LoadInWorkers(_TellsIndices, _MultiProcessingDataLoaderIter):
     def _next_data(self) -> Any:
         with on_cpu():
             return super()._next_data()

@@ -101,9 +101,11 @@ class Loop:
                     return why
             parts.examination.epoch_ends(epoch, self.step)
             parts.telling.epoch_ends(epoch, self.step)
-            parts.feed.epoch_ends(parts.telling.wait_share)
-            parts.examination.keep()
+            parts.feed.epoch_ends(parts.telling.wait_share, parts.telling.wait_seconds)
             why = parts.examination.why_stop
+            if epoch + 1 == settings.epochs:
+                why = why or f"{settings.epochs} epochs are done"
+            parts.examination.keep(final=bool(why))
             if why:
                 return why
         return f"{settings.epochs} epochs are done"
@@ -144,6 +146,8 @@ class Loop:
         def forward_and_backward(batch: Any) -> None:
             with parts.precision.autocast():
                 loss, extra = split(parts.loss(parts.net, batch))
+            # Where a graph is replayed the next step would write into what this one returned.
+            loss = parts.compiled.keep(loss)
             if not loss.requires_grad:
                 raise UsageError(
                     "the loss has no gradient: nothing it is made of is a trainable parameter; "
@@ -154,7 +158,10 @@ class Loop:
 
         with distributed.unsynchronised(parts.net, inner):
             if self.step < parts.settings.anomaly:
-                with torch.autograd.set_detect_anomaly(True):
+                with parts.compiled.paused(), torch.autograd.set_detect_anomaly(True):
+                    forward_and_backward(batch)
+            elif parts.watch.replaying:
+                with parts.compiled.paused():
                     forward_and_backward(batch)
             else:
                 parts.compiled.run(forward_and_backward, batch)

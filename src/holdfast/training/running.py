@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint.search import Resume
 from . import distributed, seeding
+from .place import Place
 from .recipes import CONFIG, Recipe, to_yaml
+from .sizing import largest_batch
+from .task import Task
 from .trainer import Result, Trainer
 
 
@@ -40,11 +44,7 @@ def run_recipe(
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
 
     with distributed.joined(train.device) as place:
-        put_back = seeding.prepare(train.seed, place.rank)
-        try:
-            task = recipe.build(settings, place)
-        finally:
-            put_back()
+        task = _built(recipe, settings, place)
         trainer = Trainer.of(
             task, train, run_dir=run_dir, resume=resume, name=recipe.name, opened=opened
         )
@@ -52,6 +52,35 @@ def run_recipe(
         if place.main:
             print("\n".join(end_lines(result, recipe)))
     return 128 + signal.SIGINT if result.interrupted else 0
+
+
+def find_recipe_batch(recipe: Recipe, settings: Any) -> int:
+    """Try how large ``data.batch`` may be, and tell; the exit code."""
+    with distributed.joined(settings.train.device) as place:
+        task = _built(recipe, settings, place)
+        found = largest_batch(task, settings.train, place, _to_stderr if place.main else _nobody)
+        if place.main:
+            print(
+                f"train.data.batch={found.batch * place.world} fits ({found.why}); "
+                f"{found.fastest * place.world} is about as fast"
+            )
+    return 0
+
+
+def _built(recipe: Recipe, settings: Any, place: Place) -> Task:
+    put_back = seeding.prepare(settings.train.seed, place.rank)
+    try:
+        return recipe.build(settings, place)
+    finally:
+        put_back()
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _nobody(line: str) -> None:
+    """Other ranks say nothing."""
 
 
 def end_lines(result: Result, recipe: Recipe) -> list[str]:

@@ -46,6 +46,8 @@ class Telling:
         self._epoch = 0
         self.wait_share = 0.0
         """Share of the last epoch that the loop waited for data."""
+        self.wait_seconds = 0.0
+        """What it waited for one batch."""
         self._interval = _Span(compiled)
         self._whole_epoch = _Span(compiled)
         self.run = _Span(compiled)
@@ -65,6 +67,7 @@ class Telling:
             waited = time.perf_counter() - began
             for span in self._spans:
                 span.waited += waited
+                span.batches += 1
             yield batch
 
     def saw(self, loss: Tensor, extra: Scalars, samples: int) -> None:
@@ -125,6 +128,7 @@ class Telling:
         span = self._whole_epoch
         of = f"/{self._epochs}" if self._epochs is not None else ""
         self.wait_share = span.waited / span.seconds
+        self.wait_seconds = span.waited / max(span.batches, 1)
         loss = self._readings.take().get("loss", math.nan)
         self._progress.epoch(
             f"epoch {epoch + 1}{of}: step {step}, loss {loss:.4g}, {span.seconds:.1f} s, "
@@ -141,7 +145,7 @@ class _Span:
         self.begin()
 
     def begin(self) -> None:
-        self.samples, self.waited = 0, 0.0
+        self.samples, self.batches, self.waited = 0, 0, 0.0
         self._began, self._compiling = time.perf_counter(), self._compiled.seconds
 
     @property

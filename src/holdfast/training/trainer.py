@@ -181,6 +181,7 @@ class Trainer:
                 _validation(task, settings, place, feed, average, precision, transfer, compiled),
                 standing,
                 settings.stop.metric,
+                place,
                 watch=guard,
                 schedule=schedule,
                 progress=progress,

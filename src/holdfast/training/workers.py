@@ -95,6 +95,7 @@ def improve(
     *,
     place: Place | None = None,
     before: float | None = None,
+    seconds: float | None = None,
     arm: bool | None = None,
 ) -> tuple[int, str] | None:
     """More workers after an epoch, and why; None: it is well as it is, or cannot be better.
@@ -107,10 +108,13 @@ def improve(
         cores: cores of this rank; those it may use by default.
         place: this rank; on a CPU, workers take cores from the step.
         before: the share of the epoch before workers were last added; None: they never were.
+        seconds: what one batch was waited for; None: not known.
         arm: whether this is an ARM CPU; asked of the machine by default.
     """
     if not wait_share > _WAIT:
         return None
+    if not current and seconds is not None and seconds <= _HANDOVER:
+        return None  # this process makes a batch faster than it could take one over
     cores = cores_here() if cores is None else cores
     most = min(1, _most(cores, place)) if _is_arm(arm) else _most(cores, place)
     if current >= most:
