@@ -27,7 +27,7 @@ Drill = Callable[[bool, int, Progress], Score]
 _QUICK_FOLDERS = ("becomes a file, watched", "the run folder is a file, watched")
 
 DRILLS: dict[str, Drill] = {
-    "kill -9": lambda quick, seed, show: kills.drill(3 if quick else 200, seed=seed, show=show),
+    "kill -9": lambda quick, seed, show: kills.drill(1 if quick else 200, seed=seed, show=show),
     "bit flips": lambda quick, seed, show: flips.drill(4 if quick else 100, seed=seed, show=show),
     "disk full": lambda quick, seed, show: places.full_disk(
         1 if quick else 20, seed=seed, show=show

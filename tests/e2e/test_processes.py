@@ -47,7 +47,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_children_of_multiprocessing(bench: Bench, method: str):
     script = bench.write(MULTIPROCESSING)
     # Whether the parent trained before must not matter, least of all to a forked child.

@@ -59,7 +59,7 @@ RECIPE = Recipe(name="mine", summary="a test", settings=Mine, build=build)
 NOISY = [
     "noisy=true", "train.accumulate=2", "train.average.decay=0.9", "train.data.batch=8",
     "train.schedule.name=cosine", "train.schedule.warmup=3", "train.epochs=4",
-    "train.holdfast.checkpoint.steps=2",
+    "train.holdfast.checkpoint.steps=2", "train.data.workers=0",
 ]  # fmt: skip
 
 
@@ -115,21 +115,18 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path: Path, r
     whole = train(*words(recipe, tmp_path / "whole", NOISY))
     assert whole.returncode == 0, whole.stderr
     cut = tmp_path / "cut"
-    for after in (7, 13):
-        resumed = ["--resume"] if cut.exists() else []
-        command = words(recipe, cut, [*NOISY, "pause=0.02"] if not resumed else [], *resumed)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *command],
-            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("step") and int(line.split()[1]) >= after:
-                break
-        process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE)
-        process.stdout.close()
-        assert list((cut / "checkpoints").glob("*.json")), "nothing was saved before the kill"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words(recipe, cut, [*NOISY, "pause=0.02"])],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step") and int(line.split()[1]) >= 8:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE)
+    process.stdout.close()
+    assert list((cut / "checkpoints").glob("*.json")), "nothing was saved before the kill"
     last = train("train", recipe, "--resume", str(cut), "--set", "pause=0")
     assert last.returncode == 0, last.stderr
     assert "ended at step 20" in last.stdout
@@ -173,8 +170,7 @@ def test_a_bad_sample_on_one_rank_is_a_skipped_step_on_both(tmp_path: Path, reci
     assert all(torch.isfinite(value).all() for value in first.values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str, number: signal.Signals):
+def test_a_signal_to_end_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str):
     command = words(recipe, tmp_path / "run", ["pause=0.02", "train.epochs=50"])
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *command],
@@ -183,11 +179,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str, number:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("step 9"):
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             break
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
-    assert f"told to stop ({number.name})" in out
+    assert "told to stop (SIGTERM)" in out
     assert f"go on with  holdfast train mine --resume {tmp_path / 'run'}" in out
     assert "Traceback" not in err
     assert state(tmp_path / "run")["others"]["counter"]["step"] >= 9
