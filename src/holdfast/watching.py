@@ -28,6 +28,7 @@ from .errors import RunFolderError, UsageError
 from .guard import scaling
 from .guard.engine import Engine
 from .guard.recorder import Recorder
+from .guard.shield import attempt
 from .keeping import Keeper, gather
 from .launch import start_run
 from .report import end_summary, make_page
@@ -243,6 +244,12 @@ class Watch:
         epoch: one that is saved after its loop counts as over.
         """
         return self._keeper.save("asked", metrics)
+
+    def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write an event of one's own into the record of the run: detectors and readers see it."""
+        attempt(
+            self.engine, "guard", self.engine.journal.tell, kind, self._keeper.steps, dict(data)
+        )
 
     @property
     def passes(self) -> int:

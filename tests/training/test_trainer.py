@@ -155,9 +155,15 @@ def test_numbers_beside_the_loss_are_told_and_averaged(tmp_path: Path) -> None:
         error = (net(batch[0]) - batch[1]).abs().mean()
         return loss(net, batch), {"error": error, "constant": 2.0}
 
-    result = fit(tmp_path, settings(steps=3), loss=with_error, validation=data(20))
+    result = fit(tmp_path, settings(epochs=7), loss=with_error, validation=data(20))
     assert set(result.validation) == {"loss", "error", "constant"}
     assert result.validation["constant"] == 2.0
+    assert result.run is not None
+    events = LaneReader(Run.open(result.run), "r0").events()
+    (noted,) = [e for e in events if e.kind == "numbers"]
+    assert noted.data["constant"] == 2.0 and set(noted.data) == {"loss", "error", "constant"}
+    validations = [e.data for e in events if e.kind == "validation"]
+    assert len(validations) == 7 and validations[0]["best"] is True
 
 
 def test_a_loader_of_the_users_own_and_batches_of_dictionaries(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class Examination:
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
         self._schedule.validated(value if self._standing.less_is_better else -value)
+        self._watch.note("validation", {**self.latest, "best": best})
         for tell in self._tell:
             tell(step, self.latest)
         self.seconds += time.perf_counter() - began

@@ -23,6 +23,8 @@ from .task import Scalars
 B = TypeVar("B")
 
 _performance = channels.get("performance")
+# Steps between two records of what a loss function tells beside the loss.
+_NOTED_EVERY = 50
 
 
 class Telling:
@@ -42,7 +44,8 @@ class Telling:
         self._progress, self._place = progress, place
         self._steps, self._epochs = steps, epochs
         self._watch, self._optimizer, self._compiled = watch, optimizer, compiled
-        self._readings = Readings()
+        self._readings, self._noted = Readings(), Readings()
+        self._has_extra = False
         self._epoch = 0
         self.wait_share = 0.0
         """Share of the last epoch that the loop waited for data."""
@@ -76,6 +79,9 @@ class Telling:
         keep = self._compiled.keep
         kept = {n: keep(v) if isinstance(v, Tensor) else v for n, v in values.items()}
         self._readings.add(kept, samples)
+        if extra:
+            self._noted.add(kept, samples)
+            self._has_extra = True
         for span in self._spans:
             span.samples += samples
 
@@ -88,6 +94,8 @@ class Telling:
 
     def stepped(self, step: int) -> None:
         """An optimizer step is over; shown now and then."""
+        if self._has_extra and step % _NOTED_EVERY == 0:
+            self._watch.note("numbers", self._noted.take())
         if _performance.on:
             _performance(self._performance, step)
         if not self._progress.due(step):
