@@ -20,6 +20,7 @@ _HOME = {
     "AverageSettings": "averaging",
     "CompileSettings": "compiling",
     "DataSettings": "loading",
+    "Gathered": "tensors",
     "LogSettings": "channels",
     "MappedTensors": "tensors",
     "OptimizerSettings": "optimizers",
@@ -38,6 +39,7 @@ _HOME = {
     "ValidationSettings": "validation",
     "add_channel": "channels",
     "channel": "channels",
+    "collate": "tensors",
     "largest_batch": "sizing",
     "load_weights": "weights",
     "run_recipe": "running",
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from .stopping import StopSettings
     from .streaming import Streamed
     from .task import Task
-    from .tensors import MappedTensors, TensorWriter, write_tensors
+    from .tensors import Gathered, MappedTensors, TensorWriter, collate, write_tensors
     from .trainer import Result, Trainer
     from .validation import ValidationSettings
     from .weights import load_weights
@@ -73,6 +75,7 @@ __all__ = [
     "AverageSettings",
     "CompileSettings",
     "DataSettings",
+    "Gathered",
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",
@@ -91,6 +94,7 @@ __all__ = [
     "ValidationSettings",
     "add_channel",
     "channel",
+    "collate",
     "largest_batch",
     "load_weights",
     "run_recipe",

@@ -1,0 +1,202 @@
+"""``holdfast train energy_flow``: data, model, losses and measures, put together.
+
+Shapes: B batch, E teacher width, K distinct targets, P pieces of a text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from holdfast import Section
+from holdfast.training import Gathered, Place, Recipe, Task, TrainSettings
+
+from .bridge import BRIDGE_PRESETS, BridgeSettings, TextBridge
+from .losses import LossSettings, cosine, embedding_loss, surface_loss
+from .model import EnergyFlow, Output
+from .pairs import DataSettings, Pairs, PairSets, load_pairs
+from .settings import PRESETS, ModelSettings
+from .tokens import Vocabulary
+
+_LONGEST = 128  # pieces of a text that are read
+# Of the flows, recorded beside the loss.
+_TOLD = ("completion", "mean_steps", "filled", "input_most", "state_most", "guarded", "energy_std")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnergyFlowSettings(Section):
+    """Everything about a run of the lattice."""
+
+    model: ModelSettings = ModelSettings()
+    core: bool = True  # false: mappers only, the baseline
+    data: DataSettings = DataSettings()
+    loss: LossSettings = LossSettings()
+    bridge: BridgeSettings = BridgeSettings()
+    train: TrainSettings = TrainSettings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model.width != self.data.width:
+            raise ValueError(
+                f"model.width is {self.model.width}, data.width {self.data.width}; "
+                "the model maps embeddings of the teacher, so set both alike"
+            )
+        self.model.check_batch(self.train.data.batch)
+
+
+class Clock:
+    """The optimizer step as the model knows it; part of every checkpoint."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def stepped(self, step: int) -> None:
+        """A step is over."""
+        self.step = step
+
+    def state_dict(self) -> dict[str, int]:
+        """Plain numbers."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.step = int(state["step"])
+
+
+class Sentences(Dataset[Any]):
+    """Pairs with their texts as numbers: a batch is (x_BE, y_BE, index_B, in_BP, out_BP)."""
+
+    def __init__(self, pairs: Pairs, vocabulary: Vocabulary) -> None:
+        self.pairs = pairs
+        texts = [pairs.text(index) for index in range(len(pairs))]
+        self._in_NP = vocabulary.encode([one.input for one in texts], length=_LONGEST).ids_BP
+        self._out_NP = vocabulary.encode([one.target for one in texts], length=_LONGEST).ids_BP
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return (*self.pairs[index], self._in_NP[index], self._out_NP[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> Gathered:
+        """A whole batch at once."""
+        batch = self.pairs.__getitems__(indices).batch
+        index_B = batch[2]
+        return Gathered((*batch, self._in_NP[index_B], self._out_NP[index_B]), len(index_B))
+
+
+class Objective:
+    """Loss and measures of one run; calls the model it is given, which may be wrapped.
+
+    Args:
+        model: the bare model, for the parts that are not its forward pass.
+        settings: of the run.
+        sets: training targets give the mean, held-out ones the candidates.
+        clock: the optimizer step.
+    """
+
+    def __init__(
+        self, model: EnergyFlow, settings: EnergyFlowSettings, sets: PairSets, clock: Clock
+    ) -> None:
+        self._model, self._settings, self._clock = model, settings, clock
+        _, trained_NE = sets.train.tensors()
+        _, held_NE = sets.validation.tensors()
+        self._variance = float((held_NE - trained_NE.mean(0)).square().sum(-1).mean())
+        self._candidates_KE = torch.unique(held_NE, dim=0)
+
+    def loss(self, net: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch, and what is told beside it."""
+        x_BE, y_BE = batch[:2]
+        settings = self._settings
+        out: Output = net(x_BE, step=self._clock.step, seed=settings.train.seed.seed)
+        total = embedding_loss(out.y_BE, y_BE, settings.loss)
+        told: dict[str, Tensor] = {"cosine": cosine(out.y_BE, y_BE)}
+        if settings.loss.surface:
+            target_BS = self._model.input(y_BE).flatten(1)
+            total = total + settings.loss.surface * surface_loss(
+                out.out_BS, target_BS, settings.loss
+            )
+        if self._model.bridge is not None and len(batch) == 5:
+            text, parts = self._model.bridge.loss(
+                batch[3], out.surface_BHW, batch[4], out.out_BS, step=self._clock.step
+            )
+            total = total + text
+            told |= parts
+        if out.flows is not None:
+            told |= {name: getattr(out.flows.stats, name).float() for name in _TOLD}
+        return total, told
+
+    def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Measures of a held-out batch, each a mean over its samples."""
+        x_BE, y_BE = batch[:2]
+        out: Output = net(x_BE)
+        if self._candidates_KE.device != y_BE.device:
+            self._candidates_KE = self._candidates_KE.to(y_BE.device)
+        unit_BE = nn.functional.normalize(out.y_BE, dim=-1)
+        similar_BK = unit_BE @ nn.functional.normalize(self._candidates_KE, dim=-1).mT
+        own_B1 = (unit_BE * nn.functional.normalize(y_BE, dim=-1)).sum(-1, keepdim=True)
+        # The right one is among the candidates: nobody else may be as near, but for rounding.
+        rank_B = (similar_BK > own_B1 + 1e-6).sum(1) + 1
+        return {
+            "loss": embedding_loss(out.y_BE, y_BE, self._settings.loss),
+            "cosine": cosine(out.y_BE, y_BE),
+            "fvu": (out.y_BE - y_BE).square().sum(-1).mean() / self._variance,
+            "r1": (rank_B == 1).float().mean(),
+            "mrr": (1.0 / rank_B).mean(),
+        }
+
+
+def build(settings: EnergyFlowSettings, place: Place) -> Task:
+    """Data, vocabulary, model."""
+    sets = load_pairs(settings.data)
+    if place.main and sets.teacher is not None:
+        print(f"teacher {sets.teacher.name}: {len(sets.train)} pairs to train on")
+    bridge, train, held_out = None, sets.train, sets.validation
+    lattice = settings.model.lattice
+    if settings.bridge.on and sets.train.has_texts:
+        texts = [sets.train.text(index) for index in range(len(sets.train))]
+        vocabulary = Vocabulary.build(word for one in texts for word in (one.input, one.target))
+        sides = (lattice.width, lattice.height, lattice.depth)
+        bridge = TextBridge(vocabulary, sides, settings.bridge)
+        train, held_out = Sentences(train, vocabulary), Sentences(held_out, vocabulary)
+    model = EnergyFlow(settings.model, bridge, core=settings.core)
+    clock = Clock()
+    objective = Objective(model, settings, sets, clock)
+    return Task(
+        model=model,
+        loss=objective.loss,
+        train=train,
+        validation=held_out,
+        measure=objective.measure,
+        state={"clock": clock},
+        stepped=clock.stepped,
+    )
+
+
+_BATCHES = {  # samples at once, micro-batches to a step
+    "debug": (8, 1),
+    "experiment": (16, 4),
+    "optimized": (32, 1),
+    "exp50": (16, 1),
+    "max80": (64, 4),
+}
+
+RECIPE = Recipe(
+    name="energy_flow",
+    summary="a lattice of recurrent energy carriers that maps one sentence to another",
+    settings=EnergyFlowSettings,
+    build=build,
+    presets={
+        name: {
+            "model": model,
+            "bridge": BRIDGE_PRESETS[name],
+            "train": {"data": {"batch": _BATCHES[name][0]}, "accumulate": _BATCHES[name][1]},
+        }
+        for name, model in PRESETS.items()
+    },
+)
