@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _HOME = {
+    "Detector": "detectors",
     "Event": "types",
     "Finding": "types",
     "HoldfastError": "errors",
@@ -30,6 +31,7 @@ _HOME = {
     "Step": "types",
     "Stopped": "errors",
     "Watch": "watching",
+    "Window": "detectors",
     "bounded": "config",
     "calm_scaler": "actions.calm_scaler",
     "watch": "watching",
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
 
     from .actions.calm_scaler import calm_scaler
     from .config import Section, Settings, bounded
+    from .detectors import Detector, Window
     from .errors import HoldfastError, Stopped
     from .run import Run
     from .types import Event, Finding, Severity, Step
     from .watching import Watch, watch
 
 __all__ = [
+    "Detector",
     "Event",
     "Finding",
     "HoldfastError",
@@ -56,6 +60,7 @@ __all__ = [
     "Step",
     "Stopped",
     "Watch",
+    "Window",
     "bounded",
     "calm_scaler",
     "watch",

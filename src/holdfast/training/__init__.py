@@ -42,7 +42,9 @@ _HOME = {
     "collate": "tensors",
     "largest_batch": "sizing",
     "load_weights": "weights",
+    "resolve": "resolving",
     "run_recipe": "running",
+    "saved_config": "resolving",
     "write_tensors": "tensors",
 }
 _CALLED = {"add_channel": "add", "channel": "get"}
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .place import Place
     from .profiling import ProfileSettings
     from .recipes import Recipe
+    from .resolving import resolve, saved_config
     from .running import run_recipe
     from .schedules import ScheduleSettings
     from .seeding import SeedSettings
@@ -97,7 +100,9 @@ __all__ = [
     "collate",
     "largest_batch",
     "load_weights",
+    "resolve",
     "run_recipe",
+    "saved_config",
     "write_tensors",
 ]
 
