@@ -12,6 +12,12 @@ import pytest
 from holdfast.cli import main
 
 
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed beside us (our own families, for one) offers nothing here."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+
+
 class Family:
     """What a family can do.
 

@@ -18,6 +18,12 @@ from holdfast.training.recipes import CONFIG, Recipe, resolve, to_yaml
 from holdfast.training.settings import TrainSettings
 
 
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed beside us (our own families, for one) offers nothing here."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Own(Section):
     width: int = 8

@@ -13,6 +13,12 @@ from holdfast.errors import SettingsError
 from holdfast.types import Severity
 
 
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed beside us (our own families, for one) offers nothing here."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+
+
 def made(code: str = "TST001", name: str = "too_test") -> type[Detector]:
     attributes = {
         "code": code, "name": name, "severity": Severity.INFO, "needs": ("loss",), "since": "1",

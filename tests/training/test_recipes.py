@@ -19,6 +19,12 @@ from holdfast.training.recipes import (
 )
 
 
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed beside us (our own families, for one) offers nothing here."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inner(Section):
     lr: float = 3e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -16,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.config import from_dict
 from holdfast.errors import HoldfastError, SettingsError, UsageError
-from holdfast.run import LaneReader, Run
+from holdfast.run import LaneReader, Ring, Run
+from holdfast.training import ending
 from holdfast.training.progress import Progress, Tick
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
@@ -231,6 +233,64 @@ def test_moments_of_a_task_are_told(tmp_path: Path) -> None:
         validated=lambda step, numbers: values.append(step),
     )
     assert steps == list(range(1, 17)) and values == [8, 16]
+
+
+def test_the_end_is_told_before_the_report_with_the_record_on_disk(tmp_path: Path) -> None:
+    told: list[tuple[Path, list[int], bool]] = []
+
+    def ended(folder: Path) -> None:
+        lines = (folder / "events.r0.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        steps = [event["step"] for event in events if event["kind"] == "validation"]
+        told.append((folder, steps, (folder / "report.html").exists()))
+
+    result = fit(tmp_path, settings(epochs=2), validation=data(16), ended=ended)
+    assert told == [(tmp_path / "run", [8, 16], False)]
+    assert result.run is not None and (result.run / "report.html").exists()
+
+
+def test_an_error_at_the_end_is_a_line(tmp_path: Path) -> None:
+    def ended(folder: Path) -> None:
+        raise ZeroDivisionError("no\npicture")
+
+    seen, net = Seen(), model()
+    result = fit(tmp_path, settings(steps=3), net, progress=seen, ended=ended)
+    assert result.step == 3 and result.run is not None
+    (line,) = [line for line in seen.lines if "afterwards failed" in line]
+    assert line.endswith("ZeroDivisionError: no picture")
+    assert Run.open(result.run.absolute()).meta["exit_code"] == 0
+    assert (result.run / "report.html").exists()
+
+
+def test_an_end_told_by_a_signal_is_told_and_a_crash_is_not(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def stopped(step: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def broken(net: nn.Module, batch: Any) -> Tensor:
+        raise ZeroDivisionError("mine")
+
+    def ended(folder: Path) -> None:
+        told.append(folder.parent.name)
+
+    fit(tmp_path / "stopped", settings(epochs=1), stepped=stopped, ended=ended)
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path / "broken", settings(epochs=1), loss=broken, ended=ended)
+    assert told == ["stopped"]
+
+
+def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "_PATIENCE", 0.1)
+    run = Run.create(tmp_path / "run", {})
+    ring = Ring.create(run.ring_path("r0"), 1 << 16, pid=1, owner="nobody")
+    ring.put(1, b"{}")
+    told: list[Path] = []
+    ending.tell_ended(told.append, run, print)
+    ring.detach()
+    assert told == [run.path]
 
 
 def test_gradient_checkpointing_changes_nothing_but_memory(tmp_path: Path) -> None:

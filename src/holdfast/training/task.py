@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +35,9 @@ class Task:
         state: what else is to be saved and resumed, by name (``state_dict``/``load_state_dict``).
         stepped: called after every optimizer step with its number, from 1.
         validated: called after every validation with the step and the numbers.
+        ended: called with the run folder when training is over and its record is on disk, on the
+            first rank, before the report is made; may leave pictures there. An error in it is a
+            line.
     """
 
     model: nn.Module
@@ -45,3 +49,4 @@ class Task:
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stepped: Callable[[int], None] | None = None
     validated: Callable[[int, Mapping[str, float]], None] | None = None
+    ended: Callable[[Path], None] | None = None

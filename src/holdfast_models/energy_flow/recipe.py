@@ -6,7 +6,8 @@ Shapes: B batch, E teacher width, K distinct targets, P pieces of a text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,14 +27,17 @@ from holdfast.training import (
     TrainSettings,
 )
 
-from .bridge import BRIDGE_PRESETS, BridgeSettings, TextBridge
+from .assembly import make_model
+from .bridge import BRIDGE_PRESETS, BridgeSettings
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model import EnergyFlow, Output
 from .pairs import DataSettings, Pairs, PairSets, load_pairs
+from .pictures import draw
 from .settings import PRESETS, ModelSettings
 from .tokens import Vocabulary
 
 _LONGEST = 128  # pieces of a text that are read
+_DRAWN = 8  # samples a picture may show
 # Of the flows, recorded beside the loss.
 _TOLD = ("completion", "mean_steps", "filled", "input_most", "state_most", "guarded", "energy_std")
 
@@ -44,6 +48,7 @@ class EnergyFlowSettings(Section):
 
     model: ModelSettings = ModelSettings()
     core: bool = True  # false: mappers only, the baseline
+    pictures: bool = True  # drawn at the end, for the report
     data: DataSettings = DataSettings()
     loss: LossSettings = LossSettings()
     # The specification's decoder loss, every 50 steps on 4 samples, does not teach it to write:
@@ -152,7 +157,7 @@ class Objective:
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Measures of a held-out batch, each a mean over its samples."""
         x_BE, y_BE = batch[:2]
-        out: Output = net(x_BE)
+        out: Output = net(x_BE, step=self._clock.step)
         if self._candidates_KE.device != y_BE.device:
             self._candidates_KE = self._candidates_KE.to(y_BE.device)
         unit_BE = nn.functional.normalize(out.y_BE, dim=-1)
@@ -174,15 +179,11 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
     sets = load_pairs(settings.data)
     if place.main and sets.teacher is not None:
         print(f"teacher {sets.teacher.name}: {len(sets.train)} pairs to train on")
-    bridge, train, held_out = None, sets.train, sets.validation
-    lattice = settings.model.lattice
-    if settings.bridge.on and sets.train.has_texts:
-        texts = [sets.train.text(index) for index in range(len(sets.train))]
-        vocabulary = Vocabulary.build(word for one in texts for word in (one.input, one.target))
-        sides = (lattice.width, lattice.height, lattice.depth)
-        bridge = TextBridge(vocabulary, sides, settings.bridge)
-        train, held_out = Sentences(train, vocabulary), Sentences(held_out, vocabulary)
-    model = EnergyFlow(settings.model, bridge, core=settings.core)
+    model = make_model(settings.model, settings.bridge, sets.train, core=settings.core)
+    train, held_out = sets.train, sets.validation
+    if model.bridge is not None:
+        words = model.bridge.vocabulary
+        train, held_out = Sentences(train, words), Sentences(held_out, words)
     clock = Clock()
     objective = Objective(model, settings, sets, clock)
     return Task(
@@ -193,7 +194,18 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         measure=objective.measure,
         state={"clock": clock},
         stepped=clock.stepped,
+        ended=_painter(model, sets.validation, clock) if settings.pictures else None,
     )
+
+
+def _painter(model: EnergyFlow, pairs: Pairs, clock: Clock) -> Callable[[Path], None]:
+    """Draws the trained model on its first held-out pairs."""
+
+    def paint(run_folder: Path) -> None:
+        batch = pairs.__getitems__(range(min(len(pairs), _DRAWN))).batch
+        draw(model, batch, run_folder, step=clock.step)
+
+    return paint
 
 
 _BATCHES = {  # samples at once, micro-batches to a step

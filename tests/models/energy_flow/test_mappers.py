@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -69,7 +71,7 @@ def test_a_surface_is_the_bounded_map_with_gain_shift_and_place():
     with torch.no_grad():
         one.gain.fill_(2.0)
         one.shift.fill_(0.5)
-        m_BHW = torch.tanh(one.spread(x_BE)).view(2, 3, 5)
+        m_BHW = torch.tanh(one.spread(x_BE * math.sqrt(one.width))).view(2, 3, 5)
         torch.testing.assert_close(one(x_BE), 2.0 * m_BHW + 0.5 + one.place_HW)
 
 

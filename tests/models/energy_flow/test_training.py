@@ -25,7 +25,7 @@ SMALL = [
     "model.lattice.width=6", "model.lattice.height=6", "model.lattice.depth=4", "model.width=32",
     "model.carrier.hidden=16", "data.width=32", "data.count=300", "train.data.batch=16",
     "train.data.workers=0", "bridge.width=16", "bridge.heads=2", "bridge.layers=1",
-    "bridge.decoder_layers=1", "train.device=cpu",
+    "bridge.decoder_layers=1", "train.device=cpu", "pictures=false",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from .. import words
 
-_EMPTY = frozenset(("br", "hr", "meta", "link", "wbr"))
+_EMPTY = frozenset(("br", "hr", "img", "meta", "link", "wbr"))
 
 
 class Html(str):

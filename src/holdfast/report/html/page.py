@@ -1,7 +1,8 @@
 """The page: verdict first, then findings, the layers' story, plots, and the facts behind them.
 
 Pure functions of what was recorded. The page loads nothing and sends nothing: its policy
-allows the one style sheet and the one script in it, by their digests.
+allows the one style sheet and the one script in it, by their digests, and pictures that are part
+of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .chart import mark_shapes
 from .elements import Child, Html, join, tag
 from .findings import finding_html
 from .heatmap import story_html, updates_html
+from .pictures import picture_html, pictures_in
 from .plots import COARSE, plots_of
 
 # Further processes with plots of their own; the rest is counted, in the table of processes.
@@ -43,7 +45,7 @@ def page(record: Record) -> str:
     verdict = verdict_of(record.summary)
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = tag(
         "head",
@@ -73,6 +75,7 @@ def _sections(record: Record) -> Iterable[Html | None]:
         _updates(record),
         _plots(record),
         _other_lanes(record),
+        _pictures(record),
         _deeds(record),
         _notes(record),
         _environment(record),
@@ -176,6 +179,12 @@ def _other_lanes(record: Record) -> Html | None:
             tag("p", f"{words.plural(hidden, 'further process', 'es')} without plots here.")
         )
     return tag("section", folded, aria_label="Plots of other processes") if folded else None
+
+
+def _pictures(record: Record) -> Html | None:
+    """What the task drew of its model."""
+    shown = [picture_html(picture) for picture in pictures_in(record.summary.path)]
+    return _section("Pictures", shown, key="pictures") if shown else None
 
 
 def _deeds(record: Record) -> Html:

@@ -1,0 +1,66 @@
+"""What all pictures have in common: paper, colours, and the words that go with a picture.
+
+Imports matplotlib, which is optional: ``pictures`` looks for it before it imports this.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "paper", "symmetric", "whole_numbers"]
+
+# Also told apart by those who do not see red and green as different.
+BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
+
+_WIDTH, _HEIGHT = 9.6, 3.7
+
+
+class Drawn(NamedTuple):
+    """A picture and what is said about it.
+
+    Args:
+        name: of the file.
+        title: a few words.
+        caption: one sentence: what is to be seen.
+        figure: drawn, not yet written.
+    """
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def paper(*widths: float) -> tuple[Figure, list[Axes]]:
+    """A figure without any window, with panels of these relative widths side by side."""
+    # Not through pyplot: it keeps figures, and looks for a screen.
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    grid: Any = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)
+    panels = list(grid[0])
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=8)
+    return figure, panels
+
+
+def whole_numbers(panel: Axes) -> None:
+    """Cells and steps are counted: no half ones at the axes."""
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def symmetric(*values: NDArray[np.floating[Any]]) -> float:
+    """How far a colour scale around zero has to reach; never nothing, whatever is not finite."""
+    most = 0.0
+    for some in values:
+        finite = np.abs(some[np.isfinite(some)])
+        most = max(most, float(finite.max(initial=0.0)))
+    return most or 1.0
