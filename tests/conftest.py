@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.lib.recfunctions import repack_fields
@@ -12,6 +13,10 @@ from numpy.lib.recfunctions import repack_fields
 from holdfast.judge import Judge
 from holdfast.run import DECLARATION, EVENT, FIRST_ROW, LaneWriter, Run, encode, rank_of
 from holdfast.types import Event
+
+# Fewer examples than hypothesis would try, and no clock: two cores run everything in minutes.
+hypothesis.settings.register_profile("minutes", max_examples=40, deadline=None)
+hypothesis.settings.load_profile("minutes")
 
 # The columns of the steps table, as agreed between the guard that writes and those that read.
 COLUMNS = [

@@ -35,7 +35,6 @@ MISSED = {
 SAMPLED = {
     "box_regression.py",
     "review_attention_pool.py",
-    "accum_speaker_pooling.py",
 }
 
 

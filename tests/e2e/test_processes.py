@@ -67,6 +67,7 @@ def test_children_of_multiprocessing(bench: Bench, method: str):
         assert list(record.steps(lane)["step"]) == list(range(length))
 
 
+@pytest.mark.slow
 def test_children_made_by_hand(bench: Bench):
     """``os.fork`` and a second python: each that trains has its lane, rows do not mix."""
     bench.write(TRAIN + "train(7)\nprint('other')", "other.py")

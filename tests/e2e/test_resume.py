@@ -17,7 +17,7 @@ from .conftest import Bench, Outcome, Record
 # Augmentation in the workers, shuffling, dropout, running statistics, a schedule that is stepped
 # after the step, an average, and windows that do not divide an epoch.
 SCRIPT = """
-import hashlib, random, sys
+import hashlib, random, sys, time
 import numpy, torch, holdfast
 from holdfast.config import CheckpointSettings, Settings
 from torch import nn
@@ -61,6 +61,7 @@ def main(kind, workers, window):
                 scheduler.step()
                 average.update_parameters(net)
                 print("step", epoch, watch.batches, flush=True)
+                time.sleep(0.01)  # time for the disk: the test kills after a checkpoint
     watch.close()
     state = [*net.state_dict().values(), *average.state_dict().values()]
     state += [torch.tensor([scheduler.get_last_lr()[0], random.random(), numpy.random.rand()])]

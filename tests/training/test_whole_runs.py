@@ -116,12 +116,13 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path: Path, r
     assert whole.returncode == 0, whole.stderr
     cut = tmp_path / "cut"
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words(recipe, cut, [*NOISY, "pause=0.02"])],
+        [sys.executable, "-m", "holdfast", *words(recipe, cut, [*NOISY, "pause=0.1"])],
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("step") and int(line.split()[1]) >= 8:
+        saved = list((cut / "checkpoints").glob("*.json"))
+        if line.startswith("step") and int(line.split()[1]) >= 8 and saved:
             break
     process.send_signal(signal.SIGKILL)
     process.wait(PATIENCE)
@@ -189,6 +190,7 @@ def test_a_signal_to_end_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str
     assert state(tmp_path / "run")["others"]["counter"]["step"] >= 9
 
 
+@pytest.mark.slow
 def test_the_demo_learns_and_leaves_its_settings(tmp_path: Path):
     run = tmp_path / "run"
     began = time.monotonic()

@@ -224,6 +224,7 @@ def test_a_small_run_that_learns_is_silent(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", *lasts) == []
 
 
+@pytest.mark.slow
 def test_a_small_run_that_loses_all_flows_cuts_inputs_and_learns_nothing(tmp_path: Path) -> None:
     found = trained(
         tmp_path / "run", "train.steps=251", "model.carrier.z_drift=0", "model.flows.end=drop",

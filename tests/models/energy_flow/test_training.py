@@ -74,6 +74,7 @@ def test_every_parameter_learns_in_one_step_and_is_saved(tmp_path: Path) -> None
     assert {n for n, _ in task.model.named_parameters()} <= set(saved)
 
 
+@pytest.mark.slow
 def test_memory_stays_where_it_is_over_batches_and_epochs(tmp_path: Path) -> None:
     used: list[int] = []
     settings = small("train.epochs=3")
