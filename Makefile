@@ -40,10 +40,18 @@ $(BIN)/python:
 demo: install  ## a script that dies of NaN under python and lives under holdfast
 	@$(BIN)/holdfast demo
 
+# What failed is tried once more, by itself: on two busy cores a test that waits for another
+# process may be too early. What fails twice fails.
+define PYTEST
+{ $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) $(2) || { \
+  echo "once more, only what failed"; \
+  $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) --lf --lfnf=none $(2); }; }
+endef
+
 test: install lint  ## lint, types and the default tests: CPU only, offline
 	@echo "pytest, the end-to-end tests beside the others: each keeps one core busy"
-	@$(BIN)/python -m pytest -q tests/e2e > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
-	$(BIN)/python -m pytest -q --ignore=tests/e2e; others=$$?; \
+	@$(call PYTEST,e2e,tests/e2e) > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
+	$(call PYTEST,others,--ignore=tests/e2e); others=$$?; \
 	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((others + ended))
 
 lint: install  ## ruff and pyright
