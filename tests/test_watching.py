@@ -185,3 +185,17 @@ def test_a_scaler_policy_is_followed_in_a_loop_of_ones_own(tmp_path: Path) -> No
     assert scaler.get_growth_interval() == 3
     assert scaler.get_scale() < 2.0**20
     assert "scaler" in {e.kind for e in LaneReader(Run.open(tmp_path / "run"), "r0").events()}
+
+
+def test_a_note_that_cannot_be_written_costs_nothing_but_the_notes(tmp_path: Path) -> None:
+    net, opt = model_and_optimizer()
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", say=lambda line: None) as watch:
+        watch.note("mine", {"value": 1.5})
+        watch.note("mine", {"value": object()})
+        for x, y in watch(loader()):
+            watch.backward(nn.functional.mse_loss(net(x), y))
+            watch.step()
+    assert watch.engine.off <= {"notes"}
+    assert watch.skipped == 1  # the guard is still there
+    events = LaneReader(Run.open(tmp_path / "run"), "r0").events()
+    assert 1.5 in [e.data.get("value") for e in events if e.kind == "mine"]

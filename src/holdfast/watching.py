@@ -248,7 +248,7 @@ class Watch:
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write an event of one's own into the record of the run: detectors and readers see it."""
         attempt(
-            self.engine, "guard", self.engine.journal.tell, kind, self._keeper.steps, dict(data)
+            self.engine, "notes", self.engine.journal.tell, kind, self._keeper.steps, dict(data)
         )
 
     @property

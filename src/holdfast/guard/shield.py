@@ -63,7 +63,9 @@ def _attempt(where: str) -> Callable[..., Any]:
     return attempted
 
 
-_attempts = {where: _attempt(where) for where in ("guard", "inquiry", "recovery", "update probe")}
+_attempts = {
+    where: _attempt(where) for where in ("guard", "inquiry", "notes", "recovery", "update probe")
+}
 
 
 def ranks() -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -25,6 +25,7 @@ from ..checkpoint import dice
 from ..config import Section
 from ..errors import HoldfastError
 from .compilers import Choice, choose, replays, shortened
+from .transfer import tensors
 
 R = TypeVar("R")
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -278,14 +279,4 @@ def _first_break() -> str:
 
 def _shapes(batch: Any) -> Iterator[tuple[torch.Size, torch.dtype]]:
     """Shape and type of every tensor of a nested batch, in its order."""
-    if isinstance(batch, Tensor):
-        yield batch.shape, batch.dtype
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _shapes(value)
-    elif isinstance(batch, tuple | list):
-        for value in batch:
-            yield from _shapes(value)
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        for field in dataclasses.fields(batch):
-            yield from _shapes(getattr(batch, field.name))
+    return ((tensor.shape, tensor.dtype) for tensor in tensors(batch))

