@@ -73,7 +73,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width)
-        self.places = nn.Embedding(512, width)
+        self.places = nn.Embedding(1024, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, words, bias=False)
@@ -116,10 +116,10 @@ def loop(
 
 
 def gpt(optimizer: str, compiled: bool, check: Check, anomaly: bool) -> Step:
-    """GPT-124M, batch 16 x 512, bf16 autocast."""
+    """GPT-124M, batch 16 x 1024, bf16 autocast."""
     model: Any = GPT().cuda()
     model = torch.compile(model) if compiled else model
-    tokens = torch.randint(0, 50304, (16, 513), device="cuda")
+    tokens = torch.randint(0, 50304, (16, 1025), device="cuda")
 
     def loss_of(net: nn.Module) -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):

@@ -342,8 +342,8 @@ class Recovery:
         self.vault.close()
         ring = self.snapshots
         if ring.count:
-            mean = ring.seconds / ring.count * 1e3
-            data = {"count": ring.count, "every": ring.every, "ms": mean, "bytes": ring.bytes}
+            mean = ring.pace.seconds / ring.count * 1e3
+            data = {"count": ring.count, "every": ring.pace.every, "ms": mean, "bytes": ring.bytes}
             self._journal.tell(
                 "snapshots", self._journal.iteration, {**data, "dropped": ring.dropped}
             )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ..checkpoint.belongings import Belongings
 from ..config import RollbackSettings
+from .pace import Pace
 
 _ALIGNED = 64
 
@@ -74,14 +74,11 @@ class Snapshots:
     def __init__(self, settings: RollbackSettings, least: int = 0) -> None:
         self.count = 0
         self.dropped = 0
-        self.seconds = 0.0
-        self.every = settings.every
         self.why_not = ""
         self._settings = settings
         self._slots = [Snapshot() for _ in range(max(settings.snapshots, least))]
         self._last = 0
-        self._paced = (0, 0.0)
-        self._recent: deque[float] = deque(maxlen=5)
+        self.pace = Pace(settings)
         self._stream: torch.cuda.Stream | None = None
         self._pending: torch.cuda.Event | None = None
 
@@ -98,7 +95,7 @@ class Snapshots:
     @property
     def next_at(self) -> float:
         """The step at which the next one should be taken."""
-        return self._last + self.every if self._slots else math.inf
+        return self._last + self.pace.every if self._slots else math.inf
 
     def due(self, step: int) -> bool:
         """Whether the next one should be taken now."""
@@ -110,18 +107,21 @@ class Snapshots:
         tree = belongings.state()
         tensors = list(_tensors_in(tree))
         slot = self._free_slot()
+        room = time.perf_counter()
         if slot is None or not self._fits(slot, tensors, belongings):
             self.dropped += 1
             self._last = step
             return None
+        room = time.perf_counter() - room
         # Without the live tensors, which would be kept alive.
         slot.tree = _with(tree, iter(slot.views))
         slot.step, slot.level, slot.epoch = step, level, epoch
         self._copy(slot, tensors)
         now = time.perf_counter()
         self.count += 1
-        self.seconds += now - began
-        self._pace(step, now - began, now)
+        self._last = step
+        # Room is made once for each slot: it says nothing about what the next one costs.
+        self.pace.taken(step, now - began - room, now)
         return slot
 
     def aside(self, belongings: Belongings, step: int) -> Snapshot:
@@ -162,7 +162,10 @@ class Snapshots:
     def wait(self) -> None:
         """The optimizer is about to change what is being copied: let the device finish first."""
         if self._pending is not None:
+            ready = torch.cuda.Event(enable_timing=True)
+            ready.record()
             torch.cuda.current_stream().wait_event(self._pending)
+            self.pace.halted(ready, self._pending)
             self._pending = None
 
     # ------------------------------------------------------------------ details
@@ -229,20 +232,8 @@ class Snapshots:
             for beside, view, tensor in pairs:
                 if beside:
                     view.copy_(tensor, non_blocking=True)
-            slot.copied = self._pending = torch.cuda.Event()
+            slot.copied = self._pending = torch.cuda.Event(enable_timing=True)
             slot.copied.record(self._stream)
-
-    def _pace(self, step: int, seconds: float, now: float) -> None:
-        """As often as the settings say, unless that would cost more than it may."""
-        before, then = self._paced
-        self._recent.append(seconds)
-        if then and step > before:
-            per_step = (now - then) / (step - before)
-            # One that was interrupted says nothing about the next.
-            seconds = sorted(self._recent)[(len(self._recent) - 1) // 2]
-            allowed = seconds / max(1e-9, self._settings.cost * per_step)
-            self.every = max(self._settings.every, min(math.ceil(allowed), 100_000))
-        self._last, self._paced = step, (step, now)
 
 
 def _tensors_in(tree: Any) -> Iterator[Tensor]:

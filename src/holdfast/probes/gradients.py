@@ -104,7 +104,8 @@ class DeviceReading:
             answer, self.factor = alone.judge(asked, square, loss, self.flag)
         else:
             answer = _device_baseline.judge(asked, square, loss, self.flag)
-            self.factor = answer[[5, 4]].float()
+            # Picked one by one: an index made of a list would be copied from the host.
+            self.factor = torch.stack((answer[5], answer[4])).float()
         self.row = torch.cat([self.row[: self._answer_at], answer])
 
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
