@@ -148,11 +148,11 @@ def markdown(results: list[Result], command: str) -> str:
         f"Hardware: {hardware()}",
         f"Date: {date.today()}",
         "",
-        "Lower quartiles of interleaved blocks; `plain` is the same loop without anything. The mean",
-        "over all blocks has the snapshots in it, which not every block meets, and more noise.",
+        "Lower quartiles of interleaved blocks; `plain` is the same loop without anything. The",
+        "mean over all blocks has the snapshots in it, which not every block meets, and noise.",
         "`tiny-graph` replays a captured step, which no hook can guard: the run says so.",
         "",
-        "| workload | variant | plain ms | ms | ratio | mean | spread | host syncs per step | blocks |",
+        "| workload | variant | plain ms | ms | ratio | mean | spread | syncs per step | blocks |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:

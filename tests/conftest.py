@@ -108,6 +108,7 @@ def record(
     writer.take(records)
     judge = Judge(rank=rank)
     judge.feed(rows, told, list(batches))
+    judge.close()
     writer.write_findings(judge.findings)
     writer.close()
 

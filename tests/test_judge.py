@@ -185,6 +185,48 @@ def test_returns_only_what_changed(make_rows):
     assert judge.feed() == []
 
 
+class Noted(Detector):
+    """A record says that something is wrong."""
+
+    code, name, severity, since = "XYZ001", "noted", Severity.WARNING, "0.1"
+    needs, judges_events = ("loss",), True
+
+    def check(self, window):
+        known = [e.step for e in window.events if e.kind == "numbers" and e.step <= window.step]
+        if not known or (len(window) > 1 and known[-1] <= window.rows["step"][-2]):
+            return None
+        rate = {"rate": window.value("lr")}
+        return self.finding(window, f"noted at {known[-1]}", "look there", evidence=rate)
+
+
+def test_what_is_noted_after_the_last_row_is_judged_at_the_end(make_rows):
+    """Live and from a record alike; what the rows say is not told twice."""
+    rows = make_rows(10, loss_bad={9: 1}, loss={9: NAN})
+    notes = [Event(time=0.0, rank=0, step=step, kind="numbers") for step in (5, 10, 12)]
+    offline, live = (Judge([NonfiniteLoss, Noted]) for _ in range(2))
+    offline.feed(rows, notes)
+    for start in range(0, 10, 3):
+        live.feed(rows[start : start + 3], [e for e in notes if start <= e.step < start + 3])
+    live.feed(None, notes[-1:])
+    before = {f.code: f.evidence["count"] for f in live.findings}
+    assert before == {"NUM001": 1, "XYZ001": 1}
+    (changed,) = live.close()
+    assert offline.close() == [changed]
+    assert live.findings == offline.findings and not live.errors
+    assert changed.evidence["steps"] == [5, 10, 12] and changed.last_step == 12
+    assert changed.evidence["rate"] == pytest.approx(1e-3), "the learning rate goes on"
+    assert {f.code: f.evidence["count"] for f in live.findings} == {"NUM001": 1, "XYZ001": 3}
+    assert live.close() == [], "once"
+
+
+def test_the_end_of_a_run_without_rows_or_notes_says_nothing(make_rows):
+    late = Event(time=0.0, rank=0, step=3, kind="numbers")
+    empty, silent = Judge([Noted]), Judge([NonfiniteLoss])
+    empty.feed(None, [late])
+    silent.feed(make_rows(2, loss_bad={1: 1}), [late])
+    assert empty.close() == [] and silent.close() == []
+
+
 def test_a_late_batch_completes_the_finding_and_only_that(make_rows):
     judge = Judge()
     judge.feed(make_rows(3, input_bad={2: 1}, loss_bad={2: 1}))

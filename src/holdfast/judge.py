@@ -30,6 +30,9 @@ REMEMBERED = 16
 _BLOCK = 4096
 _EVENTS = 512
 
+# What is known of a step that has no row of its own: as it was in the last one.
+_GOES_ON = ("time", "opt", "lr")
+
 Key = tuple[str, int, str]
 
 
@@ -168,7 +171,25 @@ class Judge:
             self._judge_again(step, changed)
         if rows is not None:
             for start in range(0, len(rows), _BLOCK):
-                self._take(rows[start : start + _BLOCK], changed)
+                self._take(rows[start : start + _BLOCK], changed, self.detectors)
+        return self._told(changed)
+
+    def close(self) -> list[Finding]:
+        """The run is over: judge events that no row came after; what is new or has changed.
+
+        Only detectors that judge events alone are asked. They are shown a row for the step of
+        each such event, in which nothing was measured.
+        """
+        changed: dict[Key, None] = {}
+        if self._rows is not None:
+            newest = int(self._rows["step"].max())
+            steps = sorted({event.step for event in self._waiting if event.step > newest})
+            asked = [detector for detector in self.detectors if detector.judges_events]
+            if steps and asked:
+                self._take(_unmeasured(self._rows[-1], steps), changed, asked)
+        return self._told(changed)
+
+    def _told(self, changed: Iterable[Key]) -> list[Finding]:
         return ranked((self._cases[key].merged() for key in changed), self._order)
 
     def _hear(self, event: Event) -> None:
@@ -216,12 +237,12 @@ class Judge:
             self._batches = {s: b for s, b in self._batches.items() if s >= oldest}
         return late
 
-    def _take(self, rows: Rows, changed: dict[Key, None]) -> None:
+    def _take(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
         """Judge a block of rows; events take effect with the first row that has their step."""
         start = 0
         for stop in self._boundaries(rows):
             if stop > start:
-                self._judge(rows[start:stop], changed)
+                self._judge(rows[start:stop], changed, detectors)
                 start = stop
             while self._waiting and self._waiting[0].step <= int(rows["step"][stop]):
                 event = self._waiting.pop(0)
@@ -229,7 +250,7 @@ class Judge:
                     self._learn_names(event)
                 self._events.append(event)
         if start < len(rows):
-            self._judge(rows[start:], changed)
+            self._judge(rows[start:], changed, detectors)
 
     def _boundaries(self, rows: Rows) -> Iterator[int]:
         """Positions at which a waiting event takes effect, in order."""
@@ -237,14 +258,14 @@ class Judge:
         positions = np.searchsorted(steps, [event.step for event in self._waiting])
         return iter(sorted({int(p) for p in positions if p < len(rows)}))
 
-    def _judge(self, rows: Rows, changed: dict[Key, None]) -> None:
+    def _judge(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
         old = self._rows
         self._rows = rows.copy() if old is None else _joined(old[-2 * HISTORY :], rows)
         self._rows.flags.writeable = False
         recent = self._rows[max(0, len(self._rows) - HISTORY - len(rows)) :]
         window = self._window(recent, fresh=len(rows))
         columns = set(recent.dtype.names or ())
-        for detector in [d for d in self.detectors if columns.issuperset(d.needs)]:
+        for detector in [d for d in detectors if columns.issuperset(d.needs)]:
             try:
                 for finding in detector.scan(window):
                     key = finding.key
@@ -312,6 +333,16 @@ class Judge:
                 data={"where": where, "error": f"{type(error).__name__}: {error}"},
             )
         )
+
+
+def _unmeasured(last: Any, steps: Sequence[int]) -> Rows:
+    """Rows after the last one: its learning rate goes on, nothing else is known of them."""
+    rows = np.repeat(np.asarray(last), len(steps))
+    for name in rows.dtype.names or ():
+        if rows.dtype[name].kind == "f" and name not in _GOES_ON:
+            rows[name] = np.nan
+    rows["step"] = steps
+    return rows
 
 
 def _joined(old: Rows, new: Rows) -> Rows:

@@ -72,6 +72,8 @@ class Scribe:
         while self.tick():
             pass
         for lane in list(self._lanes.values()):
+            self._live.show(lane.judge.close())
+            self._tell_errors(lane)
             lane.writer.write_findings(lane.judge.findings)
             if lane.writer.close():
                 lane.ring.detach()
@@ -117,13 +119,17 @@ class Scribe:
             )
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
         lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
-        if lane.judge.errors:
-            lane.writer.write_events(lane.judge.errors)
-            lane.judge.errors.clear()
+        self._tell_errors(lane)
         self._live.show((), taken.events)
         self._live.show_health(lane.name, lane.judge.rank, taken.rows)
         self._live.show(changed)
         return 0 if taken.rows is None else len(taken.rows)
+
+    @staticmethod
+    def _tell_errors(lane: _Lane) -> None:
+        if lane.judge.errors:
+            lane.writer.write_events(lane.judge.errors)
+            lane.judge.errors.clear()
 
     @staticmethod
     def _worth_writing(lane: _Lane, finding: Finding) -> bool:

@@ -158,8 +158,7 @@ def test_the_start_method_is_chosen_with_its_reason(monkeypatch: pytest.MonkeyPa
     name, why = start_method("auto", lambda: 0, compiled=True)
     assert name == "fork" and "cannot be pickled" in why
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    name, why = start_method("auto", Made())
-    assert name == "forkserver" and "CUDA" in why
+    assert start_method("auto", Made())[0] == "fork"  # as torch does: workers stay on the CPU
     monkeypatch.setattr(loading.sys, "platform", "darwin")
     assert start_method("auto", Made())[0] == "spawn"
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])

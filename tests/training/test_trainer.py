@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.config import from_dict
 from holdfast.errors import HoldfastError, SettingsError, UsageError
 from holdfast.run import LaneReader, Ring, Run
-from holdfast.training import ending
+from holdfast.training import ending, measures
 from holdfast.training.progress import Progress, Tick
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
@@ -163,9 +164,73 @@ def test_numbers_beside_the_loss_are_told_and_averaged(tmp_path: Path) -> None:
     assert result.run is not None
     events = LaneReader(Run.open(result.run), "r0").events()
     (noted,) = [e for e in events if e.kind == "numbers"]
-    assert noted.data["constant"] == 2.0 and set(noted.data) == {"loss", "error", "constant"}
+    assert noted.data["constant"] == 2.0 and {"loss", "error"} <= noted.data.keys()
     validations = [e.data for e in events if e.kind == "validation"]
     assert len(validations) == 7 and validations[0]["best"] is True
+
+
+def with_numbers(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
+    return loss(net, batch), {"two": 2.0}
+
+
+def test_the_trainer_notes_its_own_numbers_with_them(tmp_path: Path) -> None:
+    """Pace is of training: what validations take does not count."""
+
+    def slowly(net: nn.Module, batch: Any) -> Any:
+        time.sleep(0.1)
+        return {"loss": loss(net, batch)}
+
+    how = settings(
+        epochs=None, steps=50, accumulate=2, validation={"steps": 10}, stop={"metric": "loss"},
+        schedule={"name": "linear", "floor": 0.0}, data={"batch": 4},
+    )  # fmt: skip
+    result = fit(tmp_path, how, loss=with_numbers, validation=data(16), measure=slowly)
+    (noted,) = numbers(result)
+    rows = LaneReader(Run.open(tmp_path / "run"), "r0").steps()
+    assert noted["effective_batch_size"] == pytest.approx(60 / 8, rel=0.1)
+    assert noted["throughput_samples_per_sec"] == pytest.approx(
+        noted["effective_batch_size"] / noted["step_time"]
+    )
+    assert 0 < noted["step_time"] < (rows["time"][-1] - rows["time"][0]) / 50
+    assert noted["grad_norm"] == pytest.approx(float(rows["grad_norm"][-1]))
+    assert 0 <= noted["learning_rate"] < 0.05 and noted["skipped_steps"] == 0
+    assert 0 < noted["memory_used_gb"] < 100
+    assert not [name for name in noted if "gpu" in name or "utilization" in name]
+
+
+def test_measuring_that_takes_too_long_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(device: torch.device) -> dict[str, float]:
+        time.sleep(0.3)
+        return {"memory_used_gb": 1.0}
+
+    monkeypatch.setattr(measures, "memory_numbers", slow)
+    seen = Seen()
+    result = fit(tmp_path, settings(epochs=13), loss=with_numbers, progress=seen)
+    first, second = numbers(result)
+    assert "memory_used_gb" in first and "memory_used_gb" not in second
+    assert "step_time" in second
+    assert len([line for line in seen.lines if "measuring took" in line]) == 1
+
+
+def test_channels_tell_the_numbers_and_profile_a_window(tmp_path: Path) -> None:
+    seen = Seen()
+    how = settings(steps=50, epochs=7, log={"channels": ["training", "profiling"]})
+    fit(tmp_path, how, loss=with_numbers, progress=seen)
+    (told,) = [line for line in seen.lines if line.startswith("[training] step 50: ")]
+    assert "throughput_samples_per_sec" in told and "two 2" in told
+    assert any(line.startswith("[profiling] step 50: resident") for line in seen.lines)
+    assert any(line.startswith("profile of steps 11 to 15") for line in seen.lines)
+    quiet = Seen()
+    fit(tmp_path / "quiet", settings(steps=50, epochs=7), loss=with_numbers, progress=quiet)
+    assert not [line for line in quiet.lines if line.startswith(("[", "profile"))]
+
+
+def numbers(result: Result) -> list[Mapping[str, Any]]:
+    assert result.run is not None
+    events = LaneReader(Run.open(result.run), "r0").events()
+    return [event.data for event in events if event.kind == "numbers"]
 
 
 def test_a_loader_of_the_users_own_and_batches_of_dictionaries(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Detector:
     """Steps between the fault and the finding, at most."""
     reads_batches: ClassVar[bool] = False
     """Uses ``window.batch``: is asked again about a row whose batch record came late."""
+    judges_events: ClassVar[bool] = False
+    """Judges events alone: is asked at the end of a run about those after its last row."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options:

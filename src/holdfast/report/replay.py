@@ -44,6 +44,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
     for lane in lanes:
         judge = Judge(chosen, rank=lane.rank)
         judge.feed(lane.steps, lane.events, lane.batches)
+        judge.close()
         found += [(lane.lane, finding) for finding in judge.findings]
         errors += judge.errors
     return Replay(

@@ -142,6 +142,7 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
         return lane.findings
     judge = Judge(rank=lane.rank)
     judge.feed(lane.steps, lane.events, lane.batches)
+    judge.close()
     best = {finding.key: finding for finding in lane.findings}
     for finding in judge.findings:
         known = best.get(finding.key)

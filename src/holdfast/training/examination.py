@@ -49,7 +49,6 @@ class Examination:
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
-        self.seconds = 0.0
 
     def after_step(self, step: int, *, final: bool) -> None:
         """A step amid an epoch is over; ``final`` says that there will be no other."""
@@ -87,7 +86,6 @@ class Examination:
     def _examine(self, step: int) -> None:
         if self._validate is None:
             return
-        began = time.perf_counter()
         self.latest = self._validate()
         self._fresh = True
         best = self._best = self._standing.validated(step, self.latest)
@@ -97,5 +95,4 @@ class Examination:
         self._watch.note("validation", {**self.latest, "best": best})
         for tell in self._tell:
             tell(step, self.latest)
-        self.seconds += time.perf_counter() - began
         self._progress.validated(step, self.latest, best)

@@ -210,12 +210,11 @@ def start_method(given: Start, sent: Any, *, compiled: bool = False) -> tuple[st
         return given, f"{given}: data.start says so"
     if "fork" not in known or sys.platform == "darwin":
         return "spawn", "spawn: forked processes are not safe on this system"
-    if torch.cuda.is_initialized():
-        why = "CUDA is in use, and a forked process cannot use it"
-    elif compiled:
-        why = "torch.compile keeps threads and processes that must not be forked"
-    else:
+    if not compiled:
+        # Also beside CUDA, as torch does: a worker makes batches on the CPU, and a server would
+        # import the user's script again, which many are not written for.
         return "fork", "fork: the fastest, and nothing here forbids it"
+    why = "torch.compile keeps threads and processes that must not be forked"
     trouble = _cannot_be_sent(sent)
     if trouble:
         return "fork", f"fork, although {why}: the dataset cannot be pickled ({trouble})"

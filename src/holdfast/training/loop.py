@@ -97,13 +97,15 @@ class Loop:
                 why = self._after_step(last, interrupts)
                 if why:
                     return why
-            parts.examination.epoch_ends(epoch, self.step)
+            with parts.telling.aside():
+                parts.examination.epoch_ends(epoch, self.step)
             parts.telling.epoch_ends(epoch, self.step)
             parts.feed.epoch_ends(parts.telling.wait_share, parts.telling.wait_seconds)
             why = parts.examination.why_stop
             if epoch + 1 == settings.epochs:
                 why = why or f"{settings.epochs} epochs are done"
-            parts.examination.keep(final=bool(why))
+            with parts.telling.aside():
+                parts.examination.keep(final=bool(why))
             if why:
                 return why
         return f"{settings.epochs} epochs are done"
@@ -189,7 +191,8 @@ class Loop:
             return f"it was told to stop ({self._name(interrupts)})"
         reached = self._reached()
         if reached or not last:
-            parts.examination.after_step(self.step, final=bool(reached))
+            with parts.telling.aside():
+                parts.examination.after_step(self.step, final=bool(reached))
         return reached or ("" if last else parts.examination.why_stop)
 
     def _reached(self) -> str:

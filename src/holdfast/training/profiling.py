@@ -17,11 +17,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ..config import Section, bounded
+from . import channels
 
 TRACE, TABLE = "trace.json", "profile.txt"
 # A browser opens a larger one slowly, packed or not; on disk it need not take all that place.
 _LARGE = 16 * 2**20
 _ROWS = 40
+# Steps of the window where only the channel asks for one.
+_USUAL = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,13 @@ class ProfileSettings(Section):
     steps: int = bounded(0, 0)  # steps in the window; 0: none are profiled
     memory: bool = False  # every allocation
     shapes: bool = False  # shapes of the inputs of every operator
+
+
+def wanted(settings: ProfileSettings) -> ProfileSettings:
+    """As it was set; where no window was, the channel ``profiling`` asks for a short one."""
+    if settings.steps or not channels.get("profiling").on:
+        return settings
+    return dataclasses.replace(settings, steps=_USUAL)
 
 
 class Profiler:

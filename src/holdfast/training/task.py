@@ -35,6 +35,8 @@ class Task:
         state: what else is to be saved and resumed, by name (``state_dict``/``load_state_dict``).
         stepped: called after every optimizer step with its number, from 1.
         validated: called after every validation with the step and the numbers.
+        opened: called with the run folder before the first step, on the first rank; may refuse to
+            go on in it. Called of a run that is resumed, too.
         ended: called with the run folder when training is over and its record is on disk, on the
             first rank, before the report is made; may leave pictures there. An error in it is a
             line.
@@ -49,4 +51,5 @@ class Task:
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stepped: Callable[[int], None] | None = None
     validated: Callable[[int, Mapping[str, float]], None] | None = None
+    opened: Callable[[Path], None] | None = None
     ended: Callable[[Path], None] | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-import psutil
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ..watching import Watch
 from . import channels
 from .compiling import Compiled
+from .measures import Measures, memory_layout, resident
 from .place import Place
 from .progress import Progress, Tick
 from .readings import Readings
@@ -23,6 +24,8 @@ from .task import Scalars
 B = TypeVar("B")
 
 _performance = channels.get("performance")
+_profiling = channels.get("profiling")
+_training = channels.get("training")
 # Steps between two records of what a loss function tells beside the loss.
 _NOTED_EVERY = 50
 
@@ -45,6 +48,7 @@ class Telling:
         self._steps, self._epochs = steps, epochs
         self._watch, self._optimizer, self._compiled = watch, optimizer, compiled
         self._readings, self._noted = Readings(), Readings()
+        self._measures = Measures(place, watch, optimizer, progress.say)
         self._has_extra = False
         self._epoch = 0
         self.wait_share = 0.0
@@ -52,9 +56,10 @@ class Telling:
         self.wait_seconds = 0.0
         """What it waited for one batch."""
         self._interval = _Span(compiled)
+        self._between_notes = _Span(compiled)
         self._whole_epoch = _Span(compiled)
         self.run = _Span(compiled)
-        self._spans = (self._interval, self._whole_epoch, self.run)
+        self._spans = (self._interval, self._between_notes, self._whole_epoch, self.run)
 
     # ------------------------------------------------------------------ counting
 
@@ -85,6 +90,17 @@ class Telling:
         for span in self._spans:
             span.samples += samples
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What happens in here is not training: validations and checkpoints."""
+        began, compiling = time.perf_counter(), self._compiled.seconds
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began - (self._compiled.seconds - compiling)
+            for span in self._spans:
+                span.aside += spent
+
     # ------------------------------------------------------------------ saying
 
     def epoch_begins(self, epoch: int) -> None:
@@ -94,8 +110,10 @@ class Telling:
 
     def stepped(self, step: int) -> None:
         """An optimizer step is over; shown now and then."""
+        for span in self._spans:
+            span.steps += 1
         if self._has_extra and step % _NOTED_EVERY == 0:
-            self._watch.note("numbers", self._noted.take())
+            self._note(step)
         if _performance.on:
             _performance(self._performance, step)
         if not self._progress.due(step):
@@ -119,6 +137,18 @@ class Telling:
             )
         )
         span.begin()
+
+    def _note(self, step: int) -> None:
+        """Write the numbers of the last steps into the record."""
+        began, span = time.perf_counter(), self._between_notes
+        seconds = span.seconds
+        own = self._measures.take(seconds=seconds, steps=span.steps, samples=span.samples)
+        numbers = {**self._noted.take(), **own}
+        self._watch.note("numbers", numbers)
+        self._measures.cost(time.perf_counter() - began, seconds)
+        span.begin()
+        _training(_listed, step, numbers)
+        _profiling(lambda: f"step {step}: {memory_layout(self._place.device)}")
 
     def _performance(self, step: int) -> str:
         row, span, values = self._watch.latest, self._interval, self._readings.take()
@@ -145,25 +175,30 @@ class Telling:
         )
 
 
+def _listed(step: int, numbers: Mapping[str, float]) -> str:
+    return f"step {step}: " + ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
 class _Span:
-    """Samples and waiting since some moment; time spent compiling does not count."""
+    """What was done since some moment; time spent compiling or aside does not count."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
         self.begin()
 
     def begin(self) -> None:
-        self.samples, self.batches, self.waited = 0, 0, 0.0
+        self.samples, self.batches, self.steps = 0, 0, 0
+        self.waited, self.aside = 0.0, 0.0
         self._began, self._compiling = time.perf_counter(), self._compiled.seconds
 
     @property
     def seconds(self) -> float:
         compiling = self._compiled.seconds - self._compiling
-        return max(time.perf_counter() - self._began - compiling, 1e-9)
+        return max(time.perf_counter() - self._began - compiling - self.aside, 1e-9)
 
 
 def memory(device: torch.device) -> float:
     """Bytes in use: on the GPU by tensors, on the CPU by this process."""
     if device.type == "cuda":
         return float(torch.cuda.memory_allocated(device))
-    return float(psutil.Process().memory_info().rss)
+    return resident()

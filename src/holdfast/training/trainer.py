@@ -27,7 +27,7 @@ from .loop import Counter, Loop, Parts, split
 from .optimizers import make_optimizer
 from .place import Place
 from .precision import Precision
-from .profiling import Profiler
+from .profiling import Profiler, wanted
 from .progress import Progress, make_progress
 from .recompute import keep_activations, recompute
 from .schedules import Schedule
@@ -165,8 +165,9 @@ class Trainer:
         )
         with guard:
             folder = guard.open()
-            if folder is not None and place.main and self._opened is not None:
-                self._opened(folder.path)
+            for opened in (task.opened, self._opened):
+                if opened is not None and folder is not None and place.main:
+                    opened(folder.path)
             telling = Telling(
                 progress,
                 place,
@@ -189,7 +190,7 @@ class Trainer:
                 tell=[task.validated] if task.validated is not None else [],
             )
             profiler = Profiler(
-                settings.profile,
+                wanted(settings.profile),
                 lambda: folder.path if folder is not None and place.main else None,
                 progress.say,
             )
@@ -219,10 +220,10 @@ class Trainer:
             progress.begins(steps, f"training on {place.device}")
             with Interrupts() as interrupts:
                 why = loop.run(interrupts)
+            trained = telling.run.seconds
             progress.ends()
             if task.ended is not None and folder is not None and place.main:
                 tell_ended(task.ended, folder, progress.say)
-        trained = max(telling.run.seconds - examination.seconds, 1e-9)
         return Result(
             why=why,
             step=counter.step,

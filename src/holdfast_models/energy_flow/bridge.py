@@ -106,6 +106,7 @@ class TextBridge(nn.Module):
         out_BS: Tensor,
         *,
         step: int,
+        whole: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What the bridge adds to the loss of a step, weighted, and its parts unweighted.
 
@@ -115,6 +116,8 @@ class TextBridge(nn.Module):
             written: the target texts or their numbers.
             out_BS: what came out of the core.
             step: the optimizer step; decides on the weight and whether the decoder takes part.
+            whole: give the decoder's parameters a gradient, of zero, where it takes no part:
+                ranks that train together wait for every gradient.
         """
         encoder = self.encoder_loss(read, surface_BS)
         parts = {"text_encoder": encoder.detach()}
@@ -123,6 +126,9 @@ class TextBridge(nn.Module):
             decoder = self.decoder_loss(out_BS, written)
             parts["text_decoder"] = decoder.detach()
             total = total + _DECODER_SHARE * decoder
+        elif whole:
+            total = total + 0.0 * sum(one.float().sum() for one in self.decoder.parameters())
+        parts["text_loss"] = total.detach()
         return self.settings.weight_at(step) * total, parts
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from .assembly import make_model
 from .compatibility import Difference, check
 from .model import EnergyFlow
 from .pairs import PairSets, load_pairs
+from .provenance import changed_data
 from .recipe import RECIPE, EnergyFlowSettings
 
 __all__ = ["Loaded", "device_named", "load_run"]
@@ -66,9 +67,10 @@ def load_run(
     remarks = check(saved, settings, str(run))
     sets = load_pairs(settings.data)
     # The vocabulary is that of the run, whatever is measured or asked now.
-    trained = sets.train if settings.data == saved.data else load_pairs(saved.data).train
+    own = sets if settings.data == saved.data else load_pairs(saved.data)
     bridge = settings.bridge if saved.bridge.on and settings.bridge.on else saved.bridge
-    model = make_model(settings.model, bridge, trained, core=settings.core)
+    model = make_model(settings.model, bridge, own.train, core=settings.core)
+    remarks += changed_data(run, own, model.bridge, "with --set data.path=FILE")
     checkpoint = _weights(model, run, saved, best=best)
     if not settings.bridge.on:
         model.bridge = None

@@ -14,6 +14,7 @@ from .ending import Finished
 from .lattice import Core
 from .mappers import InputMapper, OutputMapper
 from .settings import ModelSettings
+from .step_metrics import Laps, lap
 
 
 class Output(NamedTuple):
@@ -51,18 +52,22 @@ class EnergyFlow(nn.Module):
         self.output = OutputMapper(settings.width, settings.lattice, settings.mapper)
         self.bridge = bridge
 
-    def forward(self, x_BE: Tensor, *, step: int = 0, seed: int = 0) -> Output:
+    def forward(
+        self, x_BE: Tensor, *, step: int = 0, seed: int = 0, laps: Laps | None = None
+    ) -> Output:
         """Carry embeddings through the lattice.
 
         Args:
             x_BE: embeddings of the teacher.
             step: the optimizer step, for curriculum and noise.
             seed: of the noise, which only a model in training mode has.
+            laps: times the way through the lattice.
         """
         surface_BHW = self.input(x_BE)
         flows = None
         out_BS = surface_BHW.flatten(1)
         if self.core is not None:
-            flows = self.core(surface_BHW, step=step, seed=seed)
+            with lap(laps, "flow"):
+                flows = self.core(surface_BHW, step=step, seed=seed)
             out_BS = flows.surface_BS
         return Output(self.output(out_BS).float(), surface_BHW, out_BS, flows)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Key", "normal_N3"]
+__all__ = ["Key", "noise_seed", "normal_N3"]
 
 _WORD = 1 << 64
 _LOW = 0xFFFFFFFF
@@ -36,6 +36,16 @@ class Key(NamedTuple):
 
     seed: int
     step: int | Tensor
+
+
+def noise_seed(seed: int, rank: int) -> int:
+    """The seed of a rank's noise: another one for each, and on the first rank the run's own.
+
+    Args:
+        seed: of the run, below 2**32 as the trainer wants it.
+        rank: of this process.
+    """
+    return seed + (rank << 32)
 
 
 def normal_N3(key: Key, flow_index_N: Tensor, step: int) -> Tensor:

@@ -31,15 +31,16 @@ from .assembly import make_model
 from .bridge import BRIDGE_PRESETS, BridgeSettings
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model import EnergyFlow, Output
+from .noise import noise_seed
 from .pairs import DataSettings, Pairs, PairSets, load_pairs
 from .pictures import draw
+from .provenance import keep_data_facts
 from .settings import PRESETS, ModelSettings
+from .step_metrics import Stopwatch, flow_numbers, lap
 from .tokens import Vocabulary
 
 _LONGEST = 128  # pieces of a text that are read
 _DRAWN = 8  # samples a picture may show
-# Of the flows, recorded beside the loss.
-_TOLD = ("completion", "mean_steps", "filled", "input_most", "state_most", "guarded", "energy_std")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,38 +122,60 @@ class Objective:
         settings: of the run.
         sets: training targets give the mean, held-out ones the candidates.
         clock: the optimizer step.
+        place: this rank, which has noise of its own.
     """
 
     def __init__(
-        self, model: EnergyFlow, settings: EnergyFlowSettings, sets: PairSets, clock: Clock
+        self,
+        model: EnergyFlow,
+        settings: EnergyFlowSettings,
+        sets: PairSets,
+        clock: Clock,
+        place: Place,
     ) -> None:
-        self._model, self._settings, self._clock = model, settings, clock
+        self._model, self._settings, self._clock, self._place = model, settings, clock, place
+        self._seed = noise_seed(settings.train.seed.seed, place.rank)
+        self._stopwatch = Stopwatch(place.device)
         _, trained_NE = sets.train.tensors()
         _, held_NE = sets.validation.tensors()
         self._variance = float((held_NE - trained_NE.mean(0)).square().sum(-1).mean())
         self._candidates_KE = torch.unique(held_NE, dim=0)
 
-    def loss(self, net: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, net: nn.Module, batch: tuple[Tensor, ...]
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The loss of a batch, and what is told beside it."""
         x_BE, y_BE = batch[:2]
-        settings = self._settings
-        out: Output = net(x_BE, step=self._clock.step, seed=settings.train.seed.seed)
-        total = embedding_loss(out.y_BE, y_BE, settings.loss)
-        told: dict[str, Tensor] = {"cosine": cosine(out.y_BE, y_BE)}
-        if settings.loss.surface:
-            target_BS = self._model.input(y_BE).flatten(1)
-            total = total + settings.loss.surface * surface_loss(
-                out.out_BS, target_BS, settings.loss
-            )
-        if self._model.bridge is not None and len(batch) == 5:
-            text, parts = self._model.bridge.loss(
-                batch[3], out.surface_BHW, batch[4], out.out_BS, step=self._clock.step
-            )
+        settings, model, step = self._settings, self._model, self._clock.step
+        laps = self._stopwatch.begin(step)
+        # A compiled model must see the same arguments in every step.
+        inside = laps if model._compiled_call_impl is None else None
+        with lap(laps, "energy"):
+            out: Output = net(x_BE, step=step, seed=self._seed, laps=inside)
+            energy = embedding_loss(out.y_BE, y_BE, settings.loss)
+            if settings.loss.surface:
+                target_BS = model.input(y_BE).flatten(1)
+                energy = energy + settings.loss.surface * surface_loss(
+                    out.out_BS, target_BS, settings.loss
+                )
+        total = energy
+        told: dict[str, Tensor | float] = {"cosine": cosine(out.y_BE, y_BE)}
+        if model.bridge is not None and len(batch) == 5:
+            with lap(laps, "text"):
+                text, parts = model.bridge.loss(
+                    batch[3],
+                    out.surface_BHW,
+                    batch[4],
+                    out.out_BS,
+                    step=step,
+                    whole=self._place.world > 1,
+                )
             total = total + text
             told |= parts
+        told |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
         if out.flows is not None:
-            told |= {name: getattr(out.flows.stats, name).float() for name in _TOLD}
-        return total, told
+            told |= flow_numbers(out.flows.stats)
+        return total, told | self._stopwatch.take()
 
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Measures of a held-out batch, each a mean over its samples."""
@@ -185,7 +208,7 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         words = model.bridge.vocabulary
         train, held_out = Sentences(train, words), Sentences(held_out, words)
     clock = Clock()
-    objective = Objective(model, settings, sets, clock)
+    objective = Objective(model, settings, sets, clock, place)
     return Task(
         model=model,
         loss=objective.loss,
@@ -194,6 +217,7 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         measure=objective.measure,
         state={"clock": clock},
         stepped=clock.stepped,
+        opened=lambda folder: keep_data_facts(folder, sets, model.bridge),
         ended=_painter(model, sets.validation, clock) if settings.pictures else None,
     )
 

@@ -89,7 +89,7 @@ def test_the_loss_of_a_step_is_weighted_and_decodes_when_it_is_due():
         torch.testing.assert_close(parts["text_decoder"], decoder.detach())
     loss, parts = bridge.loss(TEXTS, surface_BS, TEXTS, out_BS, step=4)
     torch.testing.assert_close(loss, 0.5 * 0.5 * encoder)
-    assert parts.keys() == {"text_encoder"} and not parts["text_encoder"].requires_grad
+    assert parts.keys() == {"text_encoder", "text_loss"} and not parts["text_encoder"].requires_grad
 
 
 class Counted(TorchDispatchMode):

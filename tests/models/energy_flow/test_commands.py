@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -24,7 +25,8 @@ from holdfast_models.energy_flow.conversation import Conversation
 from holdfast_models.energy_flow.dataset_tool import make
 from holdfast_models.energy_flow.evaluation import evaluate
 from holdfast_models.energy_flow.loading import Loaded, load_run
-from holdfast_models.energy_flow.pairs import DataSettings
+from holdfast_models.energy_flow.pairs import DataSettings, Pairs, load_pairs
+from holdfast_models.energy_flow.provenance import changed_data, keep_data_facts
 from holdfast_models.energy_flow.recipe import RECIPE
 from holdfast_models.energy_flow.text_pairs import TextPair, read_pairs, write_pairs
 
@@ -177,7 +179,52 @@ def test_other_texts_than_those_of_the_run_are_refused_in_one_line(run, loaded, 
     write_pairs(tmp_path / "changed.jsonl", fresh)
     code, out, err = call("eval", run, "--set", f"data.path={tmp_path / 'changed.jsonl'}")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "and the run had another one" in err and "--set data.path=FILE" in err
+    assert "vocabulary was" in err and "--set data.path=FILE" in err
+
+
+def test_words_put_in_place_of_others_are_refused_by_name(run, loaded, call, tmp_path):
+    """As many pieces as before, so that the weights would fit."""
+    pairs = read_pairs(loaded.settings.data.path)
+    swapped = [TextPair(one.input.replace("man", "mop"), one.target, one.meta) for one in pairs]
+    write_pairs(tmp_path / "changed.jsonl", swapped)
+    for verb in (("eval",), ("chat", "--text", "A dog."), ("show",)):
+        words = (verb[0], run, *verb[1:], "--set", f"data.path={tmp_path / 'changed.jsonl'}")
+        code, out, err = call(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "its data has changed" in err and "vocabulary was" in err and "texts was" in err
+        assert "pairs was" not in err and "teacher was" not in err
+
+
+def test_data_that_changed_without_new_words_is_told_and_used(run, loaded, call, tmp_path):
+    pairs = read_pairs(loaded.settings.data.path)
+    held = {loaded.sets.test.text(index).digest for index in range(2)}
+    write_pairs(tmp_path / "less.jsonl", [one for one in pairs if one.digest not in held])
+    code, _, err = call("eval", run, "--set", f"data.path={tmp_path / 'less.jsonl'}")
+    left = len(loaded.sets.test) - 2
+    assert code == 0
+    assert f"holdfast: warning: test pairs was {left + 2}, is {left}\n" in err
+    assert "warning: texts was" in err and err.count("\n") == 2
+
+
+def test_a_run_goes_on_with_the_words_it_has_learned(run, loaded, tmp_path):
+    """Its facts lie beside its record; one of an older version has none, and is not refused."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    sets, bridge = loaded.sets, loaded.model.bridge
+    assert changed_data(folder, sets, bridge, "") == []
+    shutil.copy(run / "data.json", folder)
+    keep_data_facts(folder, sets, bridge)
+    assert (folder / "data.json").read_text() == (run / "data.json").read_text()
+    other = load_pairs(dataclasses.replace(loaded.settings.data, source="grammar", count=300))
+    words = make_model(loaded.settings.model, loaded.settings.bridge, other.train).bridge
+    with pytest.raises(HoldfastError, match=r"training pairs was 1.*or begin a new run"):
+        keep_data_facts(folder, other, words)
+    assert (folder / "data.json").read_text() == (run / "data.json").read_text()
+    alone = sets._replace(teacher=None)
+    texts = [sets.test.text(index) for index in range(len(sets.test))]
+    moved = alone._replace(test=Pairs(*(2 * t for t in sets.test.tensors()), texts=texts))
+    keep_data_facts(folder, alone, None)
+    assert [one.key for one in changed_data(folder, moved, None, "")] == ["embeddings"]
 
 
 def test_the_text_bridge_may_be_left_out(run, call) -> None:

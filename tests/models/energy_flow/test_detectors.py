@@ -15,6 +15,7 @@ import torch
 
 from holdfast.detectors import ALL, SECTIONS, document, reject_duplicates
 from holdfast.judge import Judge
+from holdfast.report.replay import replay
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.progress import Progress
@@ -25,8 +26,8 @@ from holdfast_models.energy_flow.recipe import RECIPE, build
 MakeRows = Callable[..., Any]
 NAN, INF = float("nan"), float("inf")
 
-# As runs of 8 x 8 x 4 have noted them: (cosine, completion, filled, input_most, energy_std).
-NAMES = ("cosine", "completion", "filled", "input_most", "energy_std")
+# As runs of 8 x 8 x 4 have noted them.
+NAMES = ("cosine", "completion_rate", "filled", "gru_input_absmax", "energy_std")
 RESIDUAL = [
     (0.36, 1.0, 1.0, 2.26, 0.50), (0.70, 1.0, 1.0, 2.26, 0.50), (0.82, 1.0, 1.0, 2.26, 0.51),
     (0.87, 0.94, 1.0, 2.24, 0.51), (0.90, 0.99, 1.0, 2.42, 0.48), (0.91, 0.99, 1.0, 2.54, 0.46),
@@ -51,8 +52,9 @@ def noted(values: Iterable[Mapping[str, Any]], kind: str = "numbers", every: int
 def numbers(count: int = 8, **series: Any) -> list[Event]:
     """Records of a healthy run; a number or a list (its last value goes on) in place of some."""
     usual = {
-        "cosine": [0.5, 0.7, 0.8, 0.85, 0.9], "completion": 1.0, "mean_steps": 1.5, "filled": 1.0,
-        "input_most": 2.3, "state_most": 0.5, "guarded": 0.0, "energy_std": 0.5, "loss": 0.3,
+        "cosine": [0.5, 0.7, 0.8, 0.85, 0.9], "completion_rate": 1.0, "mean_steps": 1.5,
+        "filled": 1.0, "gru_input_absmax": 2.3, "gru_hidden_absmax": 0.5, "guarded": 0.0,
+        "energy_std": 0.5, "loss": 0.3,
     }  # fmt: skip
     columns = {k: v if isinstance(v, list) else [v] for k, v in (usual | series).items()}
     return noted({k: v[min(i, len(v) - 1)] for k, v in columns.items()} for i in range(count))
@@ -72,9 +74,9 @@ def judged(rows: Any, events: list[Event]) -> list[Finding]:
 
 # For each code, events that fire it alone.
 FIRES = {
-    "EFL001": numbers(completion=[0.9, 0.0]),
+    "EFL001": numbers(completion_rate=[0.9, 0.0]),
     "EFL002": numbers(filled=[1.0, 0.004]),
-    "EFL003": numbers(guarded=[0.0, 12.5], input_most=[2.0, 11.0]),
+    "EFL003": numbers(guarded=[0.0, 12.5], gru_input_absmax=[2.0, 11.0]),
     "EFL004": numbers(energy_std=[0.5, 0.5, 0.5, 0.01]),
     "EFL005": [*numbers(cosine=0.45), *validations(1.02, 1.01, 1.0, 1.0)],
 }
@@ -140,7 +142,7 @@ def test_no_value_in_a_record_breaks_them(make_rows: MakeRows, value: Any) -> No
 def test_flows_that_were_never_to_finish_and_are_projected_are_information(
     make_rows: MakeRows,
 ) -> None:
-    (finding,) = judged(make_rows(420), numbers(completion=0.0))
+    (finding,) = judged(make_rows(420), numbers(completion_rate=0.0))
     assert (finding.code, finding.severity) == ("EFL001", Severity.INFO)
     assert finding.step == 150 and finding.evidence["since"] == 50
 
@@ -148,13 +150,13 @@ def test_flows_that_were_never_to_finish_and_are_projected_are_information(
 def test_flows_that_stop_finishing_are_a_warning_and_one_record_is_none(
     make_rows: MakeRows,
 ) -> None:
-    (finding,) = judged(make_rows(420), numbers(completion=[0.9, 0.9, 0.9, 0.002]))
+    (finding,) = judged(make_rows(420), numbers(completion_rate=[0.9, 0.9, 0.9, 0.002]))
     assert finding.severity is Severity.WARNING
     assert finding.message == (
         "step 250: 0.2% of the flows reach a face since step 200 (90.0% at the start); "
         "all others are projected"
     )
-    assert judged(make_rows(420), numbers(completion=[0.0, 0.9, 0.0, 0.9])) == []
+    assert judged(make_rows(420), numbers(completion_rate=[0.0, 0.9, 0.0, 0.9])) == []
 
 
 def test_a_surface_that_shrinks_is_a_warning(make_rows: MakeRows) -> None:
@@ -164,9 +166,9 @@ def test_a_surface_that_shrinks_is_a_warning(make_rows: MakeRows) -> None:
 
 
 def test_inputs_near_the_clip_are_information_but_not_beyond_it(make_rows: MakeRows) -> None:
-    (finding,) = judged(make_rows(420), numbers(input_most=[2.0, 9.5]))
+    (finding,) = judged(make_rows(420), numbers(gru_input_absmax=[2.0, 9.5]))
     assert (finding.code, finding.severity, finding.step) == ("EFL003", Severity.INFO, 150)
-    assert judged(make_rows(420), numbers(input_most=15.0)) == [], "the clip was set higher"
+    assert judged(make_rows(420), numbers(gru_input_absmax=15.0)) == [], "the clip was set higher"
 
 
 def test_one_record_with_guarded_inputs_is_told_at_once(make_rows: MakeRows) -> None:
@@ -193,8 +195,8 @@ def test_overfitting_a_rising_rate_and_late_progress_are_no_idle_mapper(
 
 
 def test_a_record_made_again_by_a_resumed_run_counts_once(make_rows: MakeRows) -> None:
-    once = numbers(3, completion=0.5)
-    twice = numbers(2, completion=0.0)
+    once = numbers(3, completion_rate=0.5)
+    twice = numbers(2, completion_rate=0.0)
     assert judged(make_rows(130), [once[0], twice[1], twice[1]]) == []
 
 
@@ -222,6 +224,15 @@ def trained(path: Path, *more: str) -> list[Finding]:
 def test_a_small_run_that_learns_is_silent(tmp_path: Path) -> None:
     lasts = "train.steps=151", "train.optimizer.lr=3e-3", "train.validation.steps=50"
     assert trained(tmp_path / "run", *lasts) == []
+
+
+def test_what_the_last_step_noted_is_judged_live_and_in_a_check(tmp_path: Path) -> None:
+    """Its step is one past the last row, so that no row comes to tell it with."""
+    trained(tmp_path / "run", "train.steps=50", "model.carrier.input_clip=0.5")
+    run = Run.open(tmp_path / "run")
+    (live,) = LaneReader(run, "r0").findings()
+    assert (live.code, live.step) == ("EFL003", 50)
+    assert replay(run, (*ALL, *DETECTORS)).findings == (live,)
 
 
 @pytest.mark.slow

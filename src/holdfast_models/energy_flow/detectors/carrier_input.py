@@ -22,8 +22,8 @@ class CarrierInput(RecordDetector):
         come back; what is not finite is replaced by 0 and hides the place it came from.
 
     Evidence:
-        ``guarded``: entries per batch, the mean since the record before; ``input_most``: the
-        largest absolute input, and ``input_start`` in the first record; ``state_most``: the
+        ``guarded``: entries per batch, the mean since the record before; ``gru_input_absmax``: the
+        largest absolute input, and ``input_start`` in the first record; ``gru_hidden_absmax``: the
         largest state of the GRU, which cannot pass 1.
 
     Usual causes:
@@ -35,7 +35,7 @@ class CarrierInput(RecordDetector):
     What to do:
         1. Look for NUM findings first: a value that is not finite has its cause elsewhere.
         2. Lower ``train.optimizer.lr`` or raise ``train.optimizer.weight_decay``.
-        3. If ``input_most`` was so large from the start, raise ``model.carrier.input_clip``.
+        3. If ``gru_input_absmax`` was so large from the start, raise ``model.carrier.input_clip``.
 
     False alarms:
         Ten small runs had inputs of 2 to 3 and no guarded entry, at learning rates up to 3e-3.
@@ -67,21 +67,22 @@ class CarrierInput(RecordDetector):
 
     def check(self, window: Window) -> Finding | None:
         """Tell guarded entries, else inputs that come close."""
-        found = self.news(window, "guarded", "completion")
+        found = self.news(window, "guarded", "completion_rate")
         if not found:
             return None
         now = found[-1]
+        most, start = (record.get("gru_input_absmax") for record in (now, found[0]))
         evidence = {
             "guarded": now["guarded"],
-            "input_most": now.get("input_most"),
-            "input_start": found[0].get("input_most"),
-            "state_most": now.get("state_most"),
+            "gru_input_absmax": most,
+            "input_start": start,
+            "gru_hidden_absmax": now.get("gru_hidden_absmax"),
         }
         if now["guarded"] > 0:
             return self.finding(
                 window,
                 f"{now['guarded']:.4g} inputs of the carrier per batch were cut off; the largest "
-                f"is {now.get('input_most'):.4g}, {found[0].get('input_most'):.4g} at the start",
+                f"is {most:.4g}, {start:.4g} at the start",
                 "lower train.optimizer.lr or raise its weight_decay; raise "
                 "model.carrier.input_clip if the inputs were so large from the start",
                 severity=self.severity,
@@ -89,13 +90,13 @@ class CarrierInput(RecordDetector):
             )
         low, high = self.options.near * self.options.clip, self.options.clip
         recent = found[-self.options.records :]
-        close = all(low <= record.get("input_most") <= high for record in recent)
+        close = all(low <= record.get("gru_input_absmax") <= high for record in recent)
         if not close or len(recent) < self.options.records:
             return None
         return self.finding(
             window,
-            f"the largest input of the carrier is {now['input_most']:.4g}, "
-            f"{found[0].get('input_most'):.4g} at the start; beyond {high:g} it would be cut off",
+            f"the largest input of the carrier is {most:.4g}, {start:.4g} at the start; beyond "
+            f"{high:g} it would be cut off",
             "lower train.optimizer.lr or raise its weight_decay before inputs are cut off, or "
             "raise model.carrier.input_clip",
             severity=Severity.INFO,

@@ -23,7 +23,7 @@ class EmptySurface(RecordDetector):
         it is the mean of the targets.
 
     Evidence:
-        ``filled`` now and ``filled_start`` in the first record; ``completion``: the share of
+        ``filled`` now and ``filled_start`` in the first record; ``completion_rate``: the share of
         flows that reached a face; ``consequence``: EFL001 where no flow did.
 
     Usual causes:
@@ -68,7 +68,7 @@ class EmptySurface(RecordDetector):
 
     def check(self, window: Window) -> Finding | None:
         """Compare what is reached with nothing, then with the start."""
-        found = self.news(window, "completion", "filled")
+        found = self.news(window, "completion_rate", "filled")
         recent = found[1:][-self.options.records :]
         if len(recent) < self.options.records:
             return None
@@ -80,14 +80,14 @@ class EmptySurface(RecordDetector):
         evidence: dict[str, float | str] = {
             "filled": now["filled"],
             "filled_start": first["filled"],
-            "completion": now["completion"],
+            "completion_rate": now["completion_rate"],
         }
-        if empty and max(record["completion"] for record in recent) <= EMPTY:
+        if empty and max(record["completion_rate"] for record in recent) <= EMPTY:
             evidence["consequence"] = "EFL001"
         return self.finding(
             window,
             f"{now['filled']:.2%} of the output cells are reached, {first['filled']:.2%} at the "
-            f"start, while {now['completion']:.1%} of the flows reach a face",
+            f"start, while {now['completion_rate']:.1%} of the flows reach a face",
             "set model.flows.end=project, take model.flows.filter_below away and raise "
             "model.flows.capacity; lower the learning rate if the flows gather bit by bit",
             severity=self.severity if empty else Severity.WARNING,

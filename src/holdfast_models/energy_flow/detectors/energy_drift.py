@@ -70,7 +70,7 @@ class EnergyDrift(RecordDetector):
 
     def check(self, window: Window) -> Finding | None:
         """Compare the last records with the first."""
-        found = self.news(window, "energy_std", "filled", "completion")
+        found = self.news(window, "energy_std", "filled", "completion_rate")
         first, later = found[: self.options.start], found[self.options.start :]
         recent = later[-self.options.records :]
         # Nothing that arrived has a spread of 0: that is another fault.

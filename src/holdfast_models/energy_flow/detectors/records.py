@@ -40,6 +40,7 @@ class RecordDetector(Detector):
     """Looks at the rows that come with a record of one kind, and at no others."""
 
     kind = "numbers"
+    judges_events = True
 
     def suspects(self, window: Window) -> NDArray[np.bool_]:
         """The new rows that are the first to know of a record."""

@@ -13,10 +13,10 @@ class UnfinishedFlows(RecordDetector):
     """Hardly any flow reaches a face: the lattice steps are used up, and nothing arrives.
 
     What it detects:
-        ``completion``, the share of flows that reached a face by themselves, is at most ``least``
-        in ``records`` records in a row, the first one of the run left out. An error where the
-        surface stays empty with it (``flows.end=drop``), a warning where flows did finish at the
-        start, information where it was never otherwise and the flows are projected.
+        ``completion_rate``, the share of flows that reached a face by themselves, is at most
+        ``least`` in ``records`` records in a row, the first one of the run left out. An error
+        where the surface stays empty with it (``flows.end=drop``), a warning where flows did
+        finish at the start, information where it was never otherwise and the flows are projected.
 
     Why it matters:
         Flows that never finish are dropped, and the output mapper learns nothing; or they are
@@ -24,7 +24,7 @@ class UnfinishedFlows(RecordDetector):
         nothing to stop, and on which face a flow ends means nothing.
 
     Evidence:
-        ``completion`` now and ``completion_start`` in the first record; ``mean_steps`` of the
+        ``completion_rate`` now and ``completion_start`` in the first record; ``mean_steps`` of the
         flows that were collected; ``filled``: the share of cells that were reached; ``since``:
         the step of the first record without finished flows.
 
@@ -69,16 +69,16 @@ class UnfinishedFlows(RecordDetector):
 
     def check(self, window: Window) -> Finding | None:
         """See whether anything has finished in the last records."""
-        found = self.news(window, "completion", "filled")
+        found = self.news(window, "completion_rate", "filled")
         recent = found[1:][-self.options.records :]
         if len(recent) < self.options.records:
             return None
-        if any(record["completion"] > self.options.least for record in recent):
+        if any(record["completion_rate"] > self.options.least for record in recent):
             return None
         first, now = found[0], recent[-1]
         since = _since(found, self.options.least)
-        stopped = first["completion"] > self.options.least
-        told = f"{first['completion']:.1%} at the start" if stopped else "as from the start"
+        stopped = first["completion_rate"] > self.options.least
+        told = f"{first['completion_rate']:.1%} at the start" if stopped else "as from the start"
         if now["filled"] <= EMPTY:
             severity, fate = Severity.ERROR, "all others are lost"
         else:
@@ -86,14 +86,14 @@ class UnfinishedFlows(RecordDetector):
             fate = "all others are projected"
         return self.finding(
             window,
-            f"{now['completion']:.1%} of the flows reach a face since step {since} ({told}); "
+            f"{now['completion_rate']:.1%} of the flows reach a face since step {since} ({told}); "
             f"{fate}",
             "leave model.carrier.z_drift at null or raise model.flows.steps, so that a flow can "
             "arrive; until then model.flows.end=project keeps them",
             severity=severity,
             evidence={
-                "completion": now["completion"],
-                "completion_start": first["completion"],
+                "completion_rate": now["completion_rate"],
+                "completion_start": first["completion_rate"],
                 "mean_steps": now.get("mean_steps"),
                 "filled": now["filled"],
                 "since": since,
@@ -105,7 +105,7 @@ def _since(found: list[Record], least: float) -> int:
     """Step of the first record of the last stretch without finished flows."""
     since = found[-1].step
     for record in reversed(found):
-        if record["completion"] > least:
+        if record["completion_rate"] > least:
             break
         since = record.step
     return since
