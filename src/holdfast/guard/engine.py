@@ -362,8 +362,9 @@ class Engine:
     # ------------------------------------------------------------------ keeping house
 
     def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
-        verdict = Verdict(step=self.journal.number(guard), opt=guard.index)
-        verdict.row.update(lr=learning_rate.read(optimizer), opt=guard.index, skipped=0.0)
+        verdict = Verdict(self.journal.number(guard), guard.index)
+        row = verdict.row
+        row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
         self._open[id(optimizer)] = guard, verdict
         return verdict
 

@@ -243,19 +243,16 @@ class Journal:
         self._suspicious = verdict.bad or row["param_bad"] > 0
         self._table.put(verdict.step, verdict.time, row)
         self.latest = row
-        if verdict.reading is not None and guard.layers:
-            self._write_layers(recorder, guard, verdict)
+        if verdict.reading is not None and verdict.layers == len(guard.layers) > 0:
+            story = self._layers.get(guard.index) or self._new_story(recorder, guard)
+            story.tell(verdict, due=verdict.step % self.often(self._settings.layers_every) == 0)
         self._rows += 1
 
-    def _write_layers(self, recorder: Recorder, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def _new_story(self, recorder: Recorder, guard: GuardedOptimizer) -> _LayerStory:
         """Norms of every layer: every k steps, and each step around an incident."""
-        story = self._layers.get(guard.index)
-        if story is None:
-            table = recorder.table(f"layers{guard.index}", guard.layers)
-            story = self._layers[guard.index] = _LayerStory(table)
-        if verdict.layers != len(guard.layers):
-            return
-        story.tell(verdict, due=verdict.step % self.often(self._settings.layers_every) == 0)
+        table = recorder.table(f"layers{guard.index}", guard.layers)
+        story = self._layers[guard.index] = _LayerStory(table)
+        return story
 
     def _send_updates(self, guard: GuardedOptimizer, verdict: Verdict, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:

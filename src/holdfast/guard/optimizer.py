@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -90,7 +92,9 @@ class GuardedOptimizer:
         if self._settle:
             self.release(optimizer)
         verdict.layers = len(self.layers)
-        grads = [grad for p in parameters if (grad := p.grad) is not None]
+        grads = list(map(_grad_of, parameters))
+        if any(map(operator.is_, grads, repeat(None))):
+            grads = [grad for grad in grads if grad is not None]
         if self._buffers.buffers:
             self._buffers.look()
         if not grads:
@@ -372,6 +376,9 @@ class GuardedOptimizer:
             "how": self.how,
             "why": self.why,
         }
+
+
+_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 
 
 def _still_scaled(optimizer: Optimizer, scale: float) -> float:

@@ -61,7 +61,11 @@ class Roster:
             self._guards[optimizer] = guard
             self._count += 1
             self._latest = weakref.ref(optimizer), guard
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        groups = optimizer.param_groups
+        if len(groups) == 1:
+            parameters = groups[0]["params"]
+        else:
+            parameters = [p for g in groups for p in g["params"]]
         if len(guard.layers) != len(parameters):
             self._learn(parameters, guard, models)
         return guard, parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -27,13 +27,15 @@ def shielded(
     def decorate(
         method: Callable[Concatenate[Engine, P], R],
     ) -> Callable[Concatenate[Engine, P], R | None]:
+        call: Any = method
+
         @functools.wraps(method)
-        def entry(self: Engine, *args: P.args, **kwargs: P.kwargs) -> R | None:
-            if where in self.off:
+        def entry(self: Engine, *args: Any) -> R | None:
+            if self.off and where in self.off:
                 return None
             began = perf_counter()
             try:
-                return method(self, *args, **kwargs)
+                return call(self, *args)
             except Exception as error:
                 self.failed(where, error)
                 return None
@@ -45,7 +47,7 @@ def shielded(
                 phases.guard += spent
                 phases.last += spent
 
-        return entry
+        return cast(Any, entry)
 
     return decorate
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,18 @@ from ..probes.gradients import DeviceReading
 from ..probes.timing import Timed
 from ..probes.updates import Before
 
-BLANK = dict.fromkeys(STEP_COLUMNS, math.nan)
+BLANK: dict[str, float] = dict.fromkeys(STEP_COLUMNS, math.nan)
 """A row on which nothing was measured; its order is that of the columns on disk."""
 
 
-@dataclass(slots=True)
 class Verdict:
-    """One step of one optimizer: where its gradients sit, what was measured, what was done."""
+    """One step of one optimizer: where its gradients sit, what was measured, what was done.
 
-    step: int
-    opt: int
+    One is made for every step: what is not given stands on the class and costs nothing.
+    """
+
     positions: Sequence[int] = ()
     layers: int = 0
-    row: dict[str, float] = field(default_factory=BLANK.copy)
     reading: GradientReading | None = None
     loss_bad: bool = False
     bad: bool = False
@@ -58,6 +56,11 @@ class Verdict:
     scaled: bool = False
     buffers: Sequence[int] = ()
     parameters: int = 0
+
+    def __init__(self, step: int, opt: int) -> None:
+        self.step = step
+        self.opt = opt
+        self.row = BLANK.copy()
 
     def see_gradients(self, reading: GradientReading) -> None:
         """Fill the gradient columns."""

@@ -25,7 +25,9 @@ On the host this is ``Baseline``; ``_device_baseline`` does the same where nothi
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
+from itertools import repeat
 from typing import NamedTuple
 
 WINDOW = 64
@@ -89,7 +91,9 @@ class _Series:
         values = sorted(self.values)
         half = (len(values) - 1) // 2
         self.middle = values[half]
-        self.sigma = TO_SIGMA * sorted(abs(v - self.middle) for v in values)[half]
+        # Without a line of Python for each value: this is done in every eighth step.
+        off = sorted(map(abs, map(operator.sub, values, repeat(self.middle))))
+        self.sigma = TO_SIGMA * off[half]
         self.excursion = values[-1] - self.middle
 
     def above(self, limits: Limits, least: float) -> float:

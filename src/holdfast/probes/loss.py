@@ -8,7 +8,7 @@ travel in the device row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,8 +53,9 @@ class Losses:
     def saw(self, tensors: object) -> None:
         """Remember the losses of one backward pass."""
         self.passes += 1
+        found: Sequence[Tensor] = ()
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
-            found = [tensors]
+            found = (tensors,)
         else:
             found = scalars(tensors)
         for loss in found:
@@ -62,6 +63,10 @@ class Losses:
                 self.numbers.append(loss.item())
             else:
                 self.values.append(loss.detach())
+        if self.passes > _KEEP or len(found) > 1:
+            self._fold()
+
+    def _fold(self) -> None:
         if len(self.values) > _KEEP:
             with torch.no_grad():
                 self.values = [torch.stack([v.reshape(()) for v in self.values]).mean()]
