@@ -29,6 +29,9 @@ from .baseline import (
     WINDOW,
 )
 
+USUAL = 6
+"""Numbers about what is usual."""
+
 
 class TermsOnDevice:
     """The vector of limits and terms, made again only when terms change."""
@@ -70,6 +73,7 @@ class JudgeAlone:
             flag if asked.scale is None else asked.scale,
             asked.state,
             self._terms.of(asked),
+            torch.empty(USUAL, dtype=torch.float64, device=self._device),
             answer,
             flag,
             factor,
@@ -87,7 +91,7 @@ def judge_kernel() -> Any:
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-    judge = judge_function()
+    usual, judge = usual_function(), judge_function()
 
     @triton.jit
     def alone(
@@ -96,6 +100,7 @@ def judge_kernel() -> Any:
         scale,
         state,
         terms,
+        known,
         answer,
         flag,
         factor,
@@ -106,6 +111,8 @@ def judge_kernel() -> Any:
         value = tl.load(square) * 0.0
         if HAS_LOSS:
             value = tl.load(loss).to(tl.float64)
+        usual(state, terms, known, HEAD, WINDOW)
+        tl.debug_barrier()
         judge(
             tl.load(square),
             value,
@@ -113,6 +120,7 @@ def judge_kernel() -> Any:
             scale,
             state,
             terms,
+            known,
             answer,
             flag,
             factor,
@@ -124,27 +132,46 @@ def judge_kernel() -> Any:
 
 
 @functools.cache
-def judge_function() -> Any:
-    """The function itself, for another kernel to call."""
+def usual_function() -> Any:
+    """Middle, spread and largest excursion of norms and losses, for a kernel to call.
+
+    It depends on earlier steps only: the kernel that measures gradients has one program do it
+    while the others read, because it takes nearly as long as reading half a gigabyte.
+    """
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     @triton.jit
-    def middle_of(window, values, centre, DISTANCE: tl.constexpr, filled, at, WINDOW: tl.constexpr):
-        """The lower median: the value that half of the others are below.
-
-        One value after the other is held against all: a square of comparisons would take so many
-        registers that the kernel around it reads gradients at half the speed.
-        """
-        rank = tl.zeros([WINDOW], tl.int32)
-        for other in range(WINDOW):
-            value = tl.load(window + other)
-            if DISTANCE:
-                value = tl.abs(value - centre)
-            before = (value < values) | ((value == values) & (other < at))
-            rank += (before & (other < filled)).to(tl.int32)
+    def middle_of(values, there, filled, at):
+        """The lower median: the value that half of the others are below."""
+        below = values[None, :] < values[:, None]
+        same = (values[None, :] == values[:, None]) & (at[None, :] < at[:, None])
+        rank = tl.sum(((below | same) & there[None, :]).to(tl.int32), axis=1)
         half = ((tl.maximum(filled, 1.0) - 1.0) / 2.0).to(tl.int32)
-        return tl.sum(tl.where((rank == half) & (at < filled), values, 0.0))
+        return tl.sum(tl.where((rank == half) & there, values, 0.0))
+
+    @triton.jit
+    def usual(state, terms, known, HEAD: tl.constexpr, WINDOW: tl.constexpr):
+        at = tl.arange(0, WINDOW)
+        for series in tl.static_range(2):  # norms, losses
+            filled = tl.minimum(tl.load(state + series), WINDOW * 1.0)
+            there = at < filled
+            values = tl.load(state + HEAD + series * WINDOW + at)
+            middle = middle_of(values, there, filled, at)
+            off = middle_of(tl.abs(values - middle), there, filled, at)
+            top = tl.max(tl.where(there, values, -float("inf")))
+            tl.store(known + 3 * series, middle)
+            tl.store(known + 3 * series + 1, tl.load(terms + 13) * off)
+            tl.store(known + 3 * series + 2, top - middle)
+
+    return usual
+
+
+@functools.cache
+def judge_function() -> Any:
+    """The judgement itself, given what is usual, for a kernel to call."""
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     @triton.jit
     def judge(
@@ -154,6 +181,7 @@ def judge_function() -> Any:
         scale,
         state,
         terms,
+        known,
         answer,
         flag,
         factor,
@@ -161,24 +189,21 @@ def judge_function() -> Any:
         WINDOW: tl.constexpr,
     ):
         inf = float("inf")
-        at = tl.arange(0, WINDOW)
+        # Another program may have written these.
+        n_mid = tl.load(known, volatile=True)
+        n_sigma = tl.load(known + 1, volatile=True)
+        n_top = tl.load(known + 2, volatile=True)
+        l_mid = tl.load(known + 3, volatile=True)
+        l_sigma = tl.load(known + 4, volatile=True)
+        l_top = tl.load(known + 5, volatile=True)
         if tl.load(terms + 21) > 0:
             by = tl.load(scale).to(tl.float64)
             square = square / (by * by)
         size = 0.5 * tl.log2(square)
         usable = (tl.load(flag) == 0.0) & (tl.abs(size) < inf)
         warmup = tl.load(terms + 15)
-        to_sigma = tl.load(terms + 13)
 
         l_count = tl.load(state + 1)
-        l_filled = tl.minimum(l_count, WINDOW * 1.0)
-        there = at < l_filled
-        window = state + HEAD + WINDOW
-        losses = tl.load(window + at)
-        l_mid = middle_of(window, losses, 0.0, False, l_filled, at, WINDOW)
-        off = tl.abs(losses - l_mid)
-        l_sigma = to_sigma * middle_of(window, off, l_mid, True, l_filled, at, WINDOW)
-        l_top = tl.max(tl.where(there, losses, -inf)) - l_mid
         l_ready = l_count >= warmup
         start = tl.load(state + 3)
         start = tl.where((start == 0.0) & l_ready, tl.abs(l_mid) + l_sigma, start)
@@ -189,14 +214,6 @@ def judge_function() -> Any:
         high = l_ready & finite & (value > l_limit) & (tl.load(terms + 16) > 0) & usable
 
         n_count = tl.load(state)
-        n_filled = tl.minimum(n_count, WINDOW * 1.0)
-        there = at < n_filled
-        window = state + HEAD
-        norms = tl.load(window + at)
-        n_mid = middle_of(window, norms, 0.0, False, n_filled, at, WINDOW)
-        off = tl.abs(norms - n_mid)
-        n_sigma = to_sigma * middle_of(window, off, n_mid, True, n_filled, at, WINDOW)
-        n_top = tl.max(tl.where(there, norms, -inf)) - n_mid
         n_ready = n_count >= warmup
         rise = tl.maximum(tl.load(terms) * n_sigma, tl.load(terms + 1) * n_top)
         n_limit = n_mid + tl.maximum(rise, tl.load(terms + 2))

@@ -5,8 +5,8 @@ with 150 of them the host spends longer making those views than the device spend
 kernel writes the sum of squares of each block of memory in fp64 and raises the flag if one of
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
 arrive. Module buffers ride along at the end and raise a flag of their own. The block that finishes
-last compares the sum of all with what is usual in this run. Mostly the sums are
-written straight into pinned host memory (a ``Landing``): no copy, no event.
+last compares the sum of all with what is usual in this run, which the first one has worked out.
+Mostly the sums are written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._baseline_kernel import TermsOnDevice, judge_function
+from ._baseline_kernel import USUAL, TermsOnDevice, judge_function, usual_function
 from ._device_baseline import ANSWERS, HEAD, Question
 from .baseline import WINDOW
 
@@ -110,7 +110,8 @@ class NormKernel:
         self._launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
         self._terms = TermsOnDevice(device)
         # The sum over all blocks, and how many have added theirs; left at zero by the last one.
-        self._total = torch.zeros((), dtype=torch.float64, device=device)
+        # Behind the sum: what is usual, for the one that judges.
+        self._total = torch.zeros(1 + USUAL, dtype=torch.float64, device=device)
         self._done = torch.zeros((), dtype=torch.int32, device=device)
         self.factor = torch.ones(2, dtype=torch.float32, device=device)
         """Of the last step: what gradients are to be multiplied with, the bits of an outlier."""
@@ -206,7 +207,7 @@ class NormKernel:
                 WINDOW,
             )
             return
-        grid = (layout.blocks + has_loss, 1, 1)
+        grid = (layout.blocks + has_loss + judged, 1, 1)
         compiled = _kernel()[grid](
             self._addresses,
             *layout.on_device,
@@ -308,7 +309,7 @@ def _kernel() -> Any:
     except ImportError:
         return None
 
-    judge = judge_function()
+    usual, judge = usual_function(), judge_function()
 
     @triton.jit
     def measure(
@@ -337,8 +338,13 @@ def _kernel() -> Any:
         HEAD: tl.constexpr,
         WINDOW: tl.constexpr,
     ):
+        # The first program works out what is usual, if somebody is to judge.
         block = tl.program_id(0)
-        if block < blocks:
+        if JUDGED:
+            block -= 1
+        if block < 0:
+            usual(state, terms, total + 1, HEAD, WINDOW)
+        elif block < blocks:
             which = tl.load(owner + block)
             start = tl.load(offset + block)
             size = tl.load(sizes + which)
@@ -375,7 +381,18 @@ def _kernel() -> Any:
                     tl.store(row + blocks, value)
                 answer = row + blocks + 1
                 judge(
-                    square, value, HAS_LOSS, scale, state, terms, answer, flag, factor, HEAD, WINDOW
+                    square,
+                    value,
+                    HAS_LOSS,
+                    scale,
+                    state,
+                    terms,
+                    total + 1,
+                    answer,
+                    flag,
+                    factor,
+                    HEAD,
+                    WINDOW,
                 )
 
     return measure
