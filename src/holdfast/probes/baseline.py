@@ -141,18 +141,24 @@ class Baseline:
             may_skip: whether steps may be left out.
         """
         self._age += 1
-        if self._age > self._refresh or len(self._norms.values) == self._warmup:
+        self._since += 1
+        norms = self._norms.values
+        if self._age > self._refresh or len(norms) == self._warmup:
             self._learn()
         size = math.log2(norm) if 0.0 < norm < math.inf else math.nan
+        # Nearly every step of a run that is well ends here.
+        if size <= self._together and -math.inf < loss <= self._loss_limit and loss < math.inf:
+            norms.append(size)
+            self._losses.values.append(loss)
+            return 0
         found = self._found(loss, size, loss_counts, norm_counts)
         if found:
             self._learn()
             found = self._found(loss, size, loss_counts, norm_counts)
-        self._since += 1
         if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
             return found | LEFT_OUT
         if size == size:
-            self._norms.values.append(size)
+            norms.append(size)
         if not found & LOSS and -math.inf < loss < math.inf:
             self._losses.values.append(loss)
         return found
