@@ -9,22 +9,117 @@ from __future__ import annotations
 import contextlib
 import resource
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
+
+from holdfast import watch
 
 from .losses import embedding_loss
 from .model import EnergyFlow, Output
 from .recipe import EnergyFlowSettings
 
-__all__ = ["Precision", "bench", "bench_lines"]
+__all__ = ["Precision", "Work", "bench", "bench_lines", "busy_ms", "measured"]
 
 Precision = Literal["auto", "fp32", "bf16"]
+_HEADS = 0.05  # of the heads' last weights: zeros would be easier to multiply than what is trained
+
+
+class Work:
+    """A model, its optimizer and one batch; ``train`` is a whole training step.
+
+    Args:
+        settings: of the model, the batch, the clipping and the optimizer.
+        device: where.
+        precision: auto: bf16 on a GPU, fp32 elsewhere.
+    """
+
+    def __init__(
+        self, settings: EnergyFlowSettings, device: torch.device, precision: Precision = "auto"
+    ) -> None:
+        self.settings, self.device = settings, device
+        self.batch = settings.train.data.batch
+        self.half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.train.seed.seed)
+            self.model = EnergyFlow(settings.model, core=settings.core)
+            if self.model.core is not None:
+                carrier = self.model.core.carrier
+                for end in (carrier.energy_end, carrier.move_end):
+                    torch.nn.init.normal_(end.weight, 0, _HEADS)
+            both_2BE = torch.randn(2, self.batch, settings.model.width)
+        self.model.to(device)
+        self._x_BE, self._y_BE = functional.normalize(both_2BE, dim=-1).to(device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=settings.train.optimizer.lr,
+            weight_decay=settings.train.optimizer.weight_decay,
+            fused=device.type == "cuda",
+        )
+        self._watch: Any = None
+
+    def forward(self, step: int) -> Output:
+        """A forward pass without gradients."""
+        with torch.no_grad(), self._autocast():
+            return self.model(self._x_BE, step=step)
+
+    def train(self, step: int) -> Tensor:
+        """Forward, loss, backward, clipping, optimizer; the loss."""
+        with self._autocast():
+            out = self.model(self._x_BE, step=step)
+        loss = embedding_loss(out.y_BE, self._y_BE, self.settings.loss)
+        guard, clip = self._watch, self.settings.train.clip
+        if guard is None:
+            loss.backward()
+        else:
+            guard.backward(loss)
+        if clip is not None:
+            clip_grad_norm_(self.model.parameters(), clip)
+        if guard is None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        else:
+            guard.step()
+        return loss.detach()
+
+    @contextlib.contextmanager
+    def guarded(self, on: bool = True) -> Iterator[None]:
+        """With holdfast's guard around the loop, as a user has it."""
+        if not on:
+            yield
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            self._watch = watch(
+                self.model, self.optimizer, run_dir=f"{folder}/run", say=lambda line: None
+            )
+            try:
+                yield
+            finally:
+                self._watch.close()
+                self._watch = None
+
+    def mode(self) -> str:
+        """How the core computes a training step, and why not by a graph where it does not."""
+        core = self.model.core
+        if core is None:
+            return "no core"
+        surface_BHW = torch.empty(self.batch, *self.model.input.shape, device=self.device)
+        with self._autocast():
+            mode = core.mode_for(surface_BHW)
+            why = core.against_fused(surface_BHW)
+        if mode == "fused":
+            return f"{mode}, {'graph' if core.graphs.reason is None else core.graphs.reason}"
+        return f"{mode}, fused" if mode == "chunked" and why is None else mode
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
 
 def bench(
@@ -32,8 +127,9 @@ def bench(
     device: torch.device,
     *,
     steps: int = 50,
-    warmup: int = 3,
+    warmup: int = 5,
     precision: Precision = "auto",
+    guard: bool = False,
 ) -> dict[str, Any]:
     """Time forward passes and training steps; plain data.
 
@@ -43,53 +139,31 @@ def bench(
         steps: how many of each are timed.
         warmup: how many before that are not.
         precision: auto: bf16 on a GPU, fp32 elsewhere.
+        guard: with holdfast's guard around the training steps.
     """
-    batch = settings.train.data.batch
-    half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.train.seed.seed)
-        model = EnergyFlow(settings.model, core=settings.core).to(device)
-        x_BE, y_BE = functional.normalize(torch.randn(2, batch, settings.model.width), dim=-1)
-    x_BE, y_BE = x_BE.to(device), y_BE.to(device)
-    lr = settings.train.optimizer.lr
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=device.type == "cuda")
-
-    def autocast() -> contextlib.AbstractContextManager[Any]:
-        return torch.autocast(device.type, torch.bfloat16, enabled=half)
-
-    def forward(step: int) -> Output:
-        with torch.no_grad(), autocast():
-            return model(x_BE, step=step)
-
-    def train(step: int) -> None:
-        with autocast():
-            out = model(x_BE, step=step)
-        embedding_loss(out.y_BE, y_BE, settings.loss).backward()
-        if settings.train.clip is not None:
-            clip_grad_norm_(model.parameters(), settings.train.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    model.eval()
-    ended = forward(0).flows
-    forward_part = _measured(forward, device, batch, steps, warmup)
-    model.train()
-    train_part = _measured(train, device, batch, steps, warmup)
+    work = Work(settings, device, precision)
+    work.model.eval()
+    ended = work.forward(0).flows
+    forward_part = measured(work.forward, device, work.batch, steps=steps, warmup=warmup)
+    work.model.train()
+    with work.guarded(guard):
+        train_part = measured(work.train, device, work.batch, steps=steps, warmup=warmup)
     lattice = settings.model.lattice
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "precision": "bf16" if half else "fp32",
-        "mode": settings.model.flows.mode if settings.core else "no core",
+        "precision": "bf16" if work.half else "fp32",
+        "mode": work.mode(),
+        "guard": guard,
         "lattice": [lattice.width, lattice.height, lattice.depth],
         "hidden": settings.model.carrier.hidden,
         "layers": settings.model.carrier.layers,
-        "batch": batch,
+        "batch": work.batch,
         "lattice_steps": settings.model.steps,
         "flows": 0 if ended is None else int(ended.stats.made),
         "rows": 0 if ended is None else len(ended.e_N1),
-        "parameters": sum(one.numel() for one in model.parameters()),
+        "parameters": sum(one.numel() for one in work.model.parameters()),
         "forward": forward_part,
         "train": train_part,
     }
@@ -103,7 +177,7 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         f"{found['batch']}: {found['flows']} flows in {found['rows']} rows, "
         f"{found['lattice_steps']} steps",
         f"{found['parameters']:,} parameters, {found['mode']}, {found['precision']}, "
-        f"{found['device']}, torch {found['torch']}",
+        f"{found['device']}, torch {found['torch']}{', guarded' if found['guard'] else ''}",
         "",
         f"{'':<10}{'samples/s':>11}{'median ms':>11}{'fastest':>11}{'slowest':>11}{'peak GB':>11}",
     ]
@@ -117,18 +191,50 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _measured(
-    work: Callable[[int], object], device: torch.device, batch: int, steps: int, warmup: int
+def measured(
+    work: Callable[[int], object],
+    device: torch.device,
+    batch: int,
+    *,
+    steps: int,
+    warmup: int,
+    first: int = 0,
 ) -> dict[str, Any]:
-    for step in range(warmup):
+    """Times of single steps, and what they come to.
+
+    Args:
+        work: one step, given its number.
+        device: where it runs.
+        batch: B.
+        steps: that are timed.
+        warmup: that are not.
+        first: number of the first step.
+    """
+    for step in range(first, first + warmup):
         work(step)
-    series = (_gpu_times if device.type == "cuda" else _cpu_times)(work, device, warmup, steps)
+    series = (_gpu_times if device.type == "cuda" else _cpu_times)(
+        work, device, first + warmup, steps
+    )
     return {
         "samples_per_second": 1000 * batch * steps / sum(series),
         "median_ms": statistics.median(series),
         "milliseconds": [round(one, 4) for one in series],
         "peak_gb": _peak_gb(device),
     }
+
+
+def busy_ms(work: Callable[[int], object], first: int, steps: int = 5) -> float:
+    """Time of a step in which the GPU computes: the sum of its kernels and copies."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for step in range(first, first + steps):
+            work(step)
+        torch.cuda.synchronize()
+    cuda = torch.autograd.DeviceType.CUDA
+    spans = [one.time_range.elapsed_us() for one in found.events() or () if one.device_type == cuda]
+    return sum(spans) / 1000 / steps
 
 
 def _cpu_times(

@@ -22,6 +22,8 @@ from torch.autograd.function import once_differentiable
 from . import compact
 from .ending import Finished, Tally, finish
 from .flows import Flows, blank, join, launch, pick_cells
+from .fused import chunks
+from .fused.support import against, against_kernels
 from .noise import Key
 from .settings import ModelSettings
 from .stepping import Parts, Ride, bear, plan_ride, push
@@ -46,9 +48,11 @@ def run(
 ) -> Finished:
     """Send the energies of a surface through the lattice; see ``dense.run``.
 
-    ``backward`` works as ever, once.
+    ``backward`` works as ever, once. On a GPU both passes are those of fused mode where it can.
     """
     settings, batch = parts.settings, surface_BHW.shape[0]
+    if against(settings, batch) is None and against_kernels(settings, surface_BHW.device) is None:
+        return chunks.run(parts, surface_BHW, steps=steps, key=key, training=training, scale=scale)
     ride = plan_ride(settings, surface_BHW, steps=steps, key=key, training=training, scale=scale)
     cells_BK = pick_cells(surface_BHW, settings)
     each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]

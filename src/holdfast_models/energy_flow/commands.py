@@ -80,6 +80,7 @@ class EnergyFlowCommand:
             "--precision", choices=("auto", "fp32", "bf16"), default="auto",
             help="auto: bf16 on a GPU, fp32 elsewhere",
         )  # fmt: skip
+        one.add_argument("--guard", action="store_true", help="train under holdfast's guard")
         _device_option(one)
         one = verb(
             "show", "Tell the sizes of a run or a preset, and what its settings mean.", _show
@@ -138,6 +139,7 @@ def _bench(args: argparse.Namespace) -> int:
         device_named(args.device),
         steps=args.steps,
         precision=args.precision,
+        guard=args.guard,
     )
     _tell(args.json, found, bench_lines(found))
     return 0

@@ -26,6 +26,7 @@ _SIZES = (
     "model.carrier.neuron_output",
     "model.width",
     "model.flows.coupling",
+    "model.mapper.form",
     "core",
 )
 _BRIDGE_SIZES = (

@@ -5,12 +5,13 @@ B batch, S cells, N rows of flows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .collection import collect, project
+from .collection import Collected, collect, project
 from .convergence import Convergence, DelayedFlag
 from .flows import Flows
 from .settings import ModelSettings
@@ -114,7 +115,15 @@ def count(tally: Tally, step: Step, spawned: Tensor | int, stopped: Tensor) -> T
     )
 
 
-def finish(flows: Flows, tally: Tally, settings: ModelSettings, batch: int, first: int) -> Finished:
+def finish(
+    flows: Flows,
+    tally: Tally,
+    settings: ModelSettings,
+    batch: int,
+    first: int,
+    *,
+    gather: Callable[[Flows, Tensor], Collected] | None = None,
+) -> Finished:
     """Collect the flows on the surface, those still alive by ``flows.end``.
 
     Args:
@@ -123,23 +132,27 @@ def finish(flows: Flows, tally: Tally, settings: ModelSettings, batch: int, firs
         settings: of the whole model.
         batch: B.
         first: flows of the first generation.
+        gather: collects the flows that are told by a mask; None: ``collection.collect`` does.
     """
     projected_N = flows.alive_N
     if settings.flows.end == "drop":
         projected_N = torch.zeros_like(projected_N)
     exit_N = flows.exit_N + project(flows.p_N3.detach(), projected_N)
     got_N = exit_N > 0
-    surface_BS, filled_BS = collect(
-        flows.e_N1[:, 0],
-        flows.p_N3,
-        flows.k_N,
-        flows.sample_N,
-        got_N,
-        settings.lattice,
-        batch,
-        splat=settings.flows.splat,
-        deterministic=settings.flows.deterministic,
-    )
+    if gather is not None:
+        surface_BS, filled_BS = gather(flows, got_N)
+    else:
+        surface_BS, filled_BS = collect(
+            flows.e_N1[:, 0],
+            flows.p_N3,
+            flows.k_N,
+            flows.sample_N,
+            got_N,
+            settings.lattice,
+            batch,
+            splat=settings.flows.splat,
+            deterministic=settings.flows.deterministic,
+        )
     stats = _measure(flows, tally, got_N, projected_N, filled_BS, first)
     return Finished(
         surface_BS=surface_BS,

@@ -67,6 +67,7 @@ def launch(
     *,
     cells_BK: Tensor | None = None,
     first: int = 0,
+    states: bool = True,
 ) -> Flows:
     """One flow for each cell, in the middle plane; gradients reach the surface through ``e_N1``.
 
@@ -76,6 +77,7 @@ def launch(
         settings: of the whole model.
         cells_BK: the cells that get a flow, from ``pick_cells``; None: all of them.
         first: number of the first sample, where this is a part of a batch.
+        states: of the GRU; without them their width is 0.
     """
     batch, device = surface_BHW.shape[0], surface_BHW.device
     e_BK = surface_BHW.reshape(batch, -1).float()
@@ -88,9 +90,8 @@ def launch(
     rows = batch * each
     index_N = torch.arange(first * each, first * each + rows, device=device)
     carrier = settings.carrier
-    h_LNC = torch.zeros(
-        carrier.layers, rows, carrier.hidden, device=device, dtype=_state_dtype(surface_BHW)
-    )
+    wide = carrier.hidden if states else 0
+    h_LNC = torch.zeros(carrier.layers, rows, wide, device=device, dtype=_state_dtype(surface_BHW))
     return Flows(
         p_N3=p_BK3.reshape(rows, 3),
         e_N1=e_BK.reshape(rows, 1),

@@ -5,6 +5,8 @@ B batch, S cells, T lattice steps.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,13 @@ from . import chunked, compact, dense
 from .carrier import Carrier, scale_at
 from .coupling import Field
 from .ending import Finished
+from .flows import slots_for_children
+from .fused import mode as fused
+from .fused.check import fault
+from .fused.chunks import free_bytes
+from .fused.graph import Graphs
+from .fused.plan import plan_for, saved_bytes
+from .fused.support import against, against_kernels
 from .neuron import Neuron
 from .noise import Key
 from .settings import ModelSettings
@@ -19,13 +28,16 @@ from .stepping import Parts
 
 __all__ = ["Core"]
 
-_MODES = {"dense": dense.run, "compact": compact.run, "chunked": chunked.run}
+_MODES = {"dense": dense.run, "compact": compact.run, "chunked": chunked.run, "fused": fused.run}
+_SHARE = 0.8
+"""Of a GPU's free memory that a pass may take before it is computed in chunks."""
 
 
 class Core(nn.Module):
     """Neuron, carrier and, where flows are coupled, their field.
 
-    Nothing of a run stays on it. Noise is there in training only.
+    Nothing of a run stays on it, but for the CUDA graphs that replay it. Noise is there in training
+    only.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -35,6 +47,7 @@ class Core(nn.Module):
         self.neuron = Neuron(settings.carrier, coupling=coupling)
         self.carrier = Carrier(settings.carrier)
         self.field = Field(settings) if coupling else None
+        self.graphs = Graphs()
 
     @property
     def parts(self) -> Parts:
@@ -49,26 +62,63 @@ class Core(nn.Module):
             step: of the optimizer, from 0; it sets noise and scale.
             seed: of the run; ranks that see different samples should have different ones.
         """
-        return _MODES[self.mode_for(surface_BHW)](
-            self.parts,
-            surface_BHW,
-            steps=self.settings.steps,
-            key=Key(seed, step),
-            training=self.training,
-            scale=scale_at(step, self.settings.carrier),
-        )
+        mode = self.mode_for(surface_BHW)
+        how: dict[str, Any] = {
+            "steps": self.settings.steps,
+            "key": Key(seed, step),
+            "training": self.training,
+            "scale": scale_at(step, self.settings.carrier),
+        }
+        if mode == "fused" and self.settings.flows.graph:
+            trip = fused.set_out(self.parts, surface_BHW, **how)
+            return self.graphs.run(trip, surface_BHW)
+        return _MODES[mode](self.parts, surface_BHW, **how)
 
     def mode_for(self, surface_BHW: Tensor) -> str:
-        """The mode that was set; chunked where a backward would need more than its budget."""
-        flows = self.settings.flows
+        """The mode that was set, or the best one; chunked where a backward needs too much memory.
+
+        Too much is more than ``flows.activation_budget_gb``. Where that is not set, and nor is the
+        mode, it is most of what a GPU had free when a batch of this size came for the first time.
+        """
+        settings, batch = self.settings, surface_BHW.shape[0]
+        flows = settings.flows
+        each = min(settings.lattice.cells, max(1, flows.capacity // batch))
+        kind = surface_BHW.device.type
+        itemsize = 2 if torch.is_autocast_enabled(kind) else 4
+        mode = flows.mode
+        if mode == "auto":
+            mode = (
+                "compact" if slots_for_children(batch, each, settings.steps, settings) else "dense"
+            )
+            if self.against_fused(surface_BHW) is None:
+                mode = "fused"
         if not torch.is_grad_enabled():
+            if mode != "chunked":
+                return mode
             # There is nothing to compute twice for.
-            return "compact" if flows.mode == "chunked" else flows.mode
-        if flows.activation_budget_gb is None:
-            return flows.mode
-        batch = surface_BHW.shape[0]
-        each = min(self.settings.lattice.cells, flows.capacity // batch)
-        itemsize = 2 if torch.is_autocast_enabled(surface_BHW.device.type) else 4
-        one = chunked.activation_bytes(self.settings, each, self.settings.steps, itemsize)
-        fits = batch * one <= flows.activation_budget_gb * 1e9
-        return flows.mode if fits else "chunked"
+            return "compact" if self.against_fused(surface_BHW) else "fused"
+        if mode == "fused":
+            one = each * saved_bytes(plan_for(self.parts, settings.steps), itemsize)
+        else:
+            one = chunked.activation_bytes(settings, each, settings.steps, itemsize)
+        if flows.activation_budget_gb is not None:
+            return mode if batch * one <= flows.activation_budget_gb * 1e9 else "chunked"
+        if flows.mode == "auto" and mode == "fused":
+            fits = self.graphs.fits
+            key = (tuple(surface_BHW.shape), itemsize, surface_BHW.device)
+            if key not in fits:
+                fits[key] = batch * one <= _SHARE * free_bytes(surface_BHW.device)
+            return mode if fits[key] else "chunked"
+        return mode
+
+    def against_fused(self, surface_BHW: Tensor) -> str | None:
+        """Why auto would not take fused mode for such a batch; None: it would."""
+        settings, device = self.settings, surface_BHW.device
+        if torch.compiler.is_compiling():
+            return "the model is compiled"
+        why = against(settings, surface_BHW.shape[0]) or against_kernels(settings, device)
+        if why is not None:
+            return why
+        on = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if on else torch.float32
+        return fault(plan_for(self.parts, settings.steps), dtype, device)

@@ -33,7 +33,7 @@ class InputMapper(nn.Module):
     def __init__(self, width: int, lattice: LatticeSettings, settings: MapperSettings) -> None:
         super().__init__()
         self.width, self.shape = width, (lattice.height, lattice.width)
-        self.spread = _layers(width, lattice.cells, settings, to_surface=True)
+        self.spread = _map(width, lattice.cells, settings, to_surface=True)
         self.gain = nn.Parameter(torch.ones(()))
         self.shift = nn.Parameter(torch.zeros(()))
         self.place_HW = nn.Parameter(torch.randn(self.shape) * _PLACE_STD)
@@ -59,8 +59,8 @@ class OutputMapper(nn.Module):
     def __init__(self, width: int, lattice: LatticeSettings, settings: MapperSettings) -> None:
         super().__init__()
         self.weight_S = nn.Parameter(torch.ones(lattice.cells))
-        self.gather = _layers(width, lattice.cells, settings, to_surface=False)
-        last = self.gather[-1]
+        self.gather = _map(width, lattice.cells, settings, to_surface=False)
+        last = self.gather.straight if isinstance(self.gather, _Skip) else self.gather[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
             # What comes out at first is about as long as an embedding, not sqrt(width) as long:
@@ -73,6 +73,36 @@ class OutputMapper(nn.Module):
         cells = self.weight_S.shape[0]
         _check_width(surface_BS, cells, "a surface", "flatten it to [batch, width * height]")
         return self.gather(surface_BS * self.weight_S)
+
+
+class _Skip(nn.Module):
+    """A linear map, and what hidden layers add to it; they add nothing at first."""
+
+    def __init__(self, straight: nn.Linear, deep: nn.Sequential) -> None:
+        super().__init__()
+        self.straight, self.deep = straight, deep
+        last = deep[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Both together."""
+        return self.straight(given) + self.deep(given)
+
+
+def _map(
+    width: int, cells: int, settings: MapperSettings, *, to_surface: bool
+) -> nn.Sequential | _Skip:
+    """The map from the embedding to the surface, or back, in the form that is set."""
+    if settings.form == "deep":
+        return _layers(width, cells, settings, to_surface=to_surface)
+    straight = nn.Linear(width, cells) if to_surface else nn.Linear(cells, width)
+    nn.init.eye_(straight.weight)
+    nn.init.zeros_(straight.bias)
+    if settings.form == "linear":
+        return nn.Sequential(straight)
+    return _Skip(straight, _layers(width, cells, settings, to_surface=to_surface))
 
 
 def _layers(width: int, cells: int, settings: MapperSettings, *, to_surface: bool) -> nn.Sequential:

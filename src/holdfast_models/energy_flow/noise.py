@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Key", "noise_seed", "normal_N3"]
+__all__ = ["Key", "noise_seed", "normal_N3", "streams_T"]
 
 _WORD = 1 << 64
 _LOW = 0xFFFFFFFF
@@ -65,6 +65,15 @@ def normal_N3(key: Key, flow_index_N: Tensor, step: int) -> Tensor:
     radius_2N = (-2 * share_2N.log()).sqrt()
     first_2N, second_2N = radius_2N * angle_2N.cos(), radius_2N * angle_2N.sin()
     return torch.stack((first_2N[0], second_2N[0], first_2N[1]), dim=-1).float()
+
+
+def streams_T(key: Key, steps: int, device: torch.device) -> Tensor:
+    """Where the numbers of each lattice step begin in the cycle of all words, int64."""
+    # Made on the device: a copy from the host could not be captured.
+    step = key.step if isinstance(key.step, Tensor) else torch.full((), key.step, device=device)
+    begin = _mix(step.long() * _signed(_GOLDEN) + _signed(_mix_int(key.seed)))
+    places = [torch.full((), _signed(_mix_int(~t)), device=device) for t in range(steps)]
+    return torch.stack(places) + begin
 
 
 def _stream(key: Key, step: int) -> int | Tensor:

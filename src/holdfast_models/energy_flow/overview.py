@@ -112,7 +112,7 @@ def _meaning(settings: EnergyFlowSettings, model: EnergyFlow, each: int) -> list
         f"lattice {lattice.width} x {lattice.height} x {lattice.depth}: a surface has "
         f"{lattice.cells} cells, flows start in plane {lattice.depth // 2}",
         f"embeddings of width {inner.width} by {_teacher(settings)}; mappers "
-        + ("in full form" if rank is None else f"of rank {rank}"),
+        + _form(inner.mapper.form, rank),
     ]
     lines += _of_flows(inner, each) if settings.core else ["the core is left out: mappers only"]
     if model.bridge is not None:
@@ -122,6 +122,13 @@ def _meaning(settings: EnergyFlowSettings, model: EnergyFlow, each: int) -> list
             f"{bridge.length} (beams: {bridge.beams}), weighs {bridge.weight:g} in the loss"
         )
     return lines
+
+
+def _form(form: str, rank: int | None) -> str:
+    if form == "linear":
+        return "are linear"
+    hidden = "in full form" if rank is None else f"of rank {rank}"
+    return hidden if form == "deep" else f"{hidden} beside a linear one"
 
 
 def _of_flows(settings: ModelSettings, each: int) -> list[str]:
@@ -155,4 +162,6 @@ def _of_flows(settings: ModelSettings, each: int) -> list[str]:
 
 def _teacher(settings: EnergyFlowSettings) -> str:
     data = settings.data
+    if data.source == "fields":
+        return f"the fields of task {data.task}"
     return f"{data.path}" if data.source == "precomputed" else f"teacher {data.teacher}"

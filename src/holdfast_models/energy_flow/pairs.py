@@ -21,9 +21,9 @@ from holdfast.training import Gathered
 
 from . import grammar
 from .embeddings import embed
-from .grammar import GrammarTask
+from .fields import SMALLEST_SIDE, make_fields, side_of
 from .precomputed import check_embeddings, read_precomputed, unit_rows
-from .splits import PARTS, Part, SplitKind, split_pairs, split_rows
+from .splits import PARTS, Part, SplitKind, part_of, split_pairs, split_rows
 from .teachers import Teacher, TeacherName, make_teacher
 from .text_pairs import TextPair, read_pairs, read_snli
 
@@ -35,11 +35,13 @@ TEXTS = "texts.jsonl"
 class DataSettings(Section):
     """Which pairs, who embeds them, and which are held out."""
 
-    source: Literal["grammar", "pairs", "precomputed", "snli"] = "grammar"
-    path: str | None = None  # of the file, for every source but grammar
-    count: int = bounded(5000, 1)  # made by grammar, drawn from snli; other files are used whole
+    source: Literal["grammar", "fields", "pairs", "precomputed", "snli"] = "grammar"
+    path: str | None = None  # of the file, for every source but grammar and fields
+    # made by grammar or fields, drawn from snli; other files are used whole
+    count: int = bounded(5000, 1)
     seed: int = bounded(0, 0)  # which ones are made or drawn
-    task: GrammarTask = "rewrite"
+    # the first two of the grammar, the others of fields
+    task: Literal["rewrite", "conditional", "transport", "maps"] = "rewrite"
     split: SplitKind = "compositional"
     teacher: TeacherName = "hash"
     width: int = bounded(384, 2)  # E
@@ -48,6 +50,11 @@ class DataSettings(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.source == "fields":
+            self._check_fields()
+            return
+        if self.task in ("transport", "maps"):
+            raise ValueError(f"task {self.task} is one of fields; source is {self.source}")
         if self.source == "grammar":
             if self.count > grammar.PREMISES:
                 raise ValueError(f"count is {self.count}; the grammar makes {grammar.PREMISES}")
@@ -63,6 +70,23 @@ class DataSettings(Section):
             raise ValueError(
                 f"split {self.split} is for pairs of the grammar; with source {self.source} "
                 "set split to pair"
+            )
+
+    def _check_fields(self) -> None:
+        if self.task in ("rewrite", "conditional"):
+            raise ValueError(
+                f"task {self.task} is made by the grammar; with source fields set task to "
+                "transport or maps"
+            )
+        if self.split != "pair":
+            raise ValueError(
+                f"split {self.split} is for pairs of the grammar; with source fields set split "
+                "to pair"
+            )
+        if side_of(self.width) is None:
+            raise ValueError(
+                f"width is {self.width}; fields are squares of side {SMALLEST_SIDE} or more: "
+                "set width to 64 (8 x 8), 144 (12 x 12) or another square"
             )
 
 
@@ -149,6 +173,8 @@ def load_pairs(settings: DataSettings) -> PairSets:
     """Read or make the pairs, embed them, and split them."""
     if settings.source == "precomputed":
         return _from_embeddings(settings)
+    if settings.source == "fields":
+        return _from_fields(settings)
     texts = load_texts(settings)
     parts = _checked(split_pairs(texts, settings.split), settings)
     teacher = make_teacher(settings.teacher, settings.width)
@@ -162,6 +188,7 @@ def load_pairs(settings: DataSettings) -> PairSets:
 def load_texts(settings: DataSettings) -> list[TextPair]:
     """The sentences of every source that has them."""
     if settings.source == "grammar":
+        assert settings.task in ("rewrite", "conditional")  # the settings refuse others
         return grammar.pairs(settings.count, settings.seed, settings.task)
     if settings.path is None or settings.source == "precomputed":
         raise HoldfastError(f"data.source {settings.source}: has no texts; use grammar or pairs")
@@ -201,6 +228,20 @@ def _from_embeddings(settings: DataSettings) -> PairSets:
     if settings.normalise:
         x_NE, y_NE = unit_rows(x_NE), unit_rows(y_NE)
     return _sets(x_NE, y_NE, _checked(parts, settings), texts, None)
+
+
+def _from_fields(settings: DataSettings) -> PairSets:
+    side = side_of(settings.width)
+    assert side is not None and settings.task in ("transport", "maps")  # the settings refuse others
+    x_NE, y_NE = make_fields(settings.count, settings.seed, settings.task, side)
+    check_embeddings(x_NE, "fields: inputs")
+    check_embeddings(y_NE, "fields: targets")
+    parts: dict[Part, list[int]] = {part: [] for part in PARTS}
+    for number in range(settings.count):
+        # Every field is drawn by itself. Not by its bytes: another machine may round otherwise.
+        key = f"fields {settings.task} {settings.seed} {number}".encode()
+        parts[part_of(key)].append(number)
+    return _sets(x_NE, y_NE, _checked(parts, settings), (), None)
 
 
 def _texts_beside(folder: Path) -> list[TextPair]:

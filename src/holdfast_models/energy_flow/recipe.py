@@ -70,6 +70,8 @@ class EnergyFlowSettings(Section):
                 f"model.width is {self.model.width}, data.width {self.data.width}; "
                 "the model maps embeddings of the teacher, so set both alike"
             )
+        if self.bridge.on and self.data.source == "fields":
+            raise ValueError("data.source fields has no texts for the bridge; set bridge.on=false")
         self.model.check_batch(self.train.data.batch)
 
 
@@ -244,10 +246,23 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     "debug": {
         # With the usual drift of 0.4 every flow would have a child in every step.
         "model.carrier.z_drift": 0.25,
-        "model.flows.mode": "compact",
         "train.steps": 200,
         "train.validation.batches": 16,
     }
+}
+
+# Data that lie on a plane themselves, and a lattice that takes them as they are.
+_FIELDS: Mapping[str, Any] = {
+    "data": {"source": "fields", "task": "transport", "split": "pair", "count": 500, "width": 144},
+    "model": {
+        "width": 144,
+        "lattice": {"width": 12, "height": 12, "depth": 4},
+        "carrier": {"hidden": 32, "layers": 1},
+        "flows": {"spawn_most": 0},
+        "mapper": {"form": "linear"},
+    },
+    "bridge": {"on": False},
+    "train": {"epochs": None, "steps": 400},
 }
 
 RECIPE = Recipe(
@@ -263,5 +278,6 @@ RECIPE = Recipe(
             **_MORE.get(name, {}),
         }
         for name, model in PRESETS.items()
-    },
+    }
+    | {"fields": _FIELDS},
 )

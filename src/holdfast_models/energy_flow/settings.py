@@ -93,7 +93,10 @@ class FlowSettings(Section):
     end: Literal["project", "drop"] = "project"  # what becomes of flows that never reached a face
     splat: Literal["bilinear", "nearest"] = "bilinear"
     steps: int | None = bounded(None, 1)  # T; null: depth // 2
-    mode: Literal["dense", "compact", "chunked"] = "dense"
+    # auto: fused on a GPU where it does what dense mode would; elsewhere compact where flows can
+    # have children, dense where they cannot
+    mode: Literal["auto", "dense", "compact", "chunked", "fused"] = "auto"
+    graph: bool = True  # replay a training pass as a CUDA graph, in fused mode
     compact_every: int = bounded(4, 1)  # steps between two packings, in compact mode
     activation_budget_gb: float | None = bounded(None, 0.0, above=True)
     chunk: int | None = bounded(None, 1)  # samples computed at once, in chunked mode
@@ -116,6 +119,9 @@ class ConvergenceSettings(Section):
 class MapperSettings(Section):
     """The maps from an embedding to a surface and back."""
 
+    # deep: hidden layers; linear: none, and at first number n of an embedding is cell n, for data
+    # that have the layout of the lattice already; skip: the sum of both
+    form: Literal["deep", "linear", "skip"] = "deep"
     rank: int | None = bounded(None, 1)  # width of the low-rank form; null: chosen by the cells
     dropout1: float = bounded(0.1, 0.0, 1.0)  # on the side of the embedding
     dropout2: float = bounded(0.05, 0.0, 1.0)  # on the side of the surface; full form only

@@ -29,7 +29,7 @@ def small_settings() -> Callable[..., ModelSettings]:
     ) -> ModelSettings:
         sizes: dict[str, Any] = {"width": 6, "height": 5, "depth": 16}
         widths: dict[str, Any] = {"hidden": 12, "neuron_hidden": 8, "neuron_output": 8}
-        no_children: dict[str, Any] = {"spawn_most": 0}
+        no_children: dict[str, Any] = {"spawn_most": 0, "mode": "dense"}
         no_stop: dict[str, Any] = {"on": False}
         return ModelSettings(
             lattice=LatticeSettings(**sizes | (lattice or {})),

@@ -7,6 +7,8 @@ import itertools
 import math
 import os
 import signal
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
+from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.progress import Progress
 from holdfast_models.energy_flow.model import EnergyFlow
@@ -106,6 +109,26 @@ def test_one_bad_embedding_is_one_skipped_step(tmp_path: Path) -> None:
     assert all(map(math.isfinite, weights(task)))
 
 
+def test_one_bad_batch_is_one_skipped_step_that_changes_nothing(tmp_path: Path) -> None:
+    """Exactly one: the batch is not looked at once more, which would count as well."""
+    more = ["train.holdfast.guard.replay=false", "train.holdfast.guard.explain=false"]
+    task = build(small("train.epochs=1", "data.count=120", *more), CPU)
+    pairs = task.train.pairs  # type: ignore[attr-defined]
+    pairs._x_NE[int(pairs._rows_N[3])] = math.nan
+    after = [weights(task)]
+    clock = task.stepped
+    assert clock is not None
+
+    def stepped(step: int) -> None:
+        clock(step)
+        after.append(weights(task))
+
+    task.stepped = stepped
+    result, _ = fit(small("train.epochs=1", "data.count=120", *more), tmp_path / "run", task)
+    assert result.skipped == 1 and result.step == len(after) - 1 > 3
+    assert [one == other for one, other in itertools.pairwise(after)].count(True) == 1
+
+
 def test_evaluation_is_without_noise_and_repeats(tmp_path: Path) -> None:
     task = build(small("bridge.on=false", "model.flows.noise_cells=1.0"), CPU)
     x_BE = torch.randn(4, 32)
@@ -149,8 +172,38 @@ def test_settings_that_do_not_fit_are_one_line() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_thousand_steps_without_a_bad_number(tmp_path: Path) -> None:
-    settings = small("train.epochs=null", "train.steps=1000")
+    """Anomaly mode is off; what the GRU is given and what it keeps stays bounded."""
+    settings = small("train.epochs=null", "train.steps=1000", "model.flows.mode=compact")
+    assert settings.train.anomaly == 0
     result, task = fit(settings, tmp_path / "run")
     assert result.step == 1000 and result.skipped == 0
     assert all(map(math.isfinite, weights(task)))
+    events = LaneReader(Run.open(tmp_path / "run"), "r0").events()
+    noted = [event.data for event in events if event.kind == "numbers"]
+    assert len(noted) == 20
+    assert all(0 < one["gru_input_absmax"] < 10 and one["guarded"] == 0 for one in noted)
+    assert all(0 < one["gru_hidden_absmax"] < 1 for one in noted)
+
+
+@pytest.mark.slow
+def test_steps_after_the_first_take_as_long_as_each_other(tmp_path: Path) -> None:
+    """Medians of ten, in CPU time of this thread: the machine may be busy with other things."""
+    settings = small("train.epochs=null", "train.steps=80")
+    task = build(settings, CPU)
+    clock, times = task.stepped, []
+    assert clock is not None
+
+    def stepped(step: int) -> None:
+        clock(step)
+        times.append(time.thread_time())
+
+    task.stepped = stepped
+    fit(settings, tmp_path / "run", task)
+    took = [after - before for before, after in itertools.pairwise(times[9:])]
+    medians = [statistics.median(took[i : i + 10]) for i in range(0, 70, 10)]
+    middle = statistics.median(medians)
+    assert all(0.9 * middle <= one <= 1.1 * middle for one in medians), medians
+    five = took[:5]
+    assert max(five) <= 1.5 * min(five), five
