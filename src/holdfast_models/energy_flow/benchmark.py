@@ -265,7 +265,10 @@ def _gpu_times(
 
 
 def _peak_gb(device: torch.device) -> float:
-    """Of the GPU since the warm-up; of the whole process, since its start, on a CPU."""
+    """Of the GPU since the warm-up; of the whole process, since its start, on a CPU.
+
+    What is set aside, because the memory of a captured graph does not count as allocated.
+    """
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
+        return torch.cuda.max_memory_reserved(device) / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
