@@ -61,7 +61,7 @@ def test_dropout_is_larger_on_the_side_of_the_embedding():
 
 
 def test_hidden_layers_are_activated_and_then_normalised():
-    kinds = [type(part) for part in both(rank=4)[0].spread]
+    kinds = [type(part) for part in both(rank=4)[0].spread.children()]
     assert kinds == [nn.Linear, nn.GELU, nn.LayerNorm, nn.Dropout, nn.Linear]
 
 
