@@ -93,6 +93,7 @@ def test_holdfast_around_torchrun(bench: Bench):
     assert "FINISHED  after 12 steps" in report.text and "1 step skipped" in report.text
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_an_explicit_run_folder_is_shared_by_the_ranks(bench: Bench):
     script = bench.write(DISTRIBUTED)
@@ -107,6 +108,7 @@ def test_an_explicit_run_folder_is_shared_by_the_ranks(bench: Bench):
     skipped_together(Record(bench.folder / "out"), ["r0", "r1"])
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_a_rank_that_fails_takes_the_launch_down_as_it_would_without_us(bench: Bench):
     script = bench.write(
@@ -145,7 +147,7 @@ accelerator.end_training()
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_accelerate(bench: Bench, processes: int):
     """With its own launcher, which on CPUs starts one process, and with torchrun for two."""
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
@@ -178,6 +180,7 @@ TWICE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_the_next_occurrence_names_the_line(bench: Bench):
     """With several ranks nothing is computed twice: the steps that follow are observed."""

@@ -84,12 +84,14 @@ def test_steady_steps_read_nothing(
     for _ in range(3):
         step(False)
     no_reads.clear()
-    for i in range(140):
+    # One of them past the guard's first judgement of itself.
+    steps = 140 if optimizer == "adamw" else 50
+    for i in range(steps):
         step(i % 10 == 3)
     assert no_reads == []
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
-    assert engine.memory.rows()["skipped"].sum() == 14  # type: ignore[attr-defined]
+    assert engine.memory.rows()["skipped"].sum() == steps // 10  # type: ignore[attr-defined]
 
 
 def test_no_scalar_leaves_the_dispatcher(make_engine: MakeEngine) -> None:

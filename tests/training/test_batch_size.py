@@ -187,6 +187,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 def test_a_trial_leaves_model_gradients_and_random_state_alone():
     model = Dropped().eval()
     state = copy.deepcopy(model.state_dict())

@@ -142,6 +142,7 @@ def test_of_a_step_taken_twice_the_later_numbers_count(run: Run) -> None:
     assert loss.steps == [10, 20, 60] and loss.values[0] == 0.2 and math.isnan(loss.values[1])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_finite_is_drawn(busy_model: MakeModel, x_BE: Tensor, run: Run) -> None:
     model = busy_model()
     assert model.core is not None

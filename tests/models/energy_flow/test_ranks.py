@@ -41,6 +41,7 @@ RECIPE = dataclasses.replace(SOUND, build=build)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_two_ranks_stay_one_and_skip_together(tmp_path: Path) -> None:
     """Steps in which the decoder takes no part are among them."""
