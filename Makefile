@@ -41,11 +41,12 @@ demo: install  ## a script that dies of NaN under python and lives under holdfas
 	@$(BIN)/holdfast demo
 
 # What failed is tried once more, by itself: on two busy cores a test that waits for another
-# process may be too early. What fails twice fails.
+# process may be too early. What fails twice fails. One thread each: two runs of tests, and the
+# scripts they start, share two cores.
 define PYTEST
-{ $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) $(2) || { \
+{ OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) $(2) || { \
   echo "once more, only what failed"; \
-  $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) --lf --lfnf=none $(2); }; }
+  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) --lf --lfnf=none $(2); }; }
 endef
 
 test: install lint  ## lint, types and the default tests: CPU only, offline

@@ -82,6 +82,7 @@ def test_torchrun_with_holdfast_in_every_rank(bench: Bench):
     assert report.code == 0 and "FINISHED  after 12 steps" in report.text
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_holdfast_around_torchrun(bench: Bench):
     """``holdfast run -m torch.distributed.run … script.py``: one parent for all ranks."""

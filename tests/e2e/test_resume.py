@@ -134,6 +134,7 @@ def test_killed_with_workers_and_accumulation(bench: Bench, tmp_path: Path) -> N
     prove(bench, tmp_path, "adamw", "2", "3", kills=1, more=4)
 
 
+@pytest.mark.slow
 def test_killed_without_workers(bench: Bench, tmp_path: Path) -> None:
     prove(bench, tmp_path, "sgd", "0", "1", kills=1, more=9)
 
@@ -167,6 +168,7 @@ def test_the_same_script_under_holdfast_run(bench: Bench, tmp_path: Path) -> Non
     assert bench.record.events("checkpoint")[-1].data["kind"] == "end"
 
 
+@pytest.mark.slow
 def test_under_holdfast_run_checkpoints_go_to_the_run_folder(bench: Bench) -> None:
     """Those of the watch alone: the guard, which knows less, leaves it to it."""
     text = SCRIPT.replace('run_dir="mine", resume="auto",', "")

@@ -118,6 +118,7 @@ def test_the_smallest_size_of_full_speed_is_told(monkeypatch):
     assert "6400 samples/s, reached from 64 up" in said[-1]
 
 
+@pytest.mark.slow
 def test_on_the_host_a_size_that_would_take_too_much_is_not_tried():
     made: list[int] = []
 

@@ -158,6 +158,7 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, recipe: str):
     assert {"r0", "r1"} <= set(Run.open(tmp_path / "two").lanes())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_a_bad_sample_on_one_rank_is_a_skipped_step_on_both(tmp_path: Path, recipe: str):
     done = train(*words(recipe, tmp_path / "run", ["poisoned=5", "train.data.batch=8"]), ranks=2)

@@ -49,6 +49,7 @@ def weights(task: Any) -> list[float]:
     return torch.cat([p.detach().flatten() for p in task.model.parameters()]).tolist()
 
 
+@pytest.mark.slow
 def test_it_learns_the_task_and_beats_the_training_mean(tmp_path: Path) -> None:
     settings = small(
         "train.epochs=null", "train.steps=150", "bridge.on=false", "train.optimizer.lr=3e-3",
