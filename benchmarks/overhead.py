@@ -63,7 +63,7 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
     step: dict[str, Step] = {}
     times: dict[str, list[float]] = {name: [] for name in make}
     for name in make:
-        _guard(name == "holdfast")
+        guard(name == "holdfast")
         torch.manual_seed(0)
         step[name] = make[name]()
         # Past the guard's first judgement of itself, 128 steps, where they are short; elsewhere
@@ -74,13 +74,13 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
     order = list(make)
     for block in range(blocks):
         for name in order if block % 2 else reversed(order):
-            _guard(name == "holdfast")
+            guard(name == "holdfast")
             step[name]()
-            _synchronize()
+            synchronize()
             began = time.perf_counter()
             for _ in range(steps):
                 step[name]()
-            _synchronize()
+            synchronize()
             times[name].append((time.perf_counter() - began) / steps * 1e3)
     quartiles = {k: statistics.quantiles(v, n=4) for k, v in times.items()}
     results = [
@@ -98,11 +98,11 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
         )
         for name in make
     ]
-    _guard(True)
+    guard(True)
     return results
 
 
-def _guard(on: bool) -> None:
+def guard(on: bool) -> None:
     from holdfast.boot import patches, session
 
     patches.uninstall()
@@ -114,8 +114,8 @@ def _syncs(step: Step, guarded: bool) -> float | None:
     """Host syncs per step as torch sees them; None without a GPU."""
     if not torch.cuda.is_available():
         return None
-    _guard(guarded)
-    _synchronize()
+    guard(guarded)
+    synchronize()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -127,7 +127,7 @@ def _syncs(step: Step, guarded: bool) -> float | None:
     return sum("synchronizing CUDA" in str(w.message) for w in seen) / _COUNTED
 
 
-def _synchronize() -> None:
+def synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -30,7 +30,7 @@ POSSIBLE: Mapping[str, tuple[Action, ...]] = {
     "NUM003": (*_BACK, "stop"),
     "NUM005": ("skip", "quarantine", "stop"),
     "OPT001": (*_BACK, "stop"),
-    "OPT002": ("skip", "clip", "stop"),
+    "OPT002": ("skip", "clip", "lower_lr", "stop"),
     "OPT003": (*_BACK, "stop"),
 }
 
@@ -70,7 +70,8 @@ class RuleSettings(Section):
                     able = ", ".join(("observe", *POSSIBLE[code]))
                     raise ValueError(f"{action} is not possible for {code}; choose from {able}")
         for action in _BACK[1:]:
-            if action in self.do and "rollback" not in self.do:
+            goes_back = any("rollback" in POSSIBLE[code] for code in codes)
+            if goes_back and action in self.do and "rollback" not in self.do:
                 raise ValueError(
                     f"{action} is a part of going back; write [rollback, {action}] or leave it out"
                 )

@@ -291,6 +291,24 @@ def test_moments_are_forgotten_on_request(make_engine: MakeEngine) -> None:
     assert max(counters) < 30
 
 
+@pytest.mark.parametrize("do", ["skip,lower_lr", "lower_lr"])
+def test_the_rate_falls_once_after_norms_far_from_usual(make_engine: MakeEngine, do: str) -> None:
+    engine = make_engine(settings(f"policy.OPT002.do={do}", "policy.OPT001=observe"))
+    task = Task().run(60)
+    assert told(engine, "lowered_lr") == []
+    task.run(4, poison=range(1, 4))  # three in a row
+    (event,) = told(engine, "lowered_lr")
+    assert event["factor"] == 0.5 and event["norm"] > 10 * event["usual"]
+    assert task.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+
+
+def test_the_rate_stays_where_nobody_asked(make_engine: MakeEngine) -> None:
+    engine = make_engine(settings())
+    task = Task().run(60).run(4, poison=range(1, 4))
+    assert told(engine, "lowered_lr") == []
+    assert task.optimizer.param_groups[0]["lr"] == 0.05
+
+
 def test_a_spent_budget_ends_the_run_with_the_last_good_state(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:

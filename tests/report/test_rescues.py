@@ -61,6 +61,11 @@ EVENTS = {
         "Set sample 1046 (cats/7.png) aside",
         "NaN in the input",
     ),
+    "lowered_lr": (
+        {"opt": 0, "factor": 0.5, "norm": 340.0, "usual": 1.2},
+        "Multiplied the learning rate with 0.5",
+        "gradient norm 1.2 → 340",
+    ),
     "scaler": ({"what": "explosion", "scale": 102.4}, "Set the loss scale to 102.4", "explosion"),
     "resume": (
         {"file": "step-9.safetensors", "step": 9, "exact": False, "why": "persistent_workers"},

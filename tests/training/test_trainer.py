@@ -105,6 +105,18 @@ def test_a_model_is_trained_validated_saved_and_reported(tmp_path: Path) -> None
     assert not net.training or all(m.training for m in net.modules())
 
 
+def test_a_checkpoint_tells_how_fast_the_run_was(tmp_path: Path) -> None:
+    result = fit(tmp_path, settings(epochs=2), validation=data(20, seed=1))
+    assert result.run is not None
+    saved = [json.loads(p.read_text()) for p in (result.run / "checkpoints").glob("*.json")]
+    assert saved
+    for metrics in (record["metrics"] for record in saved):
+        assert 0 < metrics["step_time"] < 5
+        # 60 samples in 8 batches
+        each = metrics["throughput_samples_per_sec"] * metrics["step_time"]
+        assert each == pytest.approx(60 / 8, rel=0.2)
+
+
 def test_it_computes_what_the_plain_loop_computes(tmp_path: Path) -> None:
     """The same data order and settings, written by hand: the same weights, bit for bit."""
     net, plain = model(), model()

@@ -4,6 +4,9 @@ On a GPU the fused kernels of Adam, AdamW, SGD and Adagrad are faster than the d
 can leave a step out by themselves, so optimizers that did not ask for another form are switched
 (announced; ``--no-fused`` keeps them). Optimizers without a fused form whose arithmetic uses the
 step counter get it moved to the device (``capturable``), where a skip can hold it back.
+
+On a CPU the default is a loop over tensors. For many small ones ``foreach`` does the same
+operations in the same order, to the same bits, with fewer calls: what it saves pays for the guard.
 What ``state_dict()`` says stays what the user chose.
 """
 
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
@@ -30,6 +34,20 @@ _SWITCHED = "_holdfast_switched"
 # Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
 _ADAGRAD_ON_CUDA = TorchVersion(torch.__version__) >= "2.13"
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# What foreach gives the same bits for: tests compare each of them.
+SAME_BITS = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.SGD,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Adamax,
+    torch.optim.Adadelta,
+)
+_PLAIN = (torch.float32, torch.float64)
+# Above this the tensors no longer stay in the caches from one operation to the next.
+_SMALL = 1_000_000
+_MANY = 4
 
 
 def is_fused(optimizer: Optimizer) -> bool:
@@ -52,6 +70,26 @@ def reason_not_fused(optimizer: Optimizer, grads: list[Tensor]) -> str:
         return "a gradient is sparse or not floating"
     if any(type(g) is not Tensor for g in grads):
         return "a gradient is a tensor subclass"
+    return ""
+
+
+def reason_not_foreach(optimizer: Optimizer, grads: list[Tensor]) -> str:
+    """Why a loop over tensors on a CPU must stay one; empty when switching changes no bit."""
+    if type(optimizer) not in SAME_BITS:
+        return f"{type(optimizer).__name__} may compute other bits by foreach"
+    for group in optimizer.param_groups:
+        if group.get("foreach") is not None or group.get("fused"):
+            return "the script chose a form"
+        if group.get("differentiable") or group.get("capturable"):
+            return "it is differentiable or capturable"
+        if any(isinstance(value, Tensor) for value in group.values()):
+            return "a rate of it is a tensor"
+        if any(type(p) is not Parameter or p.dtype not in _PLAIN for p in group["params"]):
+            return "a parameter is of an uncommon kind"
+    if any(type(g) is not Tensor or g.layout is not torch.strided for g in grads):
+        return "a gradient is sparse or a tensor subclass"
+    if sum(g.numel() for g in grads) > _SMALL or len(grads) < _MANY:
+        return "it would not be faster"
     return ""
 
 
@@ -113,3 +151,11 @@ def to_best_form(optimizer: Optimizer, grads: list[Tensor], *, allowed: bool) ->
     if grads[0].is_cuda and to_device_counters(optimizer):
         return "switched_to_capturable", reason
     return "", reason
+
+
+def to_foreach(optimizer: Optimizer, grads: list[Tensor]) -> bool:
+    """Let it work on all its tensors on a CPU at once; False where that would not be the same."""
+    if reason_not_foreach(optimizer, grads):
+        return False
+    _change(optimizer, {"foreach": True})
+    return True

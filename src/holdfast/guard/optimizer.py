@@ -59,6 +59,7 @@ class GuardedOptimizer:
         self._seasoned: set[int] = set()
         self._known: Sequence[int] = ()
         self._looked_at_form = False
+        self._form_of = 0
         self._hide = HideGradients()
         self._raise = RaiseFoundInf()
         self._snapshot = Snapshot()
@@ -125,7 +126,7 @@ class GuardedOptimizer:
                     scale=_still_scaled(optimizer, verdict.row["scale"]),
                     may_skip=not self.detect_only,
                 )
-            self._act_on_host(optimizer, verdict)
+            self._act_on_host(optimizer, verdict, grads)
         else:
             verdict.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
@@ -198,8 +199,15 @@ class GuardedOptimizer:
             everything = [p for g in optimizer.param_groups for p in g["params"]]
             verdict.see_parameters(nonfinite_on_host(everything))
 
-    def _act_on_host(self, optimizer: Optimizer, verdict: Verdict) -> None:
+    def _act_on_host(self, optimizer: Optimizer, verdict: Verdict, grads: list[Tensor]) -> None:
         self._say(HIDDEN, "the verdict is known on the host before the step")
+        # Loading a state makes a new list of groups, with the form that was saved.
+        groups = id(optimizer.param_groups)
+        if self._form_of != groups and not (verdict.late or self.detect_only):
+            if self._settings.fused and switch_to_fused.to_foreach(optimizer, grads):
+                note = {"opt": self.index, "cls": type(optimizer).__name__}
+                self.notes.append(("switched_to_foreach", note))
+            self._form_of = groups
         if (verdict.bad or verdict.wild) and not self.detect_only:
             self._hide.before(optimizer)
             self._settle = HIDDEN

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..config import Settings
 from ..errors import Stopped
 from ..policy import Decision, Policy
+from ..probes.baseline import NORM
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from .inventory import Inventory, lower_learning_rates, with_live_groups
@@ -72,7 +73,7 @@ class Recovery:
         self._ordered: tuple[GuardedOptimizer, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
         self._trial: _Trial | None = None
-        self._last_rollback = -_AGAIN
+        self._last_rollback = self._last_lowered = -_AGAIN
         self._last_step = -1
         self._epoch = 0
         self._fed = False
@@ -107,6 +108,8 @@ class Recovery:
             trouble = self._troubles[guard.index] = Trouble(self._settings.spike.patience)
         if verdict.bad or verdict.wild:
             self._ask(verdict)
+        if verdict.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
+            self._lower(guard, verdict)
         found = trouble.saw(verdict)
         if verdict.row["loss_usual"] == verdict.row["loss_usual"]:
             self._level = verdict.row["loss_usual"]
@@ -130,6 +133,18 @@ class Recovery:
         decision = self._policy.allow(code, verdict.step)
         if decision.stop:
             self._ending = code, decision, verdict.step
+
+    def _lower(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """Norms far from usual may mean a rate that is too high; once for those that come close."""
+        if verdict.step - self._last_lowered < _AGAIN:
+            return
+        self._last_lowered = verdict.step
+        optimizers = [optimizer for optimizer, _ in self._roster.all()]
+        factor = self._settings.rollback.lr
+        lower_learning_rates(optimizers, self.inventory.belongings().schedulers, factor)
+        norm, usual = verdict.row["grad_norm"], verdict.row["norm_usual"]
+        data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
+        self._journal.tell("lowered_lr", verdict.step, data)
 
     def _new_level(self, guard: GuardedOptimizer, trouble: Trouble, verdict: Verdict) -> None:
         guard.outliers.learn_anew()

@@ -21,8 +21,7 @@ from torch import Tensor
 from ..checkpoint.belongings import Belongings
 from ..config import RollbackSettings
 from .pace import Pace
-
-_ALIGNED = 64
+from .room import Plan, Room, plan
 
 
 @dataclass(slots=True)
@@ -81,6 +80,7 @@ class Snapshots:
         self.pace = Pace(settings)
         self._stream: torch.cuda.Stream | None = None
         self._pending: torch.cuda.Event | None = None
+        self._room: Room | None = None
 
     @property
     def bytes(self) -> int:
@@ -94,21 +94,25 @@ class Snapshots:
 
     @property
     def next_at(self) -> float:
-        """The step at which the next one should be taken."""
-        return self._last + self.pace.every if self._slots else math.inf
+        """The step at which the next one should be taken; none while room for it is made."""
+        if not self._slots or (self._room is not None and not self._room.ready):
+            return math.inf
+        return self._last + self.pace.every
 
     def due(self, step: int) -> bool:
         """Whether the next one should be taken now."""
         return step >= self.next_at
 
     def take(self, belongings: Belongings, step: int, level: float, epoch: int) -> Snapshot | None:
-        """Start copying; None when every slot is being read or memory is short."""
+        """Start copying; None when every slot is being read, memory is short or yet to be made."""
         began = time.perf_counter()
         tree = belongings.state()
         tensors = list(_tensors_in(tree))
         slot = self._free_slot()
         room = time.perf_counter()
         if slot is None or not self._fits(slot, tensors, belongings):
+            if self._room is not None:
+                return None
             self.dropped += 1
             self._last = step
             return None
@@ -181,25 +185,35 @@ class Snapshots:
         """Make the slot's block fit these tensors; they are the same ones on most steps."""
         if slot.likes == _likes(tensors):
             return True
-        total = sum(map(_size, tensors))
+        wanted = _plan(tensors)
+        total = wanted.size
         free = psutil.virtual_memory().available
         mine = 0 if slot.block is None else slot.block.numel()
         if self.bytes - mine + total > self._settings.memory * free:
             self._shrink(slot, total, free)
             return False
+        device = _gpu(tensors)
+        if device is not None:
+            if self._room is None or self._room.plan != wanted:
+                self._room = Room(wanted, device)
+            if not self._room.ready:
+                return False
         self._make_room(slot, tensors, belongings)
         return True
 
     def _make_room(self, slot: Snapshot, tensors: list[Tensor], belongings: Belongings) -> None:
-        sizes = list(map(_size, tensors))
-        pinned = any(t.is_cuda for t in tensors)
-        slot.block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
-        slot.views, slot.likes, at = [], _likes(tensors), 0
-        for tensor, size in zip(tensors, sizes, strict=True):
-            raw = slot.block[at : at + tensor.numel() * tensor.element_size()]
+        wanted, device = _plan(tensors), _gpu(tensors)
+        if device is None:
+            slot.block = torch.empty(wanted.size, dtype=torch.uint8)
+        else:
+            room, self._room = self._room, None
+            fits = room is not None and room.plan == wanted
+            slot.block = (room if room and fits else Room(wanted, device)).take()
+        slot.views, slot.likes = [], _likes(tensors)
+        for tensor, at in zip(tensors, wanted.offsets, strict=True):
+            raw = slot.block[at : at + _size(tensor)]
             slot.views.append(raw.view(tensor.dtype).view(tensor.shape))
-            at += size
-        owned = _changed_by_optimizers(belongings) if pinned else set[int]()
+        owned = _changed_by_optimizers(belongings) if device is not None else set[int]()
         slot.beside = [t.is_cuda and t.data_ptr() in owned for t in tensors]
 
     def _shrink(self, slot: Snapshot, total: int, free: int) -> None:
@@ -267,8 +281,17 @@ def _likes(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
     return [(t.dtype, t.shape, t.device) for t in tensors]
 
 
+def _gpu(tensors: list[Tensor]) -> torch.device | None:
+    """Where they live, if not all on the host."""
+    return next((t.device for t in tensors if t.is_cuda), None)
+
+
+def _plan(tensors: list[Tensor]) -> Plan:
+    return plan([_size(tensor) for tensor in tensors])
+
+
 def _size(tensor: Tensor) -> int:
-    return -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+    return tensor.numel() * tensor.element_size()
 
 
 def _changed_by_optimizers(belongings: Belongings) -> set[int]:

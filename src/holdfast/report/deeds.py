@@ -27,6 +27,7 @@ _TOGETHER = {
     "trial": "tried older weights",
     "level": "learned the scale of this run anew",
     "clipping": "switched automatic clipping on or off",
+    "lowered_lr": "lowered the learning rate after a gradient norm far from usual",
     "quarantine": "set samples aside",
     "scaler": "changed the loss scale",
     "checkpoint": "saved checkpoints",
@@ -135,6 +136,9 @@ def _from_event(event: Event) -> Deed | None:
         case "switched_to_fused":
             what = f"Switched {name} to its fused kernel"
             why = "it can leave a step out by itself; --no-fused keeps yours"
+        case "switched_to_foreach":
+            what = f"Let {name} work on all tensors at once"
+            why = "it is faster and gives the same bits; --no-fused keeps yours"
         case "switched_to_capturable":
             what = f"Moved the step counters of {name} to the device"
         case "replay":

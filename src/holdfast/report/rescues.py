@@ -115,6 +115,15 @@ def _clipping(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"began to clip gradients at a norm of {limit}", why=why)
 
 
+def _lowered(data: Mapping[str, Any]) -> Rescue:
+    norm, usual = number_in(data, "norm"), number_in(data, "usual")
+    return Rescue(
+        what=f"multiplied the learning rate with {words.figure(number_in(data, 'factor'))}",
+        why=f"gradient norm {words.figure(usual)} → {words.figure(norm)}",
+        code="OPT002",
+    )
+
+
 def _stop(data: Mapping[str, Any]) -> Rescue:
     saved = text_in(data, "checkpoint")
     state = f"the last good state is in {saved}" if saved else "no good state could be saved"
@@ -180,6 +189,7 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "trial": _trial,
     "level": _level,
     "clipping": _clipping,
+    "lowered_lr": _lowered,
     "quarantine": _quarantine,
     "scaler": _scaler,
     "resume": _resume,

@@ -31,7 +31,7 @@ INCIDENTS = 3
 # A guess: norms of a healthy layer move by a factor of two or three from step to step.
 _GREW = 10.0
 # What is told of an incident besides its layers, and how many times.
-_SAVED = ("rollback", "trial", "clipping", "stop")
+_SAVED = ("rollback", "trial", "clipping", "lowered_lr", "stop")
 _AT_MOST = 4
 # Without a bad gradient, fewer steps than these show nothing that went before or came after.
 _TELLING = 3

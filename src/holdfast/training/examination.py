@@ -40,11 +40,12 @@ class Examination:
         watch: Watch,
         schedule: Schedule,
         progress: Progress,
+        pace: Callable[[], dict[str, float]] = dict,
         tell: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
         self._metric, self._place = metric, place
-        self._watch, self._schedule, self._progress = watch, schedule, progress
+        self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
         self._tell = tuple(tell)
         self._fresh = self._best = False
         self._saved = time.monotonic()
@@ -75,7 +76,8 @@ class Examination:
         late = not (best or final) and time.monotonic() - self._saved > _APART
         # Ranks must save the same steps, and their clocks differ.
         if best or final or distributed.anyone(late, self._place):
-            self._watch.save({BEST: self.latest[self._metric]} if fresh else None)
+            best_so_far = {BEST: self.latest[self._metric]} if fresh else {}
+            self._watch.save(best_so_far | self._pace())
             self._saved = time.monotonic()
 
     @property

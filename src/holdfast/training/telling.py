@@ -101,6 +101,14 @@ class Telling:
             for span in self._spans:
                 span.aside += spent
 
+    def pace(self) -> dict[str, float]:
+        """How fast this run has been so far, without what is not training; for checkpoints."""
+        seconds, run = self.run.seconds, self.run
+        return {
+            "throughput_samples_per_sec": run.samples * self._place.world / seconds,
+            "step_time": seconds / max(run.steps, 1),
+        }
+
     # ------------------------------------------------------------------ saying
 
     def epoch_begins(self, epoch: int) -> None:

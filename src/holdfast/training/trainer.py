@@ -187,6 +187,7 @@ class Trainer:
                 watch=guard,
                 schedule=schedule,
                 progress=progress,
+                pace=telling.pace,
                 tell=[task.validated] if task.validated is not None else [],
             )
             profiler = Profiler(

@@ -1,0 +1,125 @@
+"""Pinned host memory for snapshots, made in a thread beside the training.
+
+Asked for in one piece, the driver needs most of a second for each gigabyte and lets nobody launch
+a kernel meanwhile. Nearly all of that is the kernel's finding of pages. So here a thread touches
+them first, which is in nobody's way, and has the driver pin them a piece at a time, in some ten
+milliseconds each. A copy must lie in one piece, so pieces end where tensors do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 64
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_PIECE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where so many bytes each go in one block: offsets, and pieces as (begin, end)."""
+
+    offsets: tuple[int, ...]
+    pieces: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Of the block."""
+        return self.pieces[-1][1] if self.pieces else 0
+
+
+def plan(sizes: Sequence[int], piece: int = _PIECE) -> Plan:
+    """Lay tensors out one after another; a new piece begins with a page.
+
+    >>> plan([100, 100, 100], piece=150)
+    Plan(offsets=(0, 128, 4096), pieces=((0, 4096), (4096, 8192)))
+    """
+    offsets: list[int] = []
+    pieces: list[tuple[int, int]] = []
+    begin = at = 0
+    for size in sizes:
+        if at - begin >= piece:
+            at = _up(at, _PAGE)
+            pieces.append((begin, at))
+            begin = at
+        offsets.append(at)
+        at = _up(at + size, _ALIGNED)
+    if at > begin:
+        pieces.append((begin, _up(at, _PAGE)))
+    return Plan(tuple(offsets), tuple(pieces))
+
+
+class Room:
+    """A block that is being made; an error of the making is raised by ``take``."""
+
+    def __init__(self, wanted: Plan, device: torch.device) -> None:
+        self.plan = wanted
+        self._device = device
+        self._block: Tensor | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._make, name="holdfast-room", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` returns at once."""
+        return not self._thread.is_alive()
+
+    def take(self) -> Tensor:
+        """The block; waits for it where it is not ready."""
+        self._thread.join()
+        if self._block is None:
+            raise self._error or RuntimeError("no pinned memory")
+        return self._block
+
+    def _make(self) -> None:
+        try:
+            if self._device.type == "cuda":
+                # A thread starts on the first device, where another rank may be at home.
+                torch.cuda.set_device(self._device)
+            self._block = _pinned(self.plan)
+        except BaseException as error:
+            self._error = error
+
+
+def _pinned(wanted: Plan) -> Tensor:
+    memory = mmap.mmap(-1, max(wanted.size, _PAGE))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to find
+    block = torch.frombuffer(memory, dtype=torch.uint8)
+    start = block.data_ptr()
+    # The tensor holds the mapping; what is pinned must be let go before it is unmapped. At the
+    # end of the process the driver is gone before us.
+    letting_go = weakref.finalize(memory, _let_go, addresses := list[int]())
+    letting_go.atexit = False
+    for begin, end in wanted.pieces:
+        ctypes.memset(start + begin, 0, end - begin)
+        _pin(start + begin, end - begin)
+        addresses.append(start + begin)
+    return block
+
+
+def _pin(address: int, size: int) -> None:
+    code = cast(Any, torch.cuda.cudart()).cudaHostRegister(address, size, 0)
+    if int(code) != 0:
+        raise RuntimeError(f"cudaHostRegister of {size} bytes: error {int(code)}")
+
+
+def _let_go(addresses: list[int]) -> None:
+    runtime = cast(Any, torch.cuda.cudart())
+    for address in addresses:
+        runtime.cudaHostUnregister(address)
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to

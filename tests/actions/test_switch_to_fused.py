@@ -1,0 +1,107 @@
+"""The form of an optimizer: what is switched on a CPU computes the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.actions.switch_to_fused import (
+    SAME_BITS,
+    reason_not_foreach,
+    reason_not_fused,
+    to_foreach,
+)
+
+Kind = type[torch.optim.Optimizer]
+FORMS: list[tuple[Kind, dict[str, Any]]] = [
+    *((kind, {}) for kind in SAME_BITS),
+    (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
+    (torch.optim.AdamW, {"maximize": True}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}),
+    (torch.optim.Adagrad, {"lr_decay": 0.01, "weight_decay": 0.1}),
+    (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
+]
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(6, 5), (5,), (3, 6), (3,), (33,)]
+    return [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
+
+
+def draw(mine: list[nn.Parameter], step: int) -> list[Tensor]:
+    """Gradients of very different sizes."""
+    generator = torch.Generator().manual_seed(step)
+    for p in mine:
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype) * 10 ** (step % 7 - 4)
+    return [p.grad for p in mine if p.grad is not None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("kind", "options"), FORMS)
+def test_all_tensors_at_once_gives_the_same_bits(
+    kind: Kind, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    both = []
+    for switch in (False, True):
+        mine = parameters(dtype)
+        optimizer = kind(mine, lr=0.01, **options)  # type: ignore[call-arg]
+        for step in range(40):
+            grads = draw(mine, step)
+            if switch and step == 3:  # amid a run: the state is kept
+                assert to_foreach(optimizer, grads)
+                assert optimizer.param_groups[0]["foreach"] is True
+            optimizer.step()
+        assert optimizer.state_dict()["param_groups"][0]["foreach"] is None
+        both.append(mine)
+    assert all(torch.equal(*pair) for pair in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "dtype", "why"),
+    [
+        (torch.optim.NAdam, {}, torch.float32, "other bits"),
+        (torch.optim.Adam, {"foreach": False}, torch.float32, "the script chose"),
+        (torch.optim.Adam, {"fused": True}, torch.float32, "the script chose"),
+        (torch.optim.Adam, {"capturable": True}, torch.float32, "capturable"),
+        (torch.optim.AdamW, {"lr": torch.tensor(0.01)}, torch.float32, "a tensor"),
+        (torch.optim.AdamW, {}, torch.bfloat16, "uncommon"),
+        (torch.optim.AdamW, {}, torch.complex64, "uncommon"),
+    ],
+)
+def test_some_stay_as_they_are(
+    kind: Kind, options: dict[str, Any], dtype: torch.dtype, why: str
+) -> None:
+    mine = parameters(dtype)
+    optimizer = kind(mine, **options)
+    grads = draw(mine, 0)
+    assert why in reason_not_foreach(optimizer, grads)
+    assert not to_foreach(optimizer, grads)
+
+
+def test_large_ones_and_few_ones_stay() -> None:
+    large = [nn.Parameter(torch.zeros(600, 600)) for _ in range(5)]
+    few = parameters()[:2]
+    for mine in (large, few):
+        grads = draw(mine, 0)
+        assert "not be faster" in reason_not_foreach(torch.optim.Adam(mine), grads)
+
+
+def test_a_sparse_gradient_keeps_the_loop() -> None:
+    table = nn.Embedding(9, 4, sparse=True)
+    rest = parameters()
+    grads = draw(rest, 0)
+    table(torch.tensor([1, 2])).sum().backward()
+    assert table.weight.grad is not None
+    optimizer = torch.optim.SGD([*rest, table.weight], lr=0.1)
+    assert "sparse" in reason_not_foreach(optimizer, [*grads, table.weight.grad])
+
+
+def test_what_says_no_to_a_fused_kernel_is_named() -> None:
+    mine = parameters()
+    assert "fused=False" in reason_not_fused(torch.optim.Adam(mine, fused=False), draw(mine, 0))
+    assert "no fused form" in reason_not_fused(torch.optim.RMSprop(mine), draw(mine, 0))

@@ -1,0 +1,110 @@
+"""Pinned memory for snapshots is made beside the training, which never waits for it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import mmap
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.checkpoint.belongings import Belongings
+from holdfast.config import RollbackSettings
+from holdfast.guard import room, snapshots
+from holdfast.guard.snapshots import Snapshots
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Tensors on the host count as those of a GPU, and memory for them comes when this is set."""
+    opened = threading.Event()
+
+    def slow(address: int, size: int) -> None:
+        assert opened.wait(30)
+        if size > 10_000:
+            raise RuntimeError("cudaHostRegister: out of memory")
+
+    monkeypatch.setattr(room, "_pin", slow)
+    monkeypatch.setattr(room, "_let_go", lambda addresses: None)
+    monkeypatch.setattr(snapshots, "_gpu", lambda tensors: torch.device("cpu"))
+    return opened
+
+
+def belongings(width: int = 4) -> Belongings:
+    model = nn.Linear(width, width)
+    return Belongings({"model": model}, [torch.optim.SGD(model.parameters(), lr=0.1)])
+
+
+def wait_until_due(taken: Snapshots, step: int) -> None:
+    for _ in range(3000):
+        if taken.due(step):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the room was never made")
+
+
+def test_a_snapshot_waits_for_its_room_and_training_does_not(gate: threading.Event) -> None:
+    mine, taken = belongings(), Snapshots(RollbackSettings(every=8))
+    assert taken.due(8)
+    assert taken.take(mine, 8, 1.0, 0) is None
+    # Nothing is asked again until there is room, and it is not counted as left out.
+    assert not taken.due(9) and not taken.due(900) and taken.dropped == 0
+    gate.set()
+    wait_until_due(taken, 10)
+    snapshot = taken.take(mine, 10, 1.0, 0)
+    assert snapshot is not None and snapshot.step == 10 and taken.count == 1
+    weight = snapshot.state()["models"]["model"]["weight"]
+    assert torch.equal(weight, mine.state()["models"]["model"]["weight"])
+
+
+def test_a_model_that_has_grown_meanwhile_gets_a_larger_room(gate: threading.Event) -> None:
+    taken = Snapshots(RollbackSettings(every=8))
+    taken.take(belongings(4), 8, 1.0, 0)
+    gate.set()
+    wait_until_due(taken, 9)
+    gate.clear()
+    larger = belongings(16)
+    assert taken.take(larger, 9, 1.0, 0) is None and not taken.due(9)
+    gate.set()
+    wait_until_due(taken, 10)
+    assert taken.take(larger, 10, 1.0, 0) is not None
+
+
+def test_what_went_wrong_beside_the_training_is_told(gate: threading.Event) -> None:
+    mine, taken = belongings(64), Snapshots(RollbackSettings(every=8))
+    taken.take(mine, 8, 1.0, 0)
+    gate.set()
+    wait_until_due(taken, 9)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        taken.take(mine, 9, 1.0, 0)
+
+
+def test_no_tensor_lies_in_two_pieces_and_none_on_another() -> None:
+    sizes = [0, 1, 70, 5000, 4096, 3, 20_000, 64, 9]
+    found = room.plan(sizes, piece=6000)
+    assert len(found.pieces) > 2 and found.pieces[0][0] == 0
+    for (_, end), (begin, _) in itertools.pairwise(found.pieces):
+        assert end == begin and end % mmap.PAGESIZE == 0
+    for at, size in zip(found.offsets, sizes, strict=True):
+        assert at % 64 == 0
+        assert any(begin <= at and at + size <= end for begin, end in found.pieces)
+    for (at, size), after in zip(zip(found.offsets, sizes, strict=True), found.offsets[1:]):  # noqa: B905
+        assert at + size <= after
+
+
+def test_pinned_memory_is_let_go_once_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: set[int] = set()
+    monkeypatch.setattr(room, "_pin", lambda address, size: pinned.add(address))
+    monkeypatch.setattr(room, "_let_go", pinned.difference_update)
+    block = room.Room(room.plan([5000, 70]), torch.device("cpu")).take()
+    view = block[5056:5126].view(torch.uint8)
+    del block
+    gc.collect()
+    assert pinned and not view.any()
+    del view
+    gc.collect()
+    assert not pinned
