@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import subprocess
@@ -49,7 +50,7 @@ def run(name: str, guarded: bool, steps: int) -> dict[str, float]:
         marks.append(time.perf_counter())
     synchronize()
     total = time.perf_counter() - marks[0]
-    longest = max(after - before for before, after in zip(marks, marks[1:], strict=False))
+    longest = max(after - before for before, after in itertools.pairwise(marks))
     del step
     gc.collect()
     return {"mean": 1e3 * total / steps, "longest": 1e3 * longest}
@@ -101,7 +102,8 @@ def main() -> int:
     lines = [
         "# Saving, in whole runs",
         "",
-        f"Command: `python benchmarks/whole_run.py --workload {args.workload} --steps {args.steps}`",
+        "Command: `python benchmarks/whole_run.py "
+        f"--workload {args.workload} --steps {args.steps}`",
         f"Hardware: {hardware()}",
         f"Date: {date.today()}",
         "",

@@ -34,6 +34,7 @@ from ..probes.updates import EVERY as UPDATES_EVERY
 from .closures import closure_of, why_not_skippable, with_guard
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
+from .lookouts import Lookouts
 from .optimizer import GuardedOptimizer
 from .outliers import Outliers
 from .recorder import Recorder
@@ -69,11 +70,10 @@ class Engine:
         self._scaling = Scaling()
         self._depth = 0
         self.inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
+        self.lookouts = Lookouts(settings, self.roster, self.journal)
         if settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
             self.journal.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
-
-    # ------------------------------------------------------------------ data
 
     @shielded("loader probe")
     def drew(self, iterator: Any, indices: object) -> None:
@@ -100,6 +100,7 @@ class Engine:
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
+        attempt(self, "lookouts", self.lookouts.fetched, iterator, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
 
@@ -145,6 +146,7 @@ class Engine:
         self.phases.mark("forward")
         self._losses.saw(self._scaling.unscaled(tensors))
         self.inquiry.calls_backward(tensors)
+        attempt(self, "lookouts", self.lookouts.backward, tensors)
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.backward_begins, tensors)
         bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
@@ -280,14 +282,13 @@ class Engine:
         self._early = None
         self._rng = None
         self.journal.close_step(guard, verdict)
+        attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.step_ends)
         if self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, verdict)
         if self._ledger is None and self.recovery.due(self.journal.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
-
-    # ------------------------------------------------------------------ recovery
 
     def _known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         if self.recovery.concerns(verdict):
@@ -296,8 +297,6 @@ class Engine:
     def scheduled(self, scheduler: Any) -> None:
         """A learning-rate schedule was stepped."""
         attempt(self, "recovery", self.recovery.inventory.saw_scheduler, scheduler)
-
-    # ------------------------------------------------------------------ closures
 
     @shielded("guard")
     def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
@@ -395,5 +394,6 @@ class Engine:
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
         self.inquiry.close()
+        attempt(self, "lookouts", self.lookouts.close)
         self.recovery.close()
         self.journal.close()

@@ -66,7 +66,8 @@ def _attempt(where: str) -> Callable[..., Any]:
 
 
 _attempts = {
-    where: _attempt(where) for where in ("guard", "inquiry", "notes", "recovery", "update probe")
+    where: _attempt(where)
+    for where in ("guard", "inquiry", "lookouts", "notes", "recovery", "update probe")
 }
 
 

@@ -73,7 +73,7 @@ def gradients(saved: Saved, de_N: Tensor, dp_3N: Tensor) -> list[Tensor]:
                 _add(dh[number], gates_NG[:, wide:], half.state_w, fresh=False)
         ops.neuron_backward(
             buffers.p_T3N[t], buffers.e_TN[t], buffers.alive_TN[t], buffers.stop_T[t : t + 1],
-            neuron, du_NU, dp_3N, de_N, partial_PF, plan,
+            neuron, du_NU, buffers.slopes_T8N[t], dp_3N, de_N, partial_PF, plan,
         )  # fmt: skip
     found = [de_N, partial_PF.sum(0), partial_PE.sum(0)]
     return found + _matrix_gradients(plan, buffers, partial_LPG.sum(1))

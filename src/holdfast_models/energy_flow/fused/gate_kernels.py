@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import tanh
+from .device_math import sigmoid, tanh
 from .plan import Blocks, Plan, rows_of, tile
 
 __all__ = ["gates_backward", "gates_forward"]
@@ -40,8 +40,8 @@ def _gates_forward_kernel(
         tl.load(b + 2 * C, mask=inside, other=0.0),
         tl.load(b + 3 * C, mask=inside, other=0.0),
     )
-    reset = tl.sigmoid(g_r + b_r[None, :])
-    update = tl.sigmoid(g_z + b_z[None, :])
+    reset = sigmoid(g_r + b_r[None, :])
+    update = sigmoid(g_z + b_z[None, :])
     if FIRST:
         new = tanh(g_n + b_n[None, :] + reset * b_h[None, :])
         h = new - update * new
@@ -108,8 +108,8 @@ def _gates_backward_kernel(
         b_r = tl.load(b + C, mask=inside, other=0.0)[None, :]
         b_z = tl.load(b + 2 * C, mask=inside, other=0.0)[None, :]
         b_h = tl.load(b + 3 * C, mask=inside, other=0.0)[None, :]
-        reset = tl.sigmoid(g_r + b_r)
-        update = tl.sigmoid(g_z + b_z)
+        reset = sigmoid(g_r + b_r)
+        update = sigmoid(g_z + b_z)
         if FIRST:
             state_n = b_h + tl.zeros((BR, BC), tl.float32)
             new = tanh(g_n + b_n + reset * state_n)

@@ -47,12 +47,20 @@ def _wall(q, REFLECT: tl.constexpr):
     return tl.where(q < -1, -1.0, tl.where(q > 1, 1.0, q)), slope
 
 
+@triton.jit
+def _raw(base, bias, there, unit, WIDE: tl.constexpr):
+    """A tile of the products, with their bias."""
+    inside = unit < WIDE
+    raw = tl.load(base + unit[None, :], mask=there[:, None] & inside[None, :], other=0.0)
+    return raw.to(tl.float32) + tl.load(bias + unit, mask=inside, other=0.0)[None, :]
+
+
 # Single numbers lie where they lie: without this each place would be a kernel of its own.
 @triton.jit(do_not_specialize_on_alignment=["stop", "left"])
 def _heads_forward_kernel(
     heads, ends, p, e, alive, stop, noise, scale_at, p_after, e_after, alive_after, slopes,
     k, exits, left, flows, drift,
-    E: tl.constexpr, M: tl.constexpr, BE: tl.constexpr, BM: tl.constexpr, NOISE: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, NOISE: tl.constexpr,
     TANH: tl.constexpr, BOUND: tl.constexpr, REFLECT: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     A: tl.constexpr = E + M
@@ -60,25 +68,26 @@ def _heads_forward_kernel(
     row = pid * BN + tl.arange(0, BN)
     there = row < flows
     base = heads + row.to(tl.int64)[:, None] * A
-    unit = tl.arange(0, BE)
-    inside = unit < E
-    mask = there[:, None] & inside[None, :]
-    near = tl.load(base + unit[None, :], mask=mask, other=0.0).to(tl.float32)
-    near = gelu(near + tl.load(ends + unit, mask=inside, other=0.0)[None, :])
-    w_e = tl.load(ends + A + unit, mask=inside, other=0.0)
+    change = tl.zeros((BN, BC), tl.float32)
+    for begin in tl.static_range(0, E, BC):
+        unit = begin + tl.arange(0, BC)
+        near = gelu(_raw(base, ends, there, unit, E))
+        change += near * tl.load(ends + A + unit, mask=unit < E, other=0.0)[None, :]
+    d_x = tl.zeros((BN, BC), tl.float32)
+    d_y = tl.zeros((BN, BC), tl.float32)
+    d_z = tl.zeros((BN, BC), tl.float32)
+    for begin in tl.static_range(0, M, BC):
+        unit = begin + tl.arange(0, BC)
+        near = gelu(_raw(base + E, ends + E, there, unit, M))
+        w = ends + A + E + unit
+        d_x += near * tl.load(w, mask=unit < M, other=0.0)[None, :]
+        d_y += near * tl.load(w + M, mask=unit < M, other=0.0)[None, :]
+        d_z += near * tl.load(w + 2 * M, mask=unit < M, other=0.0)[None, :]
     tail = ends + A + E + 3 * M  # b_energy, b_move
-    change = tl.sum(near * w_e[None, :], 1) + tl.load(tail)
-    unit = tl.arange(0, BM)
-    inside = unit < M
-    mask = there[:, None] & inside[None, :]
-    near = tl.load(base + E + unit[None, :], mask=mask, other=0.0).to(tl.float32)
-    near = gelu(near + tl.load(ends + E + unit, mask=inside, other=0.0)[None, :])
-    w_m = ends + A + E + unit
-    d_x = tl.sum(near * tl.load(w_m, mask=inside, other=0.0)[None, :], 1) + tl.load(tail + 1)
-    d_y = tl.sum(near * tl.load(w_m + M, mask=inside, other=0.0)[None, :], 1) + tl.load(tail + 2)
-    d_z = tl.sum(near * tl.load(w_m + 2 * M, mask=inside, other=0.0)[None, :], 1) + tl.load(
-        tail + 3
-    )
+    change = tl.sum(change, 1) + tl.load(tail)
+    d_x = tl.sum(d_x, 1) + tl.load(tail + 1)
+    d_y = tl.sum(d_y, 1) + tl.load(tail + 2)
+    d_z = tl.sum(d_z, 1) + tl.load(tail + 3)
 
     living = tl.load(alive + row, mask=there, other=0)
     active = (living != 0) & (tl.load(stop) == 0)
@@ -157,20 +166,101 @@ def heads_forward(
     _heads_forward_kernel[(triton.cdiv(flows, rows),)](
         heads_NA, ends, p_3N, e_N, alive_N, stop, p_3N if noise_3N is None else noise_3N, scale,
         p_after_3N, e_after_N, alive_after_N, slopes_8N, k_N, exit_N, left_P, flows, plan.drift,
-        E=wide, M=move, BE=triton.next_power_of_2(wide), BM=triton.next_power_of_2(move),
-        NOISE=noise_3N is not None, TANH=plan.energy == "tanh", BOUND=plan.bound == "clamp",
+        E=wide, M=move, BC=_COLUMNS, NOISE=noise_3N is not None, TANH=plan.energy == "tanh", BOUND=plan.bound == "clamp",
         REFLECT=plan.reflect, BN=rows, num_warps=blocks.heads_warps,
     )  # fmt: skip
 
 
 @triton.jit
-def _plus(at, value, mask):
-    tl.store(at, tl.load(at, mask=mask) + value, mask=mask)
+def _slot(own, unit, WIDE: tl.constexpr, BN: tl.constexpr):
+    """What a slot holds already, as the first row of a tile to add to."""
+    first = tl.arange(0, BN)[:, None] == 0
+    return tl.load(own + unit[None, :] + tl.zeros((BN, 1), tl.int32),
+                   mask=first & (unit < WIDE)[None, :], other=0.0)  # fmt: skip
 
 
 @triton.jit
-def _times(at, by, mask):
-    tl.store(at, tl.load(at, mask=mask) * tl.load(by, mask=mask), mask=mask)
+def _gradient(d, slope, row, there):
+    """Of a head's end, from that of what the end moves."""
+    return tl.load(d + row, mask=there, other=0.0) * tl.load(slope + row, mask=there, other=0.0)
+
+
+@triton.jit
+def _energy_columns(
+    heads, ends, slopes, de, own, group, flows, programs,
+    E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    A: tl.constexpr = E + M
+    unit = group * BC + tl.arange(0, BC)
+    inside = unit < E
+    w_e = tl.load(ends + A + unit, mask=inside, other=0.0)[None, :]
+    sum_raw, sum_w = _slot(own, unit, E, BN), _slot(own + A, unit, E, BN)
+    sum_e = tl.zeros((BN,), tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(flows, BN), programs):
+        row = block * BN + tl.arange(0, BN)
+        there = row < flows
+        d_e = _gradient(de, slopes, row, there)
+        base = heads + row.to(tl.int64)[:, None] * A
+        near, slope = gelu_both(_raw(base, ends, there, unit, E))
+        d_raw = d_e[:, None] * (w_e * slope)
+        tl.store(base + unit[None, :], d_raw.to(heads.dtype.element_ty),
+                 mask=there[:, None] & inside[None, :])  # fmt: skip
+        sum_raw += d_raw
+        sum_w += d_e[:, None] * near
+        sum_e += d_e
+    tl.store(own + unit, tl.sum(sum_raw, 0), mask=inside)
+    tl.store(own + A + unit, tl.sum(sum_w, 0), mask=inside)
+    if group == 0:
+        tail = own + A + E + 3 * M
+        tl.store(tail, tl.load(tail) + tl.sum(sum_e, 0))
+
+
+@triton.jit
+def _move_columns(
+    heads, ends, slopes, dp, own, group, flows, programs,
+    E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    A: tl.constexpr = E + M
+    unit = group * BC + tl.arange(0, BC)
+    inside = unit < M
+    w = ends + A + E + unit
+    w_x = tl.load(w, mask=inside, other=0.0)[None, :]
+    w_y = tl.load(w + M, mask=inside, other=0.0)[None, :]
+    w_z = tl.load(w + 2 * M, mask=inside, other=0.0)[None, :]
+    ours = own + A + E
+    sum_raw, by_x = _slot(own + E, unit, M, BN), _slot(ours, unit, M, BN)
+    by_y, by_z = _slot(ours + M, unit, M, BN), _slot(ours + 2 * M, unit, M, BN)
+    sum_x = tl.zeros((BN,), tl.float32)
+    sum_y = tl.zeros((BN,), tl.float32)
+    sum_z = tl.zeros((BN,), tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(flows, BN), programs):
+        row = block * BN + tl.arange(0, BN)
+        there = row < flows
+        d_x = _gradient(dp, slopes + 5 * flows, row, there)
+        d_y = _gradient(dp + flows, slopes + 6 * flows, row, there)
+        d_z = _gradient(dp + 2 * flows, slopes + 7 * flows, row, there)
+        base = heads + row.to(tl.int64)[:, None] * A + E
+        near, slope = gelu_both(_raw(base, ends + E, there, unit, M))
+        d_raw = (d_x[:, None] * w_x + d_y[:, None] * w_y + d_z[:, None] * w_z) * slope
+        tl.store(base + unit[None, :], d_raw.to(heads.dtype.element_ty),
+                 mask=there[:, None] & inside[None, :])  # fmt: skip
+        sum_raw += d_raw
+        by_x += d_x[:, None] * near
+        by_y += d_y[:, None] * near
+        by_z += d_z[:, None] * near
+        sum_x += d_x
+        sum_y += d_y
+        sum_z += d_z
+    tl.store(own + E + unit, tl.sum(sum_raw, 0), mask=inside)
+    ours += unit
+    tl.store(ours, tl.sum(by_x, 0), mask=inside)
+    tl.store(ours + M, tl.sum(by_y, 0), mask=inside)
+    tl.store(ours + 2 * M, tl.sum(by_z, 0), mask=inside)
+    if group == 0:
+        tail = own + A + E + 3 * M
+        tl.store(tail + 1, tl.load(tail + 1) + tl.sum(sum_x, 0))
+        tl.store(tail + 2, tl.load(tail + 2) + tl.sum(sum_y, 0))
+        tl.store(tail + 3, tl.load(tail + 3) + tl.sum(sum_z, 0))
 
 
 @triton.jit
@@ -178,93 +268,16 @@ def _heads_backward_kernel(
     heads, ends, slopes, dp, de, partial, flows, programs,
     E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, F: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    A: tl.constexpr = E + M
-    pid = tl.program_id(0)
-    blocks = tl.cdiv(flows, BN)
-    own = partial + pid * F
-    tail = own + A + E + 3 * M  # b_energy, b_move
-    kind = heads.dtype.element_ty
-    for begin in tl.static_range(0, E, BC):
-        unit = begin + tl.arange(0, BC)
-        inside = unit < E
-        bias = tl.load(ends + unit, mask=inside, other=0.0)[None, :]
-        w_e = tl.load(ends + A + unit, mask=inside, other=0.0)[None, :]
-        sum_raw = tl.zeros((BN, BC), tl.float32)
-        sum_w = tl.zeros((BN, BC), tl.float32)
-        sum_e = tl.zeros((BN,), tl.float32)
-        for block in range(pid, blocks, programs):
-            row = block * BN + tl.arange(0, BN)
-            there = row < flows
-            mask = there[:, None] & inside[None, :]
-            d_e = tl.load(de + row, mask=there, other=0.0)
-            d_e *= tl.load(slopes + row, mask=there, other=0.0)
-            at = heads + row.to(tl.int64)[:, None] * A + unit[None, :]
-            near, slope = gelu_both(tl.load(at, mask=mask, other=0.0).to(tl.float32) + bias)
-            d_raw = d_e[:, None] * w_e * slope
-            tl.store(at, d_raw.to(kind), mask=mask)
-            sum_raw += d_raw
-            sum_w += d_e[:, None] * near
-            sum_e += d_e
-        _plus(own + unit, tl.sum(sum_raw, 0), inside)
-        _plus(own + A + unit, tl.sum(sum_w, 0), inside)
-        if begin == 0:
-            tl.store(tail, tl.load(tail) + tl.sum(sum_e, 0))
-    for begin in tl.static_range(0, M, BC):
-        unit = begin + tl.arange(0, BC)
-        inside = unit < M
-        bias = tl.load(ends + E + unit, mask=inside, other=0.0)[None, :]
-        w = ends + A + E + unit
-        w_x = tl.load(w, mask=inside, other=0.0)[None, :]
-        w_y = tl.load(w + M, mask=inside, other=0.0)[None, :]
-        w_z = tl.load(w + 2 * M, mask=inside, other=0.0)[None, :]
-        sum_raw = tl.zeros((BN, BC), tl.float32)
-        by_x = tl.zeros((BN, BC), tl.float32)
-        by_y = tl.zeros((BN, BC), tl.float32)
-        by_z = tl.zeros((BN, BC), tl.float32)
-        sum_x = tl.zeros((BN,), tl.float32)
-        sum_y = tl.zeros((BN,), tl.float32)
-        sum_z = tl.zeros((BN,), tl.float32)
-        for block in range(pid, blocks, programs):
-            row = block * BN + tl.arange(0, BN)
-            there = row < flows
-            mask = there[:, None] & inside[None, :]
-            s = slopes + 5 * flows + row
-            d_x = tl.load(dp + row, mask=there, other=0.0)
-            d_x *= tl.load(s, mask=there, other=0.0)
-            d_y = tl.load(dp + flows + row, mask=there, other=0.0)
-            d_y *= tl.load(s + flows, mask=there, other=0.0)
-            d_z = tl.load(dp + 2 * flows + row, mask=there, other=0.0)
-            d_z *= tl.load(s + 2 * flows, mask=there, other=0.0)
-            at = heads + row.to(tl.int64)[:, None] * A + E + unit[None, :]
-            near, slope = gelu_both(tl.load(at, mask=mask, other=0.0).to(tl.float32) + bias)
-            d_raw = (d_x[:, None] * w_x + d_y[:, None] * w_y + d_z[:, None] * w_z) * slope
-            tl.store(at, d_raw.to(kind), mask=mask)
-            sum_raw += d_raw
-            by_x += d_x[:, None] * near
-            by_y += d_y[:, None] * near
-            by_z += d_z[:, None] * near
-            sum_x += d_x
-            sum_y += d_y
-            sum_z += d_z
-        _plus(own + E + unit, tl.sum(sum_raw, 0), inside)
-        at_w = own + A + E + unit
-        _plus(at_w, tl.sum(by_x, 0), inside)
-        _plus(at_w + M, tl.sum(by_y, 0), inside)
-        _plus(at_w + 2 * M, tl.sum(by_z, 0), inside)
-        if begin == 0:
-            tl.store(tail + 1, tl.load(tail + 1) + tl.sum(sum_x, 0))
-            tl.store(tail + 2, tl.load(tail + 2) + tl.sum(sum_y, 0))
-            tl.store(tail + 3, tl.load(tail + 3) + tl.sum(sum_z, 0))
-    # Only now, and after all threads have read them: what the step before gets of the gradients.
-    tl.debug_barrier()
-    for block in range(pid, blocks, programs):
-        row = block * BN + tl.arange(0, BN)
-        there = row < flows
-        s = slopes + flows + row
-        _times(de + row, s, there)
-        _times(dp + row, s + flows, there)
-        _times(dp + flows + row, s + 2 * flows, there)
-        _times(dp + 2 * flows + row, s + 3 * flows, there)
+    # Beside each other for short ways: rows by the first number of a program, columns by the second.
+    of_energy: tl.constexpr = (E + BC - 1) // BC
+    own = partial + tl.program_id(0) * F
+    group = tl.program_id(1)
+    if group < of_energy:
+        _energy_columns(heads, ends, slopes, de, own, group, flows, programs, E, M, BC, BN)
+    else:
+        _move_columns(
+            heads, ends, slopes, dp, own, group - of_energy, flows, programs, E, M, BC, BN
+        )
 
 
 def heads_backward(
@@ -280,7 +293,8 @@ def heads_backward(
     wide, move = plan.split
     blocks = plan.blocks or Blocks()
     programs, width = partial_PE.shape
-    _heads_backward_kernel[(programs,)](
+    groups = triton.cdiv(wide, _COLUMNS) + triton.cdiv(move, _COLUMNS)
+    _heads_backward_kernel[(programs, groups)](
         heads_NA, ends, slopes_8N, dp_3N, de_N, partial_PE, de_N.shape[0], programs,
         E=wide, M=move, BC=_COLUMNS, F=width,
         BN=blocks.heads_back_rows, num_warps=blocks.heads_back_warps,

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import gelu, gelu_slope
+from .device_math import gelu, gelu_both
 from .plan import Blocks, Plan
 
 __all__ = ["neuron_backward", "neuron_forward"]
@@ -70,15 +70,15 @@ def _neuron_forward_kernel(
     hat1, _ = _first_layer(px, py, pz, energy, w, unit, H)
     g1 = gelu(hat1 * tl.load(w + 5 * H + unit)[None, :] + tl.load(w + 6 * H + unit)[None, :])
     second: tl.constexpr = 7 * H
-    w2t = tl.load(w + second + unit[None, :] * H + unit[:, None])  # [in, out]
-    x2 = tl.dot(g1, w2t, input_precision=EXACT)
+    w2 = tl.load(w + second + unit[:, None] * H + unit[None, :])  # [out, in]
+    x2 = tl.dot(g1, tl.trans(w2), input_precision=EXACT)
     rest = w + second + H * H
     hat2, _ = _normed(x2 + tl.load(rest + unit)[None, :], H)
     g2 = gelu(hat2 * tl.load(rest + H + unit)[None, :] + tl.load(rest + 2 * H + unit)[None, :])
     # what the folded layer would have answered: only measured
     answer = tl.arange(0, ANSWER)
-    w3t = tl.load(answer_w + answer[None, :] * H + unit[:, None])
-    u = tl.dot(g2, w3t, input_precision=EXACT) + tl.load(answer_b + answer)[None, :]
+    w3 = tl.load(answer_w + answer[:, None] * H + unit[None, :])
+    u = tl.dot(g2, tl.trans(w3), input_precision=EXACT) + tl.load(answer_b + answer)[None, :]
     u = tl.where(active[:, None], tl.abs(u), 0.0)
     seen = tl.where(active, tl.abs(energy), 0.0)
     over = tl.sum(tl.sum(tl.where(u <= clip, 0, 1), 1), 0) + tl.sum(tl.where(seen <= clip, 0, 1), 0)
@@ -120,10 +120,27 @@ def neuron_forward(
     )  # fmt: skip
 
 
+@triton.jit
+def _five(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def _earlier(d, slope, row, there, more):
+    """The gradient before a step: what came past the neuron, and what came through it."""
+    past = tl.load(d + row, mask=there, other=0.0) * tl.load(slope + row, mask=there, other=0.0)
+    tl.store(d + row, past + more, mask=there)
+
+
+@triton.jit
+def _plus(at, value, mask):
+    tl.store(at, tl.load(at, mask=mask, other=0.0) + value, mask=mask)
+
+
 # Single numbers lie where they lie: without this each place would be a kernel of its own.
 @triton.jit(do_not_specialize_on_alignment=["stop"])
 def _neuron_backward_kernel(
-    p, e, alive, stop, w, du, dp, de, partial, flows, clip, programs,
+    p, e, alive, stop, w, du, slopes, dp, de, partial, flows, clip, programs,
     H: tl.constexpr, U: tl.constexpr, F: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -131,24 +148,17 @@ def _neuron_backward_kernel(
     unit = tl.arange(0, H)
     second: tl.constexpr = 7 * H
     rest = w + second + H * H
-    w2t = tl.load(w + second + unit[None, :] * H + unit[:, None])  # [in, out]
     w2 = tl.load(w + second + unit[:, None] * H + unit[None, :])  # [out, in]
-    gain1, shift1 = tl.load(w + 5 * H + unit), tl.load(w + 6 * H + unit)
-    bias2 = tl.load(rest + unit)
-    gain2, shift2 = tl.load(rest + H + unit), tl.load(rest + 2 * H + unit)
     stopped = tl.load(stop)
+    sixteen = tl.arange(0, 16)[:, None]
+    # Summed over the rows of a block at once: as rows they would take all registers.
     sum_w2 = tl.zeros((H, H), tl.float32)  # [out, in]
-    # Over blocks first, over the rows of a block once at the end: that is where threads wait.
-    sum_x = tl.zeros((BN, H), tl.float32)
-    sum_y = tl.zeros((BN, H), tl.float32)
-    sum_z = tl.zeros((BN, H), tl.float32)
-    sum_e = tl.zeros((BN, H), tl.float32)
-    sum_b1 = tl.zeros((BN, H), tl.float32)
-    sum_g1 = tl.zeros((BN, H), tl.float32)
-    sum_s1 = tl.zeros((BN, H), tl.float32)
-    sum_b2 = tl.zeros((BN, H), tl.float32)
-    sum_g2 = tl.zeros((BN, H), tl.float32)
-    sum_s2 = tl.zeros((BN, H), tl.float32)
+    sum_w1 = tl.zeros((16, H), tl.float32)  # x, y, z, energy, bias, nothing
+    sum_g1 = tl.zeros((H,), tl.float32)
+    sum_s1 = tl.zeros((H,), tl.float32)
+    sum_b2 = tl.zeros((H,), tl.float32)
+    sum_g2 = tl.zeros((H,), tl.float32)
+    sum_s2 = tl.zeros((H,), tl.float32)
     for block in range(pid, tl.cdiv(flows, BN), programs):
         row = block * BN + tl.arange(0, BN)
         there = row < flows
@@ -159,52 +169,50 @@ def _neuron_backward_kernel(
         energy = tl.load(e + row, mask=there, other=0.0)
         base = du + row.to(tl.int64) * U
         dg2 = tl.load(base[:, None] + unit[None, :], mask=active[:, None], other=0.0)
-        dg2 = dg2.to(tl.float32)
         dseen = tl.load(base + H, mask=active & (tl.abs(energy) <= clip), other=0.0).to(tl.float32)
         hat1, rstd1 = _first_layer(px, py, pz, energy, w, unit, H)
-        y1 = hat1 * gain1[None, :] + shift1[None, :]
-        g1 = gelu(y1)
-        x2 = tl.dot(g1, w2t, input_precision=EXACT) + bias2[None, :]
-        hat2, rstd2 = _normed(x2, H)
-        y2 = hat2 * gain2[None, :] + shift2[None, :]
-        dg2 = tl.where(tl.abs(gelu(y2)) <= clip, dg2, 0.0)
-        dy2 = dg2 * gelu_slope(y2)
-        sum_g2 += dy2 * hat2
-        sum_s2 += dy2
-        dx2 = _normed_back(dy2 * gain2[None, :], hat2, rstd2, H)
-        sum_b2 += dx2
+        gain1 = tl.load(w + 5 * H + unit)[None, :]
+        g1, slope1 = gelu_both(hat1 * gain1 + tl.load(w + 6 * H + unit)[None, :])
+        x2 = tl.dot(g1, tl.trans(w2), input_precision=EXACT)
+        hat2, rstd2 = _normed(x2 + tl.load(rest + unit)[None, :], H)
+        gain2 = tl.load(rest + H + unit)[None, :]
+        g2, slope2 = gelu_both(hat2 * gain2 + tl.load(rest + 2 * H + unit)[None, :])
+        dy2 = tl.where(tl.abs(g2) <= clip, dg2.to(tl.float32), 0.0) * slope2
+        dx2 = _normed_back(dy2 * gain2, hat2, rstd2, H)
         sum_w2 += tl.dot(tl.trans(dx2), g1, input_precision=EXACT)
-        dy1 = tl.dot(dx2, w2, input_precision=EXACT) * gelu_slope(y1)
-        sum_g1 += dy1 * hat1
-        sum_s1 += dy1
-        dx1 = _normed_back(dy1 * gain1[None, :], hat1, rstd1, H)
-        sum_b1 += dx1
-        sum_x += dx1 * px[:, None]
-        sum_y += dx1 * py[:, None]
-        sum_z += dx1 * pz[:, None]
-        sum_e += dx1 * energy[:, None]
-        dx = tl.sum(dx1 * tl.load(w + unit)[None, :], 1)
+        dy1 = tl.dot(dx2, w2, input_precision=EXACT) * slope1
+        dx1 = _normed_back(dy1 * gain1, hat1, rstd1, H)
+        at = row[None, :]
+        read = tl.load(p + sixteen * flows + at, mask=(sixteen < 3) & there[None, :], other=0.0)
+        read += tl.load(e + at + 0 * sixteen, mask=(sixteen == 3) & there[None, :], other=0.0)
+        read = tl.where(sixteen == 4, 1.0, read)
+        sum_w1 += tl.dot(read, dx1, input_precision=EXACT)
+        one, two, three, four, five = tl.reduce(
+            (dy1 * hat1, dy1, dx2, dy2 * hat2, dy2), 0, _five
+        )
+        sum_g1 += one
+        sum_s1 += two
+        sum_b2 += three
+        sum_g2 += four
+        sum_s2 += five
+        _earlier(dp, slopes + 2 * flows, row, there, tl.sum(dx1 * tl.load(w + unit)[None, :], 1))
         dy = tl.sum(dx1 * tl.load(w + H + unit)[None, :], 1)
+        _earlier(dp + flows, slopes + 3 * flows, row, there, dy)
         dz = tl.sum(dx1 * tl.load(w + 2 * H + unit)[None, :], 1)
+        _earlier(dp + 2 * flows, slopes + 4 * flows, row, there, dz)
         dseen += tl.sum(dx1 * tl.load(w + 3 * H + unit)[None, :], 1)
-        tl.store(dp + row, tl.load(dp + row, mask=there) + dx, mask=there)
-        tl.store(dp + flows + row, tl.load(dp + flows + row, mask=there) + dy, mask=there)
-        tl.store(dp + 2 * flows + row, tl.load(dp + 2 * flows + row, mask=there) + dz, mask=there)
-        tl.store(de + row, tl.load(de + row, mask=there) + dseen, mask=there)
+        _earlier(de, slopes + flows, row, there, dseen)
     own = partial + pid * F + unit
-    tl.store(own, tl.load(own) + tl.sum(sum_x, 0))
-    tl.store(own + H, tl.load(own + H) + tl.sum(sum_y, 0))
-    tl.store(own + 2 * H, tl.load(own + 2 * H) + tl.sum(sum_z, 0))
-    tl.store(own + 3 * H, tl.load(own + 3 * H) + tl.sum(sum_e, 0))
-    tl.store(own + 4 * H, tl.load(own + 4 * H) + tl.sum(sum_b1, 0))
-    tl.store(own + 5 * H, tl.load(own + 5 * H) + tl.sum(sum_g1, 0))
-    tl.store(own + 6 * H, tl.load(own + 6 * H) + tl.sum(sum_s1, 0))
+    all_ = unit < H
+    _plus(own[None, :] + sixteen * H, sum_w1, (sixteen < 5) & all_[None, :])
+    _plus(own + 5 * H, sum_g1, all_)
+    _plus(own + 6 * H, sum_s1, all_)
     square = partial + pid * F + second + unit[:, None] * H + unit[None, :]
     tl.store(square, tl.load(square) + sum_w2)
     own += second + H * H
-    tl.store(own, tl.load(own) + tl.sum(sum_b2, 0))
-    tl.store(own + H, tl.load(own + H) + tl.sum(sum_g2, 0))
-    tl.store(own + 2 * H, tl.load(own + 2 * H) + tl.sum(sum_s2, 0))
+    _plus(own, sum_b2, all_)
+    _plus(own + H, sum_g2, all_)
+    _plus(own + 2 * H, sum_s2, all_)
 
 
 def neuron_backward(
@@ -214,6 +222,7 @@ def neuron_backward(
     stop: Tensor,
     flat: Tensor,
     du_NU: Tensor,
+    slopes_8N: Tensor,
     dp_3N: Tensor,
     de_N: Tensor,
     partial_PF: Tensor,
@@ -223,7 +232,7 @@ def neuron_backward(
     blocks = plan.blocks or Blocks()
     programs, width = partial_PF.shape
     _neuron_backward_kernel[(programs,)](
-        p_3N, e_N, alive_N, stop, flat, du_NU, dp_3N, de_N, partial_PF,
+        p_3N, e_N, alive_N, stop, flat, du_NU, slopes_8N, dp_3N, de_N, partial_PF,
         e_N.shape[0], plan.clip, programs,
         H=plan.neuron, U=plan.inputs, F=width, BN=blocks.neuron_back_rows,
         EXACT=_exact(du_NU), num_warps=blocks.neuron_back_warps,

@@ -179,14 +179,14 @@ def heads_backward(
     partial_PE: Tensor,
     plan: Plan,
 ) -> None:
-    """Gradients of the heads' products, in their place, and of positions and energies before.
+    """Gradients of the heads' products, in their place.
 
     Args:
         heads_NA: the products; replaced by their gradients.
         ends: weights.
         slopes_8N: from the forward pass.
-        dp_3N: gradient of the positions after the step; replaced by those before.
-        de_N: likewise for energies.
+        dp_3N: gradient of the positions after the step.
+        de_N: of the energies after it.
         partial_PE: the gradient of ``ends`` is added to its slots.
         plan: sizes.
     """
@@ -194,8 +194,6 @@ def heads_backward(
     raw = heads_NA.float() + bias_A
     near_e, near_m = functional.gelu(raw).split(plan.split, 1)
     dchange_N, dd_3N = de_N * slopes_8N[0], dp_3N * slopes_8N[5:8]
-    de_N *= slopes_8N[1]
-    dp_3N *= slopes_8N[2:5]
     dnear = torch.cat((dchange_N[:, None] * w_e, dd_3N.t() @ w_m), dim=1)
     dheads = dnear * gelu_slope(raw)
     heads_NA.copy_(dheads)

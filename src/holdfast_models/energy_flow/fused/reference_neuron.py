@@ -80,12 +80,13 @@ def neuron_backward(
     stop: Tensor,
     flat: Tensor,
     du_NU: Tensor,
+    slopes_8N: Tensor,
     dp_3N: Tensor,
     de_N: Tensor,
     partial_PF: Tensor,
     plan: Plan,
 ) -> None:
-    """Adds what the neuron passes on to ``dp_3N`` and ``de_N``, and its weights' gradient.
+    """Gradients of positions and energies before a step, and of the neuron's weights.
 
     Args:
         p_3N: positions before the step, as in the forward pass.
@@ -94,8 +95,9 @@ def neuron_backward(
         stop: one int32.
         flat: the neuron's weights.
         du_NU: gradient of what ``neuron_forward`` wrote.
-        dp_3N: added to.
-        de_N: added to.
+        slopes_8N: from ``heads_forward``; four of them lead past the neuron.
+        dp_3N: gradient of the positions after the step; replaced by those before.
+        de_N: likewise for energies.
         partial_PF: gradient of ``flat`` is added to its slots.
         plan: sizes.
     """
@@ -105,6 +107,8 @@ def neuron_backward(
     hat1, rstd1, y1, g1, hat2, rstd2, y2, g2 = _neuron(p_3N, e_N, flat, wide)
     passes = active_N1 & (g2.abs() <= plan.clip)
     dg2 = du_NU[:, :wide].float().where(passes, 0.0)
+    de_N *= slopes_8N[1]
+    dp_3N *= slopes_8N[2:5]
     de_N += du_NU[:, wide].float().where(active_N1[:, 0] & (e_N.abs() <= plan.clip), 0.0)
     dy2 = dg2 * gelu_slope(y2)
     dx2 = _norm_backward(dy2 * gain2, hat2, rstd2)
