@@ -4,8 +4,8 @@
     python benchmarks/energy_flow_precision.py --write          # also into benchmarks/results/
 
 The tasks are those of ``energy_flow_quality.py``, three seeds each. Early stop: a lattice of 50 x
-50 x 20 is trained for ``--early`` steps, then the same weights answer the test part in compact mode,
-where stopping saves work, with the stop on and off.
+50 x 20 is trained for ``--early`` steps, then the same weights answer the test part in compact
+mode, where stopping saves work, with the stop on and off.
 """
 
 from __future__ import annotations

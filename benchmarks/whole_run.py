@@ -92,6 +92,7 @@ def main() -> int:
     here = "gpt124m-fused" if torch.cuda.is_available() else "cpu-medium"
     parser.add_argument("--workload", default=here, choices=[w.name for w in WORKLOADS])
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--row", choices=ROWS, action="append", help="these only")
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
@@ -110,7 +111,7 @@ def main() -> int:
         "| settings | plain ms | mean ms | ratio | longest step ms | checkpoints |",
         "|---|---|---|---|---|---|",
     ]
-    for title in ROWS:
+    for title in args.row or ROWS:
         lines.append(row(title, args))
         print(lines[-1], flush=True)
     if args.write:
