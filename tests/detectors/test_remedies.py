@@ -47,6 +47,8 @@ def told(op: str, code: str = "", *inputs: Any, **more: Any) -> Remedy:
 
 # What is told in words because a diff could be wrong: op, statement, inputs, headline, words.
 WORDS: list[tuple[str, str, list[Any], str, str]] = [
+    ("AddmmBackward0", "h = self.fc(x, y)", [BAD, POSITIVE, ZERO],
+     "0 * NaN in the gradient of addmm's weights", "before the model sees them"),
     ("log", "a = torch.log(x)", [MINUS], "log of a number below 0 (-0.3)", "would hide the sign"),
     ("sqrt", "a = x.sqrt()", [MINUS], "sqrt of a negative number (-0.3)", "would hide the sign"),
     ("pow", "a = x ** 0.5", [MINUS], "negative base to power 0.5", "x.sign() * x.abs() ** p"),
@@ -300,3 +302,11 @@ def test_nothing_in_a_file_makes_it_fail(broken, op, code, inputs):
         if cure.diff:
             new = [line[1:] for line in cure.diff.split("\n")[1:] if line[0] in " +"]
             ast.parse("\n".join(new))
+
+
+def test_rows_that_the_loss_leaves_out_are_cleaned_before_the_model() -> None:
+    around = [[87, "z = torch.zeros(())"], [88, "y = model(x)"]]
+    found = told("AddmmBackward0", "y = model(x)", BAD, POSITIVE, ZERO, excerpt=around)
+    assert "+y = model(torch.nan_to_num(x))" in found.diff
+    # A gradient that is bad already was made elsewhere.
+    assert "0 * NaN" not in told("AddmmBackward0", "y = model(x)", BAD, POSITIVE, BAD).headline

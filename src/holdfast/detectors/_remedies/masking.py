@@ -167,7 +167,9 @@ def difference(cause: Cause) -> Remedy | None:
 
 def matrix_product(cause: Cause) -> Remedy | None:
     """inf * 0 inside a matrix product."""
-    if cause.backward or not any(stat.inf for stat in cause.inputs):
+    if cause.backward:
+        return _left_out_too_late(cause)
+    if not any(stat.inf for stat in cause.inputs):
         return None
     return prescribe(
         cause,
@@ -176,6 +178,40 @@ def matrix_product(cause: Cause) -> Remedy | None:
         "masked with -inf belong into softmax before they are multiplied with anything",
         0.6,
     )
+
+
+def _left_out_too_late(cause: Cause) -> Remedy | None:
+    """Rows of NaN that the loss leaves out: their gradient is 0, and 0 * NaN is NaN."""
+    read, gradient = cause.inputs[:-1], (cause.inputs or (Stat(),))[-1]
+    holds = next((stat for stat in read if stat.nan), None)
+    if holds is None or gradient.bad:
+        return None
+    return prescribe(
+        cause,
+        f"0 * NaN in the gradient of {cause.name}'s weights",
+        f"{amount(holds.nan, holds.numel, 'the value is', 'values are')} NaN in what this layer "
+        "reads; the loss leaves their rows out, but a gradient of 0 times NaN is NaN: replace them "
+        "before the model sees them, or pick the rows before it and not after",
+        0.9,
+        _without_nan(cause),
+    )
+
+
+def _without_nan(cause: Cause) -> Change | None:
+    """Clean the argument of the one call of the statement that has a single plain one."""
+    code = cause.statement
+    if code is None or not code.torch:
+        return None
+    calls = [
+        node
+        for node in code.nodes
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+    ]
+    if len(calls) != 1 or not isinstance(calls[0].args[0], ast.Name):
+        return None
+    given = calls[0].args[0]
+    cleaned = f"{code.torch}.nan_to_num({code.text(given)})"
+    return Change(tuple(code.replace(given, cleaned)), calls[0])
 
 
 RULES = {
