@@ -26,6 +26,7 @@ from overhead import hardware
 
 from holdfast.training import Place, Trainer, load_weights, resolve
 from holdfast.training.progress import Progress
+from holdfast_models.energy_flow.benchmark import Work, measured
 from holdfast_models.energy_flow.metrics import Quality, quality
 from holdfast_models.energy_flow.pairs import load_pairs
 from holdfast_models.energy_flow.recipe import RECIPE, build
@@ -35,6 +36,8 @@ FORMS = {
     "bf16, fused": ["train.precision=bf16", "model.flows.mode=auto"],
 }
 _REPEATS = 5
+_BATCHES = (16, 64)
+_STEPS = 15
 
 
 def train(settings: Any, place: Place) -> tuple[Any, float]:
@@ -111,6 +114,7 @@ def early(args: argparse.Namespace, place: Place) -> list[str]:
     lines: list[str] = []
     for mode, stop in (("compact", False), ("compact", True), ("auto", False), ("auto", True)):
         told = [f"model.convergence.on={str(stop).lower()}", f"model.flows.mode={mode}"]
+        each_step = [_step_ms(weights, [*given, *told], preset, batch, place) for batch in _BATCHES]
         other = resolve(RECIPE, None, preset, [*given, *told], "none")
         again = build(other, place)
         again.model.load_state_dict(weights)
@@ -120,10 +124,28 @@ def early(args: argparse.Namespace, place: Place) -> list[str]:
             stats = again.model(x_BE).flows.stats
         lines.append(
             f"| {mode} | {'on' if stop else 'off'} | {found.cosine:.4f} | {found.fvu:.4f} | "
-            f"{found.r1:.4f} | {int(stats.steps)} of {other.model.steps} | {each:.2f} |"
+            f"{found.r1:.4f} | {int(stats.steps)} of {other.model.steps} | {each:.2f} | "
+            + " | ".join(f"{one:.1f}" for one in each_step)
+            + " |"
         )
         print(lines[-1], flush=True)
     return lines
+
+
+def _step_ms(
+    weights: dict[str, torch.Tensor], given: list[str], preset: str, batch: int, place: Place
+) -> float:
+    """Milliseconds of a whole training step from these weights, which hardly move."""
+    more = [f"train.data.batch={batch}", "train.optimizer.lr=1e-9"]
+    settings = resolve(RECIPE, None, preset, [*given, *more], "none")
+    capacity = settings.model.lattice.cells * batch
+    more.append(f"model.flows.capacity={capacity}")
+    work = Work(resolve(RECIPE, None, preset, [*given, *more], "none"), place.device)
+    work.model.load_state_dict(weights)
+    work.model.train()
+    with work.guarded():
+        found = measured(work.train, place.device, batch, steps=_STEPS, warmup=6)
+    return found["median_ms"]
 
 
 def main() -> int:
@@ -158,10 +180,13 @@ def main() -> int:
         lines.append("")
     if args.only != "quality":
         lines += [
-            "One training of 50 x 50 x 20, then the same weights; milliseconds for 16 sentences.",
+            "One training of 50 x 50 x 20, then the same weights: milliseconds of 16 answers and",
+            "of whole training steps under the guard.",
             "",
-            "| mode | early stop | cosine | FVU | R@1 | lattice steps | ms |",
-            "|---|---|---|---|---|---|---|",
+            "| mode | early stop | cosine | FVU | R@1 | lattice steps | ms "
+            + "".join(f"| training, {batch} " for batch in _BATCHES)
+            + "|",
+            "|---" * (7 + len(_BATCHES)) + "|",
             *early(args, place),
         ]
     if args.write:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from holdfast.guard.engine import Engine
+from holdfast.guard.shield import attempt
 
 from .conftest import MakeEngine
 
@@ -312,3 +314,12 @@ def test_a_batch_on_a_device_is_never_read() -> None:
 
     bad = torch.tensor([[1.0], [math.nan]])
     assert nonfinite({"x": torch.empty(2, 3, device="meta"), "y": bad}) == [("batch['y']", [1])]
+
+
+def test_time_spent_in_a_part_that_calls_another_counts_once(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.phases.take_host()
+    began = time.perf_counter()
+    attempt(engine, "guard", attempt, engine, "inquiry", time.sleep, 0.05)
+    spent = time.perf_counter() - began
+    assert 0.05 <= engine.phases.take_host()["guard"] <= spent

@@ -46,7 +46,7 @@ SAME_BITS = (
 )
 _PLAIN = (torch.float32, torch.float64)
 # Above this the tensors no longer stay in the caches from one operation to the next.
-_SMALL = 1_000_000
+_SMALL = 250_000
 _MANY = 4
 
 

@@ -33,19 +33,21 @@ def shielded(
         def entry(self: Engine, *args: Any) -> R | None:
             if self.off and where in self.off:
                 return None
-            began = perf_counter()
+            began, phases = perf_counter(), self.phases
+            within, phases.ours = phases.ours, True
             try:
                 return call(self, *args)
             except Exception as error:
                 self.failed(where, error)
                 return None
             finally:
-                # Counted as ours, and kept out of the phase of the loop it falls into. Written
-                # out: this runs several times in every step.
-                spent = perf_counter() - began
-                phases = self.phases
-                phases.guard += spent
-                phases.last += spent
+                phases.ours = within
+                if not within:
+                    # Counted as ours, once, and kept out of the phase of the loop it falls into.
+                    # Written out: this runs several times in every step.
+                    spent = perf_counter() - began
+                    phases.guard += spent
+                    phases.last += spent
 
         return cast(Any, entry)
 

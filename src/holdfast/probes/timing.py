@@ -59,6 +59,8 @@ class Phases:
         self._steps = 0
         self.last = perf_counter()
         self.guard = 0.0
+        self.ours = False
+        """Something of holdfast is running, and somebody counts its time."""
         self._began = False
         self._host: dict[str, float] = {}
         self._moments: list[tuple[str, torch.cuda.Event]] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast import HoldfastError
 from holdfast_models.energy_flow import dense
 from holdfast_models.energy_flow.ending import Finished
-from holdfast_models.energy_flow.fused import chunks, mode
+from holdfast_models.energy_flow.fused import chunks, graph, mode
 from holdfast_models.energy_flow.fused.graph import Graphs
 from holdfast_models.energy_flow.fused.ops import has_triton, references
 from holdfast_models.energy_flow.fused.plan import Blocks, plan_for, saved_bytes, slots
@@ -271,9 +271,38 @@ def test_a_copied_or_pickled_core_has_no_graphs_of_the_first(busy_core):
 def test_every_program_of_a_kernel_has_a_slot(busy_core):
     plan = plan_for(busy_core(carrier={"hidden": 1040}).parts, 8)
     assert {slots(kind, 999, plan) for kind in ("neuron", "gates_sums", "heads")} == {1}
-    plan = plan._replace(blocks=Blocks(gates_block=4096, gates_back_block=1024, heads_rows=16))
+    cut = {"gates_block": 4096, "gates_back_block": 1024, "gates_programs": 528, "heads_rows": 16}
+    back = {"heads_back_rows": 16, "heads_programs": 792}
+    plan = plan._replace(blocks=Blocks(**cut, **back))
     # 1040 columns are three tiles of 512; eight rows of 512 make a block of 4096.
     assert slots("gates", 999, plan) == 125 * 3
     assert slots("gates_sums", 999, plan) == 528 // 3
     assert slots("heads", 999, plan) == 63
-    assert slots("neuron_sums", 999, plan) == 63
+    assert slots("heads_sums", 999, plan) == 63  # 792 programs for nine and two groups of columns
+    assert slots("neuron_sums", 999, plan) == 16
+    assert slots("neuron_sums", 999, plan._replace(neuron=128)) == 63
+
+
+def test_steps_after_an_early_stop_are_not_computed(busy_core):
+    computed = []
+    core = busy_core(convergence={"on": True, "least_steps": 2, "threshold": 0.4})
+    ops = references()
+
+    def gates_forward(*given):
+        computed.append(1)
+        ops.gates_forward(*given)
+
+    watched = ops._replace(gates_forward=gates_forward)
+    out = mode.ride(mode.set_out(core.parts, surface(), **how(core), ops=watched), surface())
+    assert out.stats.steps < 8
+    assert len(computed) == core.settings.carrier.layers * int(out.stats.steps)
+
+
+def test_many_flows_rather_stop_early_than_run_as_a_graph(busy_core):
+    on = {"on": True, "least_steps": 2, "threshold": 0.4}
+    many = torch.empty(64, 60, 60)
+    for case, says in (({"convergence": on}, True), ({}, False)):
+        core = busy_core(**case, flows={"capacity": 200_000})
+        trip = mode.set_out(core.parts, surface(), **how(core))
+        assert (graph._stops(trip, many) is not None) == says
+        assert graph._stops(trip, surface()) is None

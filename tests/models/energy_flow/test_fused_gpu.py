@@ -117,7 +117,7 @@ def test_blocks_of_any_size_give_the_same():
     core = make_core()
     how: dict[str, Any] = {"steps": 4, "key": Key(5, 3), "training": True, "scale": 1.0}
     outs = []
-    for blocks in (Blocks(), Blocks(heads_back_rows=64, neuron_programs=7, first_products=2)):
+    for blocks in (Blocks(), Blocks(heads_back_rows=64, heads_programs=7, first_products=2)):
         trip = mode.set_out(core.parts, surface(), **how)
         plan: Plan = trip.plan._replace(blocks=blocks)
         given_BHW = surface()

@@ -48,7 +48,7 @@ class Given:
             return (size * torch.randn(*shape, generator=random, device=DEVICE)).to(to)
 
         wide, narrow = plan.hidden, plan.neuron
-        self.p, self.e = normal(3, FLOWS).clamp(-1, 1), normal(FLOWS)
+        self.q = torch.cat((normal(3, FLOWS).clamp(-1, 1), normal(1, FLOWS)))
         self.alive = (normal(FLOWS) < 0.8).to(torch.uint8)
         self.stop = torch.zeros(1, dtype=torch.int32, device=DEVICE)
         self.flat = normal(10 * narrow + narrow**2, size=0.4)
@@ -59,7 +59,7 @@ class Given:
         self.rows = normal(FLOWS, plan.row, size=0.5, to=dtype)
         self.dh, self.du = normal(FLOWS, wide, to=dtype), normal(FLOWS, plan.inputs, to=dtype)
         self.heads = normal(FLOWS, plan.heads, to=dtype)
-        self.slopes, self.dp, self.de = normal(8, FLOWS), normal(3, FLOWS), normal(FLOWS)
+        self.slopes, self.d = normal(8, FLOWS), normal(4, FLOWS)
         self.state = slice(plan.inputs, plan.inputs + wide)
 
     def zeros(self, kind: str, *rest: int, whole: bool = False) -> Tensor:
@@ -75,15 +75,15 @@ def noise(ops: Ops, g: Given) -> Named:
 
 def neuron_forward(ops: Ops, g: Given) -> Named:
     out, most, over = g.rows.clone(), g.zeros("neuron"), g.zeros("neuron", whole=True)
-    ops.neuron_forward(g.p, g.e, g.alive, g.stop, g.flat, *g.answer, out, most, over, g.plan)
+    ops.neuron_forward(g.q, g.alive, g.stop, g.flat, *g.answer, out, most, over, g.plan)
     return {"out": out, "most": most.amax(), "guarded": over.sum()}
 
 
 def neuron_backward(ops: Ops, g: Given) -> Named:
-    dp, de, sums = g.dp.clone(), g.de.clone(), g.zeros("neuron_sums", len(g.flat))
+    d, sums = g.d.clone(), g.zeros("neuron_sums", len(g.flat))
     for _ in range(2):
-        ops.neuron_backward(g.p, g.e, g.alive, g.stop, g.flat, g.du, dp, de, sums, g.plan)
-    return {"dp": dp, "de": de, "weights": sums.sum(0)}
+        ops.neuron_backward(g.q, g.alive, g.stop, g.flat, g.du, g.slopes, d, sums, g.plan)
+    return {"d": d, "weights": sums.sum(0)}
 
 
 def gates_forward(ops: Ops, g: Given, *, first: bool = False) -> Named:
@@ -102,33 +102,33 @@ def gates_backward(ops: Ops, g: Given, *, first: bool = False) -> Named:
 def heads_forward(ops: Ops, g: Given) -> Named:
     counters = torch.zeros(2, FLOWS, dtype=torch.int32, device=DEVICE)
     left = g.zeros("heads", whole=True)
-    p, e, alive = torch.empty_like(g.p), torch.empty_like(g.e), torch.empty_like(g.alive)
+    q, alive = torch.empty_like(g.q), torch.empty_like(g.alive)
     slopes, scale = torch.empty_like(g.slopes), torch.full((1,), 1.3, device=DEVICE)
     ops.heads_forward(
-        g.heads, g.ends, g.p, g.e, g.alive, g.stop, g.noise, scale, p, e, alive, slopes,
+        g.heads, g.ends, g.q, g.alive, g.stop, g.noise, scale, q, alive, slopes,
         counters[0], counters[1], left, g.plan,
     )  # fmt: skip
     exact = torch.cat((counters.flatten(), alive, left.sum()[None]))
-    return {"p": p, "e": e, "slopes": slopes, "counters": exact}
+    return {"q": q, "slopes": slopes, "counters": exact}
 
 
 def heads_backward(ops: Ops, g: Given) -> Named:
-    heads, dp, de = g.heads.clone(), g.dp.clone(), g.de.clone()
-    sums = g.zeros("heads_sums", len(g.ends))
-    ops.heads_backward(heads, g.ends, g.slopes, dp, de, sums, g.plan)
-    return {"heads": heads, "dp": dp, "de": de, "ends": sums.sum(0)}
+    heads, sums = g.heads.clone(), g.zeros("heads_sums", len(g.ends))
+    ops.heads_backward(heads, g.ends, g.slopes, g.d, sums, g.plan)
+    ops.heads_backward(g.heads.clone(), g.ends, g.slopes, g.d, sums, g.plan)
+    return {"heads": heads, "ends": sums.sum(0)}
 
 
 def collection(ops: Ops, g: Given) -> Named:
     k = torch.arange(FLOWS, device=DEVICE) % 9
     sample = torch.arange(FLOWS, device=DEVICE) * 3 // FLOWS
     sums = torch.zeros(2, 3 * 12 * 9, device=DEVICE)
-    ops.splat(g.e, g.p, k, sample, g.alive != 0, sums, 12, 9)
-    de, dp = torch.empty_like(g.e), torch.empty_like(g.p)
+    ops.splat(g.q[3], g.q[:3], k, sample, g.alive != 0, sums, 12, 9)
+    de, dp = torch.empty_like(g.q[3]), torch.empty_like(g.q[:3])
     surface_X = sums[0] / sums[1].clamp(min=1e-9)
     slope_X = torch.linspace(-1, 1, sums.shape[1], device=DEVICE)
     ops.gather(
-        g.e, g.p, k, sample, g.alive != 0, surface_X, sums[1], slope_X, de, dp, 12, 9
+        g.q[3], g.q[:3], k, sample, g.alive != 0, surface_X, sums[1], slope_X, de, dp, 12, 9
     )  # fmt: skip
     return {"sums": sums, "de": de, "dp": dp}
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .buffers import Buffers
+from .buffers import Buffers, zeros
 from .ops import Ops
 from .plan import Plan, slots
 from .weights import Half
@@ -24,6 +24,7 @@ class Saved(NamedTuple):
     """What the forward pass leaves."""
 
     plan: Plan
+    ran: int  # lattice steps, up to an early stop
     buffers: Buffers
     half: list[Half]
     heads_half: Tensor
@@ -42,21 +43,22 @@ def gradients(saved: Saved, de_N: Tensor, dp_3N: Tensor) -> list[Tensor]:
         dp_3N: of the positions at the end.
     """
     plan, buffers, ops = saved.plan, saved.buffers, saved.ops
-    steps, wide, flows = plan.steps, plan.hidden, de_N.shape[0]
+    steps, wide, flows = saved.ran, plan.hidden, de_N.shape[0]
     device, dtype = de_N.device, saved.heads_half.dtype
-    de_N, dp_3N = de_N.contiguous().clone(), dp_3N.contiguous().clone()
+    d_4N = torch.cat((dp_3N, de_N[None]))
     neuron, ends = saved.neuron, saved.ends
-    partial_PF = torch.zeros(slots("neuron_sums", flows, plan), len(neuron), device=device)
-    partial_PE = torch.zeros(slots("heads_sums", flows, plan), len(ends), device=device)
-    partial_LPG = torch.zeros(
-        plan.layers, slots("gates_sums", flows, plan), 4 * wide, device=device
+    partial_LPG, partial_PF, partial_PE = zeros(
+        (plan.layers, slots("gates_sums", flows, plan), 4 * wide),
+        (slots("neuron_sums", flows, plan), len(neuron)),
+        (slots("heads_sums", flows, plan), len(ends)),
+        device=device,
     )
     dh = [torch.empty(flows, wide, device=device, dtype=dtype) for _ in saved.half]
     du_NU = torch.empty(flows, plan.inputs, device=device, dtype=dtype)
     for t in reversed(range(steps)):
         last = t == steps - 1
         heads_NA = buffers.heads_TNA[t]
-        ops.heads_backward(heads_NA, ends, buffers.slopes_T8N[t], dp_3N, de_N, partial_PE, plan)
+        ops.heads_backward(heads_NA, ends, buffers.slopes_T8N[t], d_4N, partial_PE, plan)
         _add(dh[-1], heads_NA, saved.heads_half, fresh=last)
         for number in reversed(range(plan.layers)):
             begin = plan.inputs + number * wide
@@ -72,21 +74,21 @@ def gradients(saved: Saved, de_N: Tensor, dp_3N: Tensor) -> list[Tensor]:
             if t > 0:
                 _add(dh[number], gates_NG[:, wide:], half.state_w, fresh=False)
         ops.neuron_backward(
-            buffers.p_T3N[t], buffers.e_TN[t], buffers.alive_TN[t], buffers.stop_T[t : t + 1],
-            neuron, du_NU, buffers.slopes_T8N[t], dp_3N, de_N, partial_PF, plan,
+            buffers.q_T4N[t], buffers.alive_TN[t], buffers.stop_T[t : t + 1], neuron, du_NU,
+            buffers.slopes_T8N[t], d_4N, partial_PF, plan,
         )  # fmt: skip
-    found = [de_N, partial_PF.sum(0), partial_PE.sum(0)]
-    return found + _matrix_gradients(plan, buffers, partial_LPG.sum(1))
+    found = [d_4N[3], partial_PF.sum(0), partial_PE.sum(0)]
+    return found + _matrix_gradients(plan, steps, buffers, partial_LPG.sum(1))
 
 
-def _matrix_gradients(plan: Plan, buffers: Buffers, bias_LG: Tensor) -> list[Tensor]:
+def _matrix_gradients(plan: Plan, steps: int, buffers: Buffers, bias_LG: Tensor) -> list[Tensor]:
     """Of heads and layers, each in one product over all steps and flows."""
-    steps, wide, layers = plan.steps, plan.hidden, plan.layers
+    wide, layers = plan.hidden, plan.layers
     state_SNR = buffers.state_SNR
     top = plan.inputs + (layers - 1) * wide
-    found = [_weight(buffers.heads_TNA, state_SNR[layers:, :, top:])]
+    found = [_weight(buffers.heads_TNA[:steps], state_SNR[layers : layers + steps, :, top:])]
     for number in range(layers):
-        gates_TNG = buffers.gates[number]
+        gates_TNG = buffers.gates[number][:steps]
         begin = plan.inputs + number * wide
         from_ = 0 if number == 0 else begin - wide
         read = state_SNR[number : number + steps, :, from_:begin]

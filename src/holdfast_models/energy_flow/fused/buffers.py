@@ -11,6 +11,7 @@ together.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from .plan import Plan
 
-__all__ = ["Buffers", "allocate"]
+__all__ = ["Buffers", "allocate", "zeros"]
 
 
 class Buffers(NamedTuple):
@@ -27,8 +28,7 @@ class Buffers(NamedTuple):
     state_SNR: Tensor
     gates: list[Tensor]  # for each layer [T, N, 4C]
     heads_TNA: Tensor
-    p_T3N: Tensor  # T + 1 of these three
-    e_TN: Tensor
+    q_T4N: Tensor  # x, y, z and energy; T + 1 of these two
     alive_TN: Tensor
     slopes_T8N: Tensor
     stop_T: Tensor  # not 0: nothing moves in this step
@@ -59,17 +59,25 @@ def allocate(
         state_SNR=fresh(ring, flows, plan.row, **wide),
         gates=gates if keep else gates * plan.layers,
         heads_TNA=torch.empty(slabs, flows, plan.heads, **wide),
-        p_T3N=torch.empty(steps + 1, 3, flows, **small),
-        e_TN=torch.empty(steps + 1, flows, **small),
+        q_T4N=torch.empty(steps + 1, 4, flows, **small),
         alive_TN=torch.empty(steps + 1, flows, device=e_N.device, dtype=torch.uint8),
         slopes_T8N=torch.empty(slabs, 8, flows, **small),
         stop_T=torch.zeros(steps, device=e_N.device, dtype=torch.int32),
     )
-    buffers.p_T3N[0].copy_(p_3N)
-    buffers.e_TN[0].copy_(e_N)
+    buffers.q_T4N[0, :3].copy_(p_3N)
+    buffers.q_T4N[0, 3].copy_(e_N)
     if k_N is None:
         buffers.alive_TN[0].fill_(1)
     else:
         step_T1 = torch.arange(steps + 1, device=e_N.device)[:, None]
         torch.lt(step_T1, k_N, out=buffers.alive_TN.view(torch.bool))
     return buffers
+
+
+def zeros(
+    *shapes: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Tensors of zeros, filled in one launch: they are pieces of one."""
+    sizes = [math.prod(shape) for shape in shapes]
+    pieces = torch.zeros(sum(sizes), device=device, dtype=dtype).split(sizes)
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]

@@ -24,6 +24,9 @@ __all__ = ["Graphs"]
 
 _WARM = 2  # passes before one is captured: kernels are compiled and libraries opened by then
 _MOST = 2  # graphs that are kept: each has memory of its own
+# Flows from which the device works longer on a step than the host on its launches: leaving out the
+# steps after an early stop, which a graph cannot, saves more than a graph does.
+_STOPPING = 100_000
 
 
 class Graphs:
@@ -53,7 +56,7 @@ class Graphs:
 
     def _find(self, trip: Trip, surface_BHW: Tensor) -> _Captured | None:
         parameters = trip.parts.parameters()
-        self.reason = _against(surface_BHW, parameters)
+        self.reason = _against(surface_BHW, parameters) or _stops(trip, surface_BHW)
         if self.reason is not None:
             return None
         places = tuple(one.data_ptr() for one in parameters)
@@ -105,6 +108,16 @@ def _against(surface_BHW: Tensor, parameters: list[nn.Parameter]) -> str | None:
         return "single operations are watched"
     if torch.cuda.is_current_stream_capturing():
         return "somebody else captures it"
+    return None
+
+
+def _stops(trip: Trip, surface_BHW: Tensor) -> str | None:
+    """Whether a pass should rather end early."""
+    rules, settings = trip.plan.convergence, trip.parts.settings
+    batch = surface_BHW.shape[0]
+    flows = min(surface_BHW.numel(), settings.flows.capacity // batch * batch)
+    if rules.on and flows >= _STOPPING and trip.plan.steps > rules.least_steps + 1:
+        return "its steps after an early stop are left out"
     return None
 
 

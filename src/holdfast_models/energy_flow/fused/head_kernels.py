@@ -13,13 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from .device_math import gelu, gelu_both, tanh
-from .plan import Blocks, Plan
+from .plan import HEADS_TILE, Blocks, Plan, heads_groups
 
 __all__ = ["heads_backward", "heads_forward"]
 
 _MOST_ENERGY = tl.constexpr(4.0)
 _MOST_MOVE = tl.constexpr(0.5)
-_COLUMNS = 64
 
 
 @triton.jit
@@ -58,7 +57,7 @@ def _raw(base, bias, there, unit, WIDE: tl.constexpr):
 # Single numbers lie where they lie: without this each place would be a kernel of its own.
 @triton.jit(do_not_specialize_on_alignment=["stop", "left"])
 def _heads_forward_kernel(
-    heads, ends, p, e, alive, stop, noise, scale_at, p_after, e_after, alive_after, slopes,
+    heads, ends, q, alive, stop, noise, scale_at, q_after, alive_after, slopes,
     k, exits, left, flows, drift,
     E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, NOISE: tl.constexpr,
     TANH: tl.constexpr, BOUND: tl.constexpr, REFLECT: tl.constexpr, BN: tl.constexpr,
@@ -91,7 +90,7 @@ def _heads_forward_kernel(
 
     living = tl.load(alive + row, mask=there, other=0)
     active = (living != 0) & (tl.load(stop) == 0)
-    energy = tl.load(e + row, mask=there, other=0.0)
+    energy = tl.load(q + 3 * flows + row, mask=there, other=0.0)
     if TANH:
         grown = tanh(change)
         by_change = 1 - grown * grown
@@ -103,9 +102,9 @@ def _heads_forward_kernel(
         grown = tl.where(grown > _MOST_ENERGY, _MOST_ENERGY, grown)
         grown = tl.where(grown < -_MOST_ENERGY, -_MOST_ENERGY, grown)
     scale = tl.load(scale_at)
-    px = tl.load(p + row, mask=there, other=0.0)
-    py = tl.load(p + flows + row, mask=there, other=0.0)
-    pz = tl.load(p + 2 * flows + row, mask=there, other=0.0)
+    px = tl.load(q + row, mask=there, other=0.0)
+    py = tl.load(q + flows + row, mask=there, other=0.0)
+    pz = tl.load(q + 2 * flows + row, mask=there, other=0.0)
     step_x, by_x = _axis(d_x, scale, px, BOUND)
     step_y, by_y = _axis(d_y, scale, py, BOUND)
     step_z, by_z = _axis(d_z, scale, pz, BOUND)
@@ -121,20 +120,20 @@ def _heads_forward_kernel(
     qy, on_y = _wall(qy, REFLECT)
     qz, on_z = _wall(qz, False)
     gone = face > 0
-    tl.store(p_after + row, tl.where(active, qx, px), mask=there)
-    tl.store(p_after + flows + row, tl.where(active, qy, py), mask=there)
-    tl.store(p_after + 2 * flows + row, tl.where(active, qz, pz), mask=there)
-    tl.store(e_after + row, tl.where(active, grown, energy), mask=there)
+    tl.store(q_after + row, tl.where(active, qx, px), mask=there)
+    tl.store(q_after + flows + row, tl.where(active, qy, py), mask=there)
+    tl.store(q_after + 2 * flows + row, tl.where(active, qz, pz), mask=there)
+    tl.store(q_after + 3 * flows + row, tl.where(active, grown, energy), mask=there)
     tl.store(alive_after + row, tl.where(gone, 0, living).to(tl.uint8), mask=there)
     s = slopes + row
-    tl.store(s, tl.where(active, by_change, 0.0), mask=there)
-    tl.store(s + flows, tl.where(active, by_e, 1.0), mask=there)
-    tl.store(s + 2 * flows, tl.where(active, on_x, 1.0), mask=there)
-    tl.store(s + 3 * flows, tl.where(active, on_y, 1.0), mask=there)
-    tl.store(s + 4 * flows, tl.where(active, on_z, 1.0), mask=there)
-    tl.store(s + 5 * flows, tl.where(active, on_x * by_x, 0.0), mask=there)
-    tl.store(s + 6 * flows, tl.where(active, on_y * by_y, 0.0), mask=there)
-    tl.store(s + 7 * flows, tl.where(active, on_z * by_z, 0.0), mask=there)
+    tl.store(s, tl.where(active, on_x, 1.0), mask=there)
+    tl.store(s + flows, tl.where(active, on_y, 1.0), mask=there)
+    tl.store(s + 2 * flows, tl.where(active, on_z, 1.0), mask=there)
+    tl.store(s + 3 * flows, tl.where(active, by_e, 1.0), mask=there)
+    tl.store(s + 4 * flows, tl.where(active, on_x * by_x, 0.0), mask=there)
+    tl.store(s + 5 * flows, tl.where(active, on_y * by_y, 0.0), mask=there)
+    tl.store(s + 6 * flows, tl.where(active, on_z * by_z, 0.0), mask=there)
+    tl.store(s + 7 * flows, tl.where(active, by_change, 0.0), mask=there)
     count = tl.load(k + row, mask=there, other=0)
     tl.store(k + row, count + active.to(tl.int32), mask=there)
     tl.store(exits + row, face, mask=there & gone)
@@ -144,14 +143,12 @@ def _heads_forward_kernel(
 def heads_forward(
     heads_NA: Tensor,
     ends: Tensor,
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     noise_3N: Tensor | None,
     scale: Tensor,
-    p_after_3N: Tensor,
-    e_after_N: Tensor,
+    q_after_4N: Tensor,
     alive_after_N: Tensor,
     slopes_8N: Tensor,
     k_N: Tensor,
@@ -161,13 +158,14 @@ def heads_forward(
 ) -> None:
     """See ``reference_carrier.heads_forward``."""
     blocks = plan.blocks or Blocks()
-    flows, rows = e_N.shape[0], blocks.heads_rows
+    flows, rows = q_4N.shape[1], blocks.heads_rows
     wide, move = plan.split
     _heads_forward_kernel[(triton.cdiv(flows, rows),)](
-        heads_NA, ends, p_3N, e_N, alive_N, stop, p_3N if noise_3N is None else noise_3N, scale,
-        p_after_3N, e_after_N, alive_after_N, slopes_8N, k_N, exit_N, left_P, flows, plan.drift,
-        E=wide, M=move, BC=_COLUMNS, NOISE=noise_3N is not None, TANH=plan.energy == "tanh", BOUND=plan.bound == "clamp",
-        REFLECT=plan.reflect, BN=rows, num_warps=blocks.heads_warps,
+        heads_NA, ends, q_4N, alive_N, stop, q_4N if noise_3N is None else noise_3N, scale,
+        q_after_4N, alive_after_N, slopes_8N, k_N, exit_N, left_P, flows, plan.drift,
+        E=wide, M=move, BC=HEADS_TILE, NOISE=noise_3N is not None,
+        TANH=plan.energy == "tanh", BOUND=plan.bound == "clamp", REFLECT=plan.reflect, BN=rows,
+        num_warps=blocks.heads_warps,
     )  # fmt: skip
 
 
@@ -180,14 +178,15 @@ def _slot(own, unit, WIDE: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def _gradient(d, slope, row, there):
+def _gradient(d, slopes, number, row, there, flows):
     """Of a head's end, from that of what the end moves."""
-    return tl.load(d + row, mask=there, other=0.0) * tl.load(slope + row, mask=there, other=0.0)
+    slope = tl.load(slopes + (4 + number) * flows + row, mask=there, other=0.0)
+    return tl.load(d + number * flows + row, mask=there, other=0.0) * slope
 
 
 @triton.jit
 def _energy_columns(
-    heads, ends, slopes, de, own, group, flows, programs,
+    heads, ends, slopes, d, own, group, flows, programs,
     E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     A: tl.constexpr = E + M
@@ -199,7 +198,7 @@ def _energy_columns(
     for block in range(tl.program_id(0), tl.cdiv(flows, BN), programs):
         row = block * BN + tl.arange(0, BN)
         there = row < flows
-        d_e = _gradient(de, slopes, row, there)
+        d_e = _gradient(d, slopes, 3, row, there, flows)
         base = heads + row.to(tl.int64)[:, None] * A
         near, slope = gelu_both(_raw(base, ends, there, unit, E))
         d_raw = d_e[:, None] * (w_e * slope)
@@ -217,7 +216,7 @@ def _energy_columns(
 
 @triton.jit
 def _move_columns(
-    heads, ends, slopes, dp, own, group, flows, programs,
+    heads, ends, slopes, d, own, group, flows, programs,
     E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     A: tl.constexpr = E + M
@@ -236,9 +235,9 @@ def _move_columns(
     for block in range(tl.program_id(0), tl.cdiv(flows, BN), programs):
         row = block * BN + tl.arange(0, BN)
         there = row < flows
-        d_x = _gradient(dp, slopes + 5 * flows, row, there)
-        d_y = _gradient(dp + flows, slopes + 6 * flows, row, there)
-        d_z = _gradient(dp + 2 * flows, slopes + 7 * flows, row, there)
+        d_x = _gradient(d, slopes, 0, row, there, flows)
+        d_y = _gradient(d, slopes, 1, row, there, flows)
+        d_z = _gradient(d, slopes, 2, row, there, flows)
         base = heads + row.to(tl.int64)[:, None] * A + E
         near, slope = gelu_both(_raw(base, ends + E, there, unit, M))
         d_raw = (d_x[:, None] * w_x + d_y[:, None] * w_y + d_z[:, None] * w_z) * slope
@@ -263,29 +262,27 @@ def _move_columns(
         tl.store(tail + 3, tl.load(tail + 3) + tl.sum(sum_z, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def _heads_backward_kernel(
-    heads, ends, slopes, dp, de, partial, flows, programs,
+    heads, ends, slopes, d, partial, flows, programs,
     E: tl.constexpr, M: tl.constexpr, BC: tl.constexpr, F: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    # Beside each other for short ways: rows by the first number of a program, columns by the second.
+    # Many short programs: rows by their first number, columns by their second.
     of_energy: tl.constexpr = (E + BC - 1) // BC
     own = partial + tl.program_id(0) * F
     group = tl.program_id(1)
     if group < of_energy:
-        _energy_columns(heads, ends, slopes, de, own, group, flows, programs, E, M, BC, BN)
-    else:
-        _move_columns(
-            heads, ends, slopes, dp, own, group - of_energy, flows, programs, E, M, BC, BN
-        )
+        _energy_columns(heads, ends, slopes, d, own, group, flows, programs, E, M, BC, BN)
+    else:  # twice as many sums, half the columns: as many registers
+        group -= of_energy
+        _move_columns(heads, ends, slopes, d, own, group, flows, programs, E, M, BC // 2, BN)
 
 
 def heads_backward(
     heads_NA: Tensor,
     ends: Tensor,
     slopes_8N: Tensor,
-    dp_3N: Tensor,
-    de_N: Tensor,
+    d_4N: Tensor,
     partial_PE: Tensor,
     plan: Plan,
 ) -> None:
@@ -293,9 +290,8 @@ def heads_backward(
     wide, move = plan.split
     blocks = plan.blocks or Blocks()
     programs, width = partial_PE.shape
-    groups = triton.cdiv(wide, _COLUMNS) + triton.cdiv(move, _COLUMNS)
-    _heads_backward_kernel[(programs, groups)](
-        heads_NA, ends, slopes_8N, dp_3N, de_N, partial_PE, de_N.shape[0], programs,
-        E=wide, M=move, BC=_COLUMNS, F=width,
+    _heads_backward_kernel[(programs, heads_groups(plan.split))](
+        heads_NA, ends, slopes_8N, d_4N, partial_PE, d_4N.shape[1], programs,
+        E=wide, M=move, BC=HEADS_TILE, F=width,
         BN=blocks.heads_back_rows, num_warps=blocks.heads_back_warps,
     )  # fmt: skip

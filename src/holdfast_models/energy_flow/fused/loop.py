@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..convergence import Convergence
+from ..convergence import Convergence, DelayedFlag
 from .backward import Saved, gradients
-from .buffers import Buffers, allocate
+from .buffers import Buffers, allocate, zeros
 from .ops import Ops
 from .plan import Plan, slots
 from .weights import Half, Layer, Weights, halve
@@ -85,10 +85,10 @@ class _Travel(torch.autograd.Function):
         biases = [layer.bias for layer in grouped]
         heads_half = heads_w.to(dtype)
         buffers = allocate(plan, e_N, rest.start.p_3N, rest.start.k_N, dtype, rest.keep)
-        out = _forward(rest, buffers, half, heads_half, biases, neuron, ends)
+        out, ran = _forward(rest, buffers, half, heads_half, biases, neuron, ends)
         if rest.keep:
             # Not by save_for_backward: the backward pass writes into them.
-            ctx.kept = Saved(plan, buffers, half, heads_half, biases, neuron, ends, rest.ops)
+            ctx.kept = Saved(plan, ran, buffers, half, heads_half, biases, neuron, ends, rest.ops)
         ctx.mark_non_differentiable(*out[2:])
         return out
 
@@ -113,29 +113,34 @@ def _forward(
     biases: list[Tensor],
     neuron: Tensor,
     ends: Tensor,
-) -> tuple[Tensor, ...]:
+) -> tuple[tuple[Tensor, ...], int]:
     plan, ops, start = rest.plan, rest.ops, rest.start
-    flows, device = buffers.e_TN.shape[1], buffers.e_TN.device
+    flows, device = buffers.q_T4N.shape[2], buffers.q_T4N.device
     steps, wide, keep = plan.steps, plan.hidden, rest.keep
     ring = buffers.state_SNR.shape[0]
-    k_N = torch.zeros(flows, dtype=torch.int32, device=device)
-    exit_N = torch.zeros_like(k_N)
-    input_most = torch.zeros(steps, slots("neuron", flows, plan), device=device)
-    guarded = torch.zeros(input_most.shape, dtype=torch.int32, device=device)
-    left = torch.zeros(steps, slots("heads", flows, plan), dtype=torch.int32, device=device)
-    state_most = torch.zeros(steps, plan.layers, slots("gates", flows, plan), device=device)
+    k_N, exit_N = zeros((flows,), (flows,), device=device, dtype=torch.int32)
+    per = steps, slots("neuron", flows, plan)
+    input_most, state_most = zeros(
+        per, (steps, plan.layers, slots("gates", flows, plan)), device=device
+    )
+    guarded, left = zeros(
+        per, (steps, slots("heads", flows, plan)), device=device, dtype=torch.int32
+    )
     brake = None
     if plan.convergence.on and start.k_N is None:
         brake = _Brake(plan, flows, device)
     # Where it is decided who moves when, what this pass would decide is not looked at.
     aside = None if start.k_N is None else torch.empty_like(buffers.alive_TN[0])
+    ran = steps
     for t in range(steps):
         slab = t if keep else 0
         alive_N, stop = buffers.alive_TN[t], buffers.stop_T[t : t + 1]
-        if brake is not None:
-            brake.check(t, left, stop)
+        if brake is not None and brake.check(t, left, stop):
+            ran = t
+            buffers.stop_T[t:].fill_(1)
+            break
         ops.neuron_forward(
-            buffers.p_T3N[t], buffers.e_TN[t], alive_N, stop, neuron, rest.answer_w, rest.answer_b,
+            buffers.q_T4N[t], alive_N, stop, neuron, rest.answer_w, rest.answer_b,
             buffers.state_SNR[t % ring], input_most[t], guarded[t], plan,
         )  # fmt: skip
         after_NC = buffers.state_SNR[0]
@@ -154,25 +159,25 @@ def _forward(
         heads_NA = buffers.heads_TNA[slab]
         torch.mm(after_NC, heads_half.t(), out=heads_NA)
         ops.heads_forward(
-            heads_NA, ends, buffers.p_T3N[t], buffers.e_TN[t], alive_N, stop,
+            heads_NA, ends, buffers.q_T4N[t], alive_N, stop,
             None if start.noise_T3N is None else start.noise_T3N[t], start.scale,
-            buffers.p_T3N[t + 1], buffers.e_TN[t + 1],
-            buffers.alive_TN[t + 1] if aside is None else aside,
+            buffers.q_T4N[t + 1], buffers.alive_TN[t + 1] if aside is None else aside,
             buffers.slopes_T8N[slab], k_N, exit_N, left[t], plan,
         )  # fmt: skip
     # Copies, because the buffers live on: a result must not be a piece of them.
-    return (
-        buffers.e_TN[steps].clone(),
-        buffers.p_T3N[steps].clone(),
+    out = (
+        buffers.q_T4N[ran, 3].clone(),
+        buffers.q_T4N[ran, :3].clone(),
         k_N,
         exit_N,
-        buffers.alive_TN[steps] != 0,
+        buffers.alive_TN[ran] != 0,
         left.sum(),
         steps - buffers.stop_T.sum(),
         guarded.sum(),
         input_most.amax(),
         state_most.amax(),
     )
+    return out, ran
 
 
 def products(weights: Half, read_NX: Tensor, gates_NG: Tensor, *, first: bool) -> None:
@@ -205,17 +210,24 @@ def products(weights: Half, read_NX: Tensor, gates_NG: Tensor, *, first: bool) -
 
 
 class _Brake:
-    """The rules for stopping early, on the device: nothing is read, all steps are launched."""
+    """The rules for stopping early, on the device; the host hears of it a step later.
+
+    In a graph that is being captured nothing can be read: there all steps are launched, and those
+    after the stop move nothing.
+    """
 
     def __init__(self, plan: Plan, flows: int, device: torch.device) -> None:
         self._rules = Convergence(plan.convergence)
         self._state = self._rules.start(device)
         self._made = torch.full((), flows, device=device)
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._flag = None if captured else DelayedFlag()
 
-    def check(self, t: int, left: Tensor, stop: Tensor) -> None:
-        """Before step ``t``; the flag goes to ``stop``."""
+    def check(self, t: int, left: Tensor, stop: Tensor) -> bool:
+        """Before step ``t``; the flag goes to ``stop``. Whether the rest can be left out."""
         if t < self._rules.settings.least_steps:
-            return
+            return False
         done = left[:t].sum()
         self._state, flag = self._rules.update(self._state, done, self._made, self._made - done, t)
         stop.copy_(flag)
+        return self._flag is not None and self._flag.look(flag)

@@ -2,8 +2,9 @@
 
 N flows, H hidden width, o output, U columns of layer 0's input, P slots, F numbers of its weights.
 
-A kernel that sums over flows has a fixed number of programs, each of which adds to a slot of its
-own, step after step: no atomic additions, the same sum every time.
+Each program adds its part of a sum to a slot of its own, step after step: no atomic additions, the
+same sum every time. Both layers are products of tensor cores, so that a row of numbers is in the
+same threads from end to end. No loops: with one, a program takes twice the registers.
 """
 
 # Triton is there only where it can be used, and makes something else of its functions.
@@ -17,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .device_math import gelu, gelu_both
-from .plan import Blocks, Plan
+from .plan import Blocks, Plan, neuron_tile
 
 __all__ = ["neuron_backward", "neuron_forward"]
 
@@ -37,12 +38,14 @@ def _normed_back(dhat, hat, rstd, H: tl.constexpr):
 
 
 @triton.jit
-def _first_layer(x, y, z, e, w, unit, H: tl.constexpr):
-    """The neuron's first layer up to its norm."""
-    x1 = x[:, None] * tl.load(w + unit)[None, :] + y[:, None] * tl.load(w + H + unit)[None, :]
-    x1 += z[:, None] * tl.load(w + 2 * H + unit)[None, :]
-    x1 += e[:, None] * tl.load(w + 3 * H + unit)[None, :]
-    return _normed(x1 + tl.load(w + 4 * H + unit)[None, :], H)
+def _read(q, w, row, there, unit, flows, H: tl.constexpr):
+    """What the neuron reads (x, y, z, energy, a one for the bias, zeros) and its first weights."""
+    column = tl.arange(0, 16)
+    at = q + column[None, :] * flows + row[:, None]
+    read = tl.load(at, mask=there[:, None] & (column < 4)[None, :], other=0.0)
+    read = tl.where(column[None, :] == 4, 1.0, read)
+    inside = (column < 5)[:, None]
+    return read, tl.load(w + column[:, None] * H + unit[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -54,20 +57,18 @@ def _bounded(v, clip):
 # Single numbers lie where they lie: without this each place would be a kernel of its own.
 @triton.jit(do_not_specialize_on_alignment=["stop", "most", "guarded"])
 def _neuron_forward_kernel(
-    p, e, alive, stop, w, answer_w, answer_b, out, most, guarded, flows, row_stride, clip,
+    q, alive, stop, w, answer_w, answer_b, out, most, guarded, flows, row_stride, clip,
     H: tl.constexpr, ANSWER: tl.constexpr, U: tl.constexpr, BN: tl.constexpr,
-    EXACT: tl.constexpr,
+    EXACT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     row = pid * BN + tl.arange(0, BN)
     unit = tl.arange(0, H)
     there = row < flows
     active = (tl.load(alive + row, mask=there, other=0) != 0) & (tl.load(stop) == 0)
-    px = tl.load(p + row, mask=there, other=0.0)
-    py = tl.load(p + flows + row, mask=there, other=0.0)
-    pz = tl.load(p + 2 * flows + row, mask=there, other=0.0)
-    energy = tl.load(e + row, mask=there, other=0.0)
-    hat1, _ = _first_layer(px, py, pz, energy, w, unit, H)
+    energy = tl.load(q + 3 * flows + row, mask=there, other=0.0)
+    read, w1 = _read(q, w, row, there, unit, flows, H)
+    hat1, _ = _normed(tl.dot(read, w1, input_precision=FIRST), H)
     g1 = gelu(hat1 * tl.load(w + 5 * H + unit)[None, :] + tl.load(w + 6 * H + unit)[None, :])
     second: tl.constexpr = 7 * H
     w2 = tl.load(w + second + unit[:, None] * H + unit[None, :])  # [out, in]
@@ -93,12 +94,12 @@ def _neuron_forward_kernel(
     # the energy and the zeros behind it, in tiles as wide as the first one
     for begin in tl.static_range(H, U, H):
         tail = tl.where(unit[None, :] + begin == H, energy[:, None], 0.0)
-        tl.store(base + begin + unit[None, :], tail.to(out.dtype.element_ty), mask=there[:, None])
+        mask = there[:, None] & (unit + begin < U)[None, :]
+        tl.store(base + begin + unit[None, :], tail.to(out.dtype.element_ty), mask=mask)
 
 
 def neuron_forward(
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     flat: Tensor,
@@ -111,25 +112,23 @@ def neuron_forward(
 ) -> None:
     """See ``reference_neuron.neuron_forward``."""
     blocks = plan.blocks or Blocks()
-    flows, rows = e_N.shape[0], blocks.neuron_rows
+    flows, rows = q_4N.shape[1], neuron_tile(blocks.neuron_rows, plan.neuron)
     _neuron_forward_kernel[(triton.cdiv(flows, rows),)](
-        p_3N, e_N, alive_N, stop, flat, answer_w, answer_b, out_NR, most_P, guarded_P,
+        q_4N, alive_N, stop, flat, answer_w, answer_b, out_NR, most_P, guarded_P,
         flows, out_NR.stride(0), plan.clip,
-        H=plan.neuron, ANSWER=plan.answer, U=plan.inputs, BN=rows, EXACT=_exact(out_NR),
+        H=plan.neuron, ANSWER=plan.answer, U=plan.inputs, BN=rows, **_exact(out_NR),
         num_warps=blocks.neuron_warps,
     )  # fmt: skip
 
 
 @triton.jit
-def _five(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+def _two(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
 
 
 @triton.jit
-def _earlier(d, slope, row, there, more):
-    """The gradient before a step: what came past the neuron, and what came through it."""
-    past = tl.load(d + row, mask=there, other=0.0) * tl.load(slope + row, mask=there, other=0.0)
-    tl.store(d + row, past + more, mask=there)
+def _three(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
 
 
 @triton.jit
@@ -140,91 +139,64 @@ def _plus(at, value, mask):
 # Single numbers lie where they lie: without this each place would be a kernel of its own.
 @triton.jit(do_not_specialize_on_alignment=["stop"])
 def _neuron_backward_kernel(
-    p, e, alive, stop, w, du, slopes, dp, de, partial, flows, clip, programs,
+    q, alive, stop, w, du, slopes, d, partial, flows, clip,
     H: tl.constexpr, U: tl.constexpr, F: tl.constexpr, BN: tl.constexpr,
-    EXACT: tl.constexpr,
+    EXACT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     unit = tl.arange(0, H)
-    second: tl.constexpr = 7 * H
-    rest = w + second + H * H
-    w2 = tl.load(w + second + unit[:, None] * H + unit[None, :])  # [out, in]
-    stopped = tl.load(stop)
-    sixteen = tl.arange(0, 16)[:, None]
-    # Summed over the rows of a block at once: as rows they would take all registers.
-    sum_w2 = tl.zeros((H, H), tl.float32)  # [out, in]
-    sum_w1 = tl.zeros((16, H), tl.float32)  # x, y, z, energy, bias, nothing
-    sum_g1 = tl.zeros((H,), tl.float32)
-    sum_s1 = tl.zeros((H,), tl.float32)
-    sum_b2 = tl.zeros((H,), tl.float32)
-    sum_g2 = tl.zeros((H,), tl.float32)
-    sum_s2 = tl.zeros((H,), tl.float32)
-    for block in range(pid, tl.cdiv(flows, BN), programs):
-        row = block * BN + tl.arange(0, BN)
-        there = row < flows
-        active = (tl.load(alive + row, mask=there, other=0) != 0) & (stopped == 0)
-        px = tl.load(p + row, mask=there, other=0.0)
-        py = tl.load(p + flows + row, mask=there, other=0.0)
-        pz = tl.load(p + 2 * flows + row, mask=there, other=0.0)
-        energy = tl.load(e + row, mask=there, other=0.0)
-        base = du + row.to(tl.int64) * U
-        dg2 = tl.load(base[:, None] + unit[None, :], mask=active[:, None], other=0.0)
-        dseen = tl.load(base + H, mask=active & (tl.abs(energy) <= clip), other=0.0).to(tl.float32)
-        hat1, rstd1 = _first_layer(px, py, pz, energy, w, unit, H)
-        gain1 = tl.load(w + 5 * H + unit)[None, :]
-        g1, slope1 = gelu_both(hat1 * gain1 + tl.load(w + 6 * H + unit)[None, :])
-        x2 = tl.dot(g1, tl.trans(w2), input_precision=EXACT)
-        hat2, rstd2 = _normed(x2 + tl.load(rest + unit)[None, :], H)
-        gain2 = tl.load(rest + H + unit)[None, :]
-        g2, slope2 = gelu_both(hat2 * gain2 + tl.load(rest + 2 * H + unit)[None, :])
-        dy2 = tl.where(tl.abs(g2) <= clip, dg2.to(tl.float32), 0.0) * slope2
-        dx2 = _normed_back(dy2 * gain2, hat2, rstd2, H)
-        sum_w2 += tl.dot(tl.trans(dx2), g1, input_precision=EXACT)
-        dy1 = tl.dot(dx2, w2, input_precision=EXACT) * slope1
-        dx1 = _normed_back(dy1 * gain1, hat1, rstd1, H)
-        at = row[None, :]
-        read = tl.load(p + sixteen * flows + at, mask=(sixteen < 3) & there[None, :], other=0.0)
-        read += tl.load(e + at + 0 * sixteen, mask=(sixteen == 3) & there[None, :], other=0.0)
-        read = tl.where(sixteen == 4, 1.0, read)
-        sum_w1 += tl.dot(read, dx1, input_precision=EXACT)
-        one, two, three, four, five = tl.reduce(
-            (dy1 * hat1, dy1, dx2, dy2 * hat2, dy2), 0, _five
-        )
-        sum_g1 += one
-        sum_s1 += two
-        sum_b2 += three
-        sum_g2 += four
-        sum_s2 += five
-        _earlier(dp, slopes + 2 * flows, row, there, tl.sum(dx1 * tl.load(w + unit)[None, :], 1))
-        dy = tl.sum(dx1 * tl.load(w + H + unit)[None, :], 1)
-        _earlier(dp + flows, slopes + 3 * flows, row, there, dy)
-        dz = tl.sum(dx1 * tl.load(w + 2 * H + unit)[None, :], 1)
-        _earlier(dp + 2 * flows, slopes + 4 * flows, row, there, dz)
-        dseen += tl.sum(dx1 * tl.load(w + 3 * H + unit)[None, :], 1)
-        _earlier(de, slopes + flows, row, there, dseen)
+    row = pid * BN + tl.arange(0, BN)
+    there = row < flows
+    active = (tl.load(alive + row, mask=there, other=0) != 0) & (tl.load(stop) == 0)
+    base = du + row.to(tl.int64)[:, None] * U
+    dg2 = tl.load(base + unit[None, :], mask=active[:, None], other=0.0)
+    read, w1 = _read(q, w, row, there, unit, flows, H)
+    hat1, rstd1 = _normed(tl.dot(read, w1, input_precision=FIRST), H)
+    gain1 = tl.load(w + 5 * H + unit)[None, :]
+    g1, slope1 = gelu_both(hat1 * gain1 + tl.load(w + 6 * H + unit)[None, :])
+    w2 = tl.load(w + 7 * H + unit[:, None] * H + unit[None, :])  # [out, in]
+    rest = w + 7 * H + H * H
+    x2 = tl.dot(g1, tl.trans(w2), input_precision=EXACT)
+    hat2, rstd2 = _normed(x2 + tl.load(rest + unit)[None, :], H)
+    gain2 = tl.load(rest + H + unit)[None, :]
+    g2, slope2 = gelu_both(hat2 * gain2 + tl.load(rest + 2 * H + unit)[None, :])
+    dy2 = tl.where(tl.abs(g2) <= clip, dg2.to(tl.float32), 0.0) * slope2
+    dx2 = _normed_back(dy2 * gain2, hat2, rstd2, H)
+    # Sums where what they need is still there: numbers that wait for it take registers.
     own = partial + pid * F + unit
+    ours = own + 7 * H + H * H
     all_ = unit < H
-    _plus(own[None, :] + sixteen * H, sum_w1, (sixteen < 5) & all_[None, :])
+    sum_b2, sum_g2, sum_s2 = tl.reduce((dx2, dy2 * hat2, dy2), 0, _three)
+    _plus(ours, sum_b2, all_)
+    _plus(ours + H, sum_g2, all_)
+    _plus(ours + 2 * H, sum_s2, all_)
+    dy1 = tl.dot(dx2, w2, input_precision=EXACT) * slope1
+    dx1 = _normed_back(dy1 * gain1, hat1, rstd1, H)
+    sum_g1, sum_s1 = tl.reduce((dy1 * hat1, dy1), 0, _two)
     _plus(own + 5 * H, sum_g1, all_)
     _plus(own + 6 * H, sum_s1, all_)
-    square = partial + pid * F + second + unit[:, None] * H + unit[None, :]
-    tl.store(square, tl.load(square) + sum_w2)
-    own += second + H * H
-    _plus(own, sum_b2, all_)
-    _plus(own + H, sum_g2, all_)
-    _plus(own + 2 * H, sum_s2, all_)
+    column = tl.arange(0, 16)
+    at = column[None, :] * flows + row[:, None]
+    four = there[:, None] & (column < 4)[None, :]
+    dread = tl.dot(dx1, tl.trans(w1), input_precision=EXACT)
+    dread += tl.load(d + at, mask=four, other=0.0) * tl.load(slopes + at, mask=four, other=0.0)
+    seen = active[:, None] & (column == 3)[None, :] & (tl.abs(read) <= clip)
+    dread += tl.load(base + H + 0 * column[None, :], mask=seen, other=0.0).to(tl.float32)
+    tl.store(d + at, dread, mask=four)
+    sum_w1 = tl.dot(tl.trans(read), dx1, input_precision=EXACT)
+    _plus(own[None, :] + column[:, None] * H, sum_w1, (column < 5)[:, None])
+    sum_w2 = tl.dot(tl.trans(dx2), g1, input_precision=EXACT)  # [out, in]
+    _plus(own[None, :] + 7 * H + unit[:, None] * H, sum_w2, all_[None, :])
 
 
 def neuron_backward(
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     flat: Tensor,
     du_NU: Tensor,
     slopes_8N: Tensor,
-    dp_3N: Tensor,
-    de_N: Tensor,
+    d_4N: Tensor,
     partial_PF: Tensor,
     plan: Plan,
 ) -> None:
@@ -232,13 +204,15 @@ def neuron_backward(
     blocks = plan.blocks or Blocks()
     programs, width = partial_PF.shape
     _neuron_backward_kernel[(programs,)](
-        p_3N, e_N, alive_N, stop, flat, du_NU, slopes_8N, dp_3N, de_N, partial_PF,
-        e_N.shape[0], plan.clip, programs,
-        H=plan.neuron, U=plan.inputs, F=width, BN=blocks.neuron_back_rows,
-        EXACT=_exact(du_NU), num_warps=blocks.neuron_back_warps,
+        q_4N, alive_N, stop, flat, du_NU, slopes_8N, d_4N, partial_PF, q_4N.shape[1], plan.clip,
+        H=plan.neuron, U=plan.inputs, F=width,
+        BN=neuron_tile(blocks.neuron_back_rows, plan.neuron), **_exact(du_NU),
+        num_warps=blocks.neuron_back_warps,
     )  # fmt: skip
 
 
-def _exact(out: Tensor) -> str:
-    """How the neuron's small products are made: better than what is kept of them."""
-    return "ieee" if out.dtype == torch.float32 else "tf32"
+def _exact(out: Tensor) -> dict[str, str]:
+    """How the small products are made: better than what is kept of them, positions as in fp32."""
+    if out.dtype == torch.float32:
+        return {"EXACT": "ieee", "FIRST": "ieee"}
+    return {"EXACT": "tf32", "FIRST": "tf32x3"}

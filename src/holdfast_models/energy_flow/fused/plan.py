@@ -12,10 +12,13 @@ from typing import Literal, NamedTuple
 from ..settings import ConvergenceSettings
 from ..stepping import Parts
 
-__all__ = ["TILE", "Blocks", "Plan", "plan_for", "saved_bytes", "slots"]
+__all__ = ["HEADS_TILE", "TILE", "Blocks", "Plan", "plan_for", "saved_bytes", "slots"]
 
 TILE = 512
 """Most columns of a gate that one program looks at."""
+
+HEADS_TILE = 64
+"""Columns of the heads that a program has at a time; half of them for movement in backward."""
 
 _PAD = 64
 _SMALL = (
@@ -24,23 +27,22 @@ _SMALL = (
 
 
 class Blocks(NamedTuple):
-    """How the kernels are cut: for the gates what was fastest on an H200, for the rest a guess."""
+    """How the kernels are cut: what was fastest on an H200 at C = 512, H = 32."""
 
-    neuron_rows: int = 32
+    neuron_rows: int = 64  # of a neuron with 32 units
     neuron_warps: int = 4
-    neuron_back_rows: int = 16
+    neuron_back_rows: int = 64
     neuron_back_warps: int = 4
-    neuron_programs: int = 528
-    gates_block: int = 4096  # numbers of a gate in a program
-    gates_warps: int = 16
-    gates_back_block: int = 1024
-    gates_back_warps: int = 4
-    gates_programs: int = 528
-    heads_rows: int = 16
+    gates_block: int = 2048  # numbers of a gate in a program
+    gates_warps: int = 4
+    gates_back_block: int = 512
+    gates_back_warps: int = 2
+    gates_programs: int = 1056
+    heads_rows: int = 32
     heads_warps: int = 4
-    heads_back_rows: int = 16
-    heads_back_warps: int = 4
-    heads_programs: int = 528
+    heads_back_rows: int = 8
+    heads_back_warps: int = 1
+    heads_programs: int = 2112
     first_products: int = 1  # products that layer 0 is made of: 1, 2 or 3
 
 
@@ -115,9 +117,9 @@ def slots(kind: str, flows: int, plan: Plan) -> int:
     columns = tile(plan.hidden)
     across = -(-plan.hidden // columns)
     if kind == "neuron":
-        return -(-flows // blocks.neuron_rows)
+        return -(-flows // neuron_tile(blocks.neuron_rows, plan.neuron))
     if kind == "neuron_sums":
-        return min(blocks.neuron_programs, -(-flows // blocks.neuron_back_rows))
+        return -(-flows // neuron_tile(blocks.neuron_back_rows, plan.neuron))
     if kind == "gates":
         return -(-flows // rows_of(blocks.gates_block, columns)) * across
     if kind == "gates_sums":
@@ -125,12 +127,23 @@ def slots(kind: str, flows: int, plan: Plan) -> int:
         return min(max(1, blocks.gates_programs // across), -(-flows // rows))
     if kind == "heads":
         return -(-flows // blocks.heads_rows)
-    return min(blocks.heads_programs, -(-flows // blocks.heads_back_rows))
+    across = heads_groups(plan.split)
+    return min(max(1, blocks.heads_programs // across), -(-flows // blocks.heads_back_rows))
 
 
 def tile(hidden: int) -> int:
     """Columns of a program of the gates: the next power of two, up to ``TILE``."""
     return min(TILE, 1 << (hidden - 1).bit_length())
+
+
+def heads_groups(split: tuple[int, int]) -> int:
+    """Programs beside each other in the heads' backward pass."""
+    return -(-split[0] // HEADS_TILE) + -(-split[1] // (HEADS_TILE // 2))
+
+
+def neuron_tile(rows: int, units: int) -> int:
+    """Rows of a program of the neuron: fewer where it has more than 32 units."""
+    return max(16, rows * 32 // max(32, units))
 
 
 def rows_of(block: int, columns: int) -> int:

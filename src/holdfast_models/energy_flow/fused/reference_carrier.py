@@ -87,14 +87,12 @@ def gates_backward(
 def heads_forward(
     heads_NA: Tensor,
     ends: Tensor,
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     noise_3N: Tensor | None,
     scale: Tensor,
-    p_after_3N: Tensor,
-    e_after_N: Tensor,
+    q_after_4N: Tensor,
     alive_after_N: Tensor,
     slopes_8N: Tensor,
     k_N: Tensor,
@@ -107,22 +105,21 @@ def heads_forward(
     Args:
         heads_NA: products of the merged heads, without bias.
         ends: see ``weights.Weights``.
-        p_3N: positions before the step.
-        e_N: energies before it.
+        q_4N: positions and energies before the step.
         alive_N: uint8.
         stop: one int32.
         noise_3N: in normalised units; None: none.
         scale: of displacements, one number.
-        p_after_3N: gets the positions after the step.
-        e_after_N: gets the energies.
+        q_after_4N: gets those after it.
         alive_after_N: gets who is still under way.
-        slopes_8N: gets what the backward pass needs: the slope of the new energy by the head and
-            by the old one, of the new position by the old one (3) and by the head (3).
+        slopes_8N: gets what the backward pass needs: the slopes of x, y, z and energy after the
+            step by those before it, and by the heads' ends.
         k_N: steps taken, int32; counted on.
         exit_N: face, int32; set for those that leave.
         left_P: gets how many left, int32.
         plan: sizes and behaviour.
     """
+    p_3N, e_N = q_4N[:3], q_4N[3]
     bias_A, w_e, w_m, b_e, b_m = _ends(ends, plan.split)
     near_e, near_m = functional.gelu(heads_NA.float() + bias_A).split(plan.split, 1)
     change_N, d_N3 = near_e @ w_e + b_e, near_m @ w_m.t() + b_m
@@ -158,13 +155,13 @@ def heads_forward(
     q = q.clamp(-1, 1)
     face_N = torch.where(active_N, face_N, 0)
     left_N = face_N > 0
-    p_after_3N.copy_(torch.where(active_N, q, p_3N))
-    e_after_N.copy_(torch.where(active_N, new_e, e_N))
+    q_after_4N[:3] = torch.where(active_N, q, p_3N)
+    q_after_4N[3] = torch.where(active_N, new_e, e_N)
     alive_after_N.copy_(alive_N * ~left_N)
-    slopes_8N[0] = by_change * on_N
-    slopes_8N[1] = torch.where(active_N, by_e, 1.0)
-    slopes_8N[2:5] = torch.where(active_N, by_q, 1.0)
-    slopes_8N[5:8] = by_q * by_d * on_N
+    slopes_8N[:3] = torch.where(active_N, by_q, 1.0)
+    slopes_8N[3] = torch.where(active_N, by_e, 1.0)
+    slopes_8N[4:7] = by_q * by_d * on_N
+    slopes_8N[7] = by_change * on_N
     k_N += active_N
     exit_N.copy_(torch.where(left_N, face_N, exit_N))
     left_P[0] = left_N.sum()
@@ -174,8 +171,7 @@ def heads_backward(
     heads_NA: Tensor,
     ends: Tensor,
     slopes_8N: Tensor,
-    dp_3N: Tensor,
-    de_N: Tensor,
+    d_4N: Tensor,
     partial_PE: Tensor,
     plan: Plan,
 ) -> None:
@@ -185,15 +181,15 @@ def heads_backward(
         heads_NA: the products; replaced by their gradients.
         ends: weights.
         slopes_8N: from the forward pass.
-        dp_3N: gradient of the positions after the step.
-        de_N: of the energies after it.
+        d_4N: gradient of the positions and energies after the step.
         partial_PE: the gradient of ``ends`` is added to its slots.
         plan: sizes.
     """
     bias_A, w_e, w_m, _, _ = _ends(ends, plan.split)
     raw = heads_NA.float() + bias_A
     near_e, near_m = functional.gelu(raw).split(plan.split, 1)
-    dchange_N, dd_3N = de_N * slopes_8N[0], dp_3N * slopes_8N[5:8]
+    dends_4N = d_4N * slopes_8N[4:]
+    dchange_N, dd_3N = dends_4N[3], dends_4N[:3]
     dnear = torch.cat((dchange_N[:, None] * w_e, dd_3N.t() @ w_m), dim=1)
     dheads = dnear * gelu_slope(raw)
     heads_NA.copy_(dheads)

@@ -35,8 +35,7 @@ def noise(stream_T: Tensor, sigma_3: Tensor, first: int, flows: int) -> Tensor:
 
 
 def neuron_forward(
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     flat: Tensor,
@@ -50,8 +49,7 @@ def neuron_forward(
     """The neuron's last hidden layer and the energy, into the first U columns of a row.
 
     Args:
-        p_3N: positions.
-        e_N: energies.
+        q_4N: positions and energies.
         alive_N: uint8.
         stop: one int32; not 0: nothing moves in this step.
         flat: the neuron's weights, see ``weights.Weights``.
@@ -63,7 +61,8 @@ def neuron_forward(
         plan: sizes.
     """
     active_N = (alive_N != 0) & (stop == 0)
-    *_, g_NH = _neuron(p_3N, e_N, flat, plan.neuron)
+    e_N = q_4N[3]
+    *_, g_NH = _neuron(q_4N, flat, plan.neuron)
     u_No = functional.linear(g_NH, answer_w, answer_b)
     seen = torch.cat((u_No, e_N[:, None]), dim=1).where(active_N[:, None], 0.0).abs()
     most_P[0] = seen.amax()
@@ -74,52 +73,45 @@ def neuron_forward(
 
 
 def neuron_backward(
-    p_3N: Tensor,
-    e_N: Tensor,
+    q_4N: Tensor,
     alive_N: Tensor,
     stop: Tensor,
     flat: Tensor,
     du_NU: Tensor,
     slopes_8N: Tensor,
-    dp_3N: Tensor,
-    de_N: Tensor,
+    d_4N: Tensor,
     partial_PF: Tensor,
     plan: Plan,
 ) -> None:
     """Gradients of positions and energies before a step, and of the neuron's weights.
 
     Args:
-        p_3N: positions before the step, as in the forward pass.
-        e_N: energies before it.
+        q_4N: positions and energies before the step, as in the forward pass.
         alive_N: uint8.
         stop: one int32.
         flat: the neuron's weights.
         du_NU: gradient of what ``neuron_forward`` wrote.
-        slopes_8N: from ``heads_forward``; four of them lead past the neuron.
-        dp_3N: gradient of the positions after the step; replaced by those before.
-        de_N: likewise for energies.
+        slopes_8N: from ``heads_forward``; the first four lead past the neuron.
+        d_4N: gradient of the positions and energies after the step; replaced by that before it.
         partial_PF: gradient of ``flat`` is added to its slots.
         plan: sizes.
     """
     wide = plan.neuron
     w1_4H, _, gain1, _, w2_HH, _, gain2, _ = _unpack(flat, wide)
     active_N1 = ((alive_N != 0) & (stop == 0))[:, None]
-    hat1, rstd1, y1, g1, hat2, rstd2, y2, g2 = _neuron(p_3N, e_N, flat, wide)
+    hat1, rstd1, y1, g1, hat2, rstd2, y2, g2 = _neuron(q_4N, flat, wide)
     passes = active_N1 & (g2.abs() <= plan.clip)
     dg2 = du_NU[:, :wide].float().where(passes, 0.0)
-    de_N *= slopes_8N[1]
-    dp_3N *= slopes_8N[2:5]
-    de_N += du_NU[:, wide].float().where(active_N1[:, 0] & (e_N.abs() <= plan.clip), 0.0)
+    seen_N = active_N1[:, 0] & (q_4N[3].abs() <= plan.clip)
+    d_4N *= slopes_8N[:4]
+    d_4N[3] += du_NU[:, wide].float().where(seen_N, 0.0)
     dy2 = dg2 * gelu_slope(y2)
     dx2 = _norm_backward(dy2 * gain2, hat2, rstd2)
     dg1 = dx2 @ w2_HH
     dy1 = dg1 * gelu_slope(y1)
     dx1 = _norm_backward(dy1 * gain1, hat1, rstd1)
-    read_N4 = torch.cat((p_3N.t(), e_N[:, None]), dim=1)
-    dread_N4 = dx1 @ w1_4H.t()
-    dp_3N += dread_N4[:, :3].t()
-    de_N += dread_N4[:, 3]
-    found = [read_N4.t() @ dx1, dx1.sum(0), (dy1 * hat1).sum(0), dy1.sum(0)]
+    d_4N += w1_4H @ dx1.t()
+    found = [q_4N @ dx1, dx1.sum(0), (dy1 * hat1).sum(0), dy1.sum(0)]
     found += [dx2.t() @ g1, dx2.sum(0), (dy2 * hat2).sum(0), dy2.sum(0)]
     partial_PF[0] += torch.cat([one.reshape(-1) for one in found])
 
@@ -143,9 +135,9 @@ def _unpack(flat: Tensor, wide: int) -> list[Tensor]:
     return one
 
 
-def _neuron(p_3N: Tensor, e_N: Tensor, flat: Tensor, wide: int) -> tuple[Tensor, ...]:
+def _neuron(q_4N: Tensor, flat: Tensor, wide: int) -> tuple[Tensor, ...]:
     w1_4H, b1, gain1, shift1, w2_HH, b2, gain2, shift2 = _unpack(flat, wide)
-    x1 = torch.cat((p_3N.t(), e_N[:, None]), dim=1) @ w1_4H + b1
+    x1 = q_4N.t() @ w1_4H + b1
     hat1, rstd1 = _norm(x1)
     y1 = hat1 * gain1 + shift1
     g1 = functional.gelu(y1)
