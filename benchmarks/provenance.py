@@ -6,7 +6,7 @@
     python benchmarks/provenance.py --set guard.device_path=true     # the way a GPU goes
 
 The scripts and what is true about them were written by someone who had not seen the exams; see
-the manifest.json beside them in tests/e2e/scripts.
+the manifest.json beside them in tests/e2e/scripts, or answers.json in faults/wild.
 """
 
 from __future__ import annotations
@@ -24,7 +24,24 @@ from typing import Any
 
 from overhead import hardware
 
-SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e" / "scripts"
+from holdfast import faults
+
+FOLDERS = {
+    "causes": Path(__file__).parents[1] / "tests" / "e2e" / "scripts" / "causes",
+    "causes_wild": Path(faults.__file__).parent / "wild" / "numbers",
+}
+
+
+def truths_of(name: str) -> dict[str, dict[str, Any]]:
+    """What is true about the scripts of a folder, by name."""
+    if name == "causes":
+        return json.loads((FOLDERS[name] / "manifest.json").read_text())
+    answers = json.loads((FOLDERS[name] / "answers.json").read_text())
+    return {
+        one["script"]: {**one, "category": one["fault"], "lines": [one["line"], *one["also"]]}
+        for one in answers
+        if "phase" in one
+    }
 
 
 def examine(folder_of: Path, name: str, options: list[str]) -> dict[str, Any]:
@@ -70,8 +87,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     options = [word for setting in args.set for word in ("--set", setting)]
-    folder = SCRIPTS / args.scripts
-    truths: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())
+    folder, truths = FOLDERS[args.scripts], truths_of(args.scripts)
     with ThreadPoolExecutor(args.jobs) as pool:
         found = pool.map(lambda name: examine(folder, name, options), truths)
         causes = dict(zip(truths, found, strict=True))

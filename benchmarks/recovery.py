@@ -5,7 +5,7 @@
     python benchmarks/recovery.py --set guard.device_path=true       # the way a GPU goes
 
 The scripts and what is true about them were written by someone who had not seen the guard; see
-EXPECTED.json beside them in tests/e2e/scripts/spikes and tests/e2e/scripts/noisy. A spiking script
+answers.json beside them in src/holdfast/faults/wild/spikes and .../noisy. A spiking script
 is run as it is, without its fault (CLEAN=1), and under holdfast.
 """
 
@@ -25,9 +25,10 @@ from typing import Any
 
 from overhead import hardware
 
+from holdfast import faults
 from holdfast.run import LaneReader, Run
 
-SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e" / "scripts"
+SCRIPTS = Path(faults.__file__).parent / "wild"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Fate:
     worst: str
     codes: str
     errors: int
+
+
+def truths_of(folder: str) -> dict[str, dict[str, Any]]:
+    """What is true about the scripts of a folder, by name."""
+    answers = json.loads((SCRIPTS / folder / "answers.json").read_text())
+    return {answer["script"]: answer for answer in answers}
 
 
 def final_of(out: str) -> float | None:
@@ -103,7 +110,7 @@ def shown(value: float | None) -> str:
 
 def spikes(jobs: int, options: list[str]) -> list[str]:
     """The table of runs that spike."""
-    truths: dict[str, Any] = json.loads((SCRIPTS / "spikes" / "EXPECTED.json").read_text())
+    truths = truths_of("spikes")
     paths = [SCRIPTS / "spikes" / name for name in truths]
     with ThreadPoolExecutor(jobs) as pool:
         clean = list(pool.map(lambda p: plainly(p, CLEAN="1"), paths))
@@ -118,8 +125,8 @@ def spikes(jobs: int, options: list[str]) -> list[str]:
         truth = truths[path.name]
         off = "-" if fate.final is None or not good else f"{fate.final / good - 1:+.1%}"
         lines.append(
-            f"| {path.name} | {truth['kind']} | {truth['first_bad_step']} to "
-            f"{truth['last_bad_step']} | {shown(good)} | {shown(bad)} | {shown(fate.final)} "
+            f"| {path.name} | {truth['kind']} | {truth['first_step']} to "
+            f"{truth['last_step']} | {shown(good)} | {shown(bad)} | {shown(fate.final)} "
             f"| {off} | {fate.first_skip if fate.first_skip is not None else '-'} | {fate.skipped} "
             f"| {fate.rollbacks} | {fate.codes or '-'} ({fate.worst}) | {fate.code} |"
         )
@@ -128,7 +135,7 @@ def spikes(jobs: int, options: list[str]) -> list[str]:
 
 def noisy(jobs: int, options: list[str]) -> list[str]:
     """The table of runs that are fine."""
-    truths: dict[str, Any] = json.loads((SCRIPTS / "noisy" / "EXPECTED.json").read_text())
+    truths = truths_of("noisy")
     paths = [SCRIPTS / "noisy" / name for name in truths]
     with ThreadPoolExecutor(jobs) as pool:
         plain = list(pool.map(plainly, paths))

@@ -1,9 +1,9 @@
 """Scripts with one numerical fault each, written without knowledge of the exams: the line.
 
-What is true about each stands in the ``manifest.json`` beside them. ``causes`` are ordinary loops;
-``causes_wild`` are built in unusual ways, and some of those are known to stay unexplained. A
-sample is part of every test run, all of them of ``make prove``; ``benchmarks/provenance.py`` makes
-the table of them.
+What is true about each stands in the ``manifest.json`` or ``answers.json`` beside them. Those in
+``causes`` are ordinary loops; those of the catalogue are built in unusual ways, and some of them
+are known to stay unexplained. A sample is part of every test run, all of them of
+``make prove``; ``benchmarks/provenance.py`` makes the table of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from typing import Any
 
 import pytest
 
+from holdfast import faults
 from holdfast.report import report_html, report_md, summarize
 from holdfast.types import Finding
 
 from .conftest import Bench
 
 HERE = Path(__file__).parent / "scripts"
+NUMBERS = Path(faults.__file__).parent / "wild" / "numbers"
 TRUTH: dict[Path, dict[str, Any]] = {
-    HERE / folder / name: truth
-    for folder in ("causes", "causes_wild")
-    for name, truth in json.loads((HERE / folder / "manifest.json").read_text()).items()
+    HERE / "causes" / name: truth
+    for name, truth in json.loads((HERE / "causes" / "manifest.json").read_text()).items()
+} | {
+    NUMBERS / truth["script"]: {**truth, "lines": [truth["line"], *truth["also"]]}
+    for truth in json.loads((NUMBERS / "answers.json").read_text())
+    if "phase" in truth
 }
 # Why they stay unexplained, or are explained by another line, stands in docs/guide.md.
 MISSED = {

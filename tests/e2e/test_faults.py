@@ -22,9 +22,14 @@ from holdfast.types import Event, Finding, Severity
 from .conftest import Bench, Outcome, Record, Runner
 
 CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
-SCRIPTS = Path(__file__).parent / "scripts"
-FAULTY = {path.stem: path for path in sorted((SCRIPTS / "faulty").glob("*.py"))}
-HEALTHY = {path.stem: path for path in sorted((SCRIPTS / "healthy").glob("*.py"))}
+WILD = Path(faults.__file__).parent / "wild"
+# Those with a header were written for this test; the others have a test of their own.
+FAULTY = {
+    path.stem: path
+    for path in sorted((WILD / "numbers").glob("*.py"))
+    if "\n# poisoned-steps: " in path.read_text()
+}
+HEALTHY = {path.stem: path for path in sorted((WILD / "ordinary").glob("*.py"))}
 
 
 def sampled(group: str, names: list[str]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Scripts that spike and noisy ones that are fine, written without knowledge of the guard.
 
-What is true about each stands in the ``EXPECTED.json`` beside them. A sample is part of every test
+What is true about each stands in the ``answers.json`` beside them. A sample is part of every test
 run, all of them of ``make prove``; ``benchmarks/recovery.py`` makes the tables.
 """
 
@@ -12,13 +12,20 @@ from typing import Any
 
 import pytest
 
+from holdfast import faults
 from holdfast.types import Severity
 
 from .conftest import Bench
 
-HERE = Path(__file__).parent / "scripts"
-SPIKES: dict[str, dict[str, Any]] = json.loads((HERE / "spikes" / "EXPECTED.json").read_text())
-NOISY: dict[str, dict[str, Any]] = json.loads((HERE / "noisy" / "EXPECTED.json").read_text())
+HERE = Path(faults.__file__).parent / "wild"
+
+
+def truths(folder: str) -> dict[str, dict[str, Any]]:
+    answers = json.loads((HERE / folder / "answers.json").read_text())
+    return {answer["script"]: answer for answer in answers}
+
+
+SPIKES, NOISY = truths("spikes"), truths("noisy")
 SAMPLED = {"sensor_units.py", "ema_writeback.py", "curriculum_vocab.py"}
 # The clean run learns from the six batches that the guarded one leaves out, late in training.
 FURTHER = {"forecast_glitch.py": 0.10}
@@ -43,7 +50,7 @@ def test_a_poisoned_window(bench: Bench, name: str) -> None:
     assert bench.record.events("holdfast_error") == []
     rows = bench.record.steps()
     skipped = rows["step"][rows["skipped"] > 0].tolist()
-    assert skipped == list(range(truth["first_bad_step"], truth["last_bad_step"] + 1))
+    assert skipped == list(range(truth["first_step"], truth["last_step"] + 1))
     assert bench.record.events("rollback") == []
     assert final(outcome.out) <= truth["clean"] * (1.05 + FURTHER.get(name, 0.0))
     assert truth["plain"] > 3 * truth["clean"]
@@ -57,7 +64,7 @@ def test_damaged_weights(bench: Bench, name: str) -> None:
     assert bench.record.events("holdfast_error") == []
     back = bench.record.events("rollback")
     assert back
-    assert back[0].data["to"] < truth["first_bad_step"]
+    assert back[0].data["to"] < truth["first_step"]
     assert final(outcome.out) <= 1.5 * truth["clean"]
     assert {f.code for f in bench.record.findings() if f.severity >= Severity.ERROR} >= {"OPT001"}
 

@@ -20,6 +20,8 @@ COMMANDS = (
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),
     ("checkpoint", "holdfast.cli.checkpoint", "CheckpointCommand"),
+    ("compare", "holdfast.cli.compare", "CompareCommand"),
+    ("faults", "holdfast.cli.faults", "FaultsCommand"),
     ("demo", "holdfast.cli.demo", "DemoCommand"),
 )
 """Name, module and class of every command of our own, in the order of the help."""

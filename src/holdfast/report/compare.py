@@ -1,0 +1,307 @@
+"""Two runs side by side: what became slower, larger or worse, and what was found in only one.
+
+found = compare(Run.open("runs/before"), Run.open("runs/after"))
+found.worse, [figure.name for figure in found.figures if figure.verdict == "worse"]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import RunFolderError, UsageError
+from ..run import LaneData, Run, encode
+from ..types import Finding, Severity
+from . import words
+from .lanes import PHASES, column, first_optimizer, read_lanes
+from .layout import Line, Span, line
+from .summary import RunSummary, summarize_lanes
+
+LIMITS: Mapping[str, float | str] = {
+    "step_time": 0.10,
+    "samples_per_second": 0.10,
+    "rss": 0.10,
+    "mem_allocated": 0.10,
+    "loss": 0.05,
+    "findings": "warning",
+    "ending": "on",
+}
+"""What makes the second run the worse one: shares, and findings from which severity on."""
+
+_UNITS = {"rss": "B", "mem_allocated": "B", "mem_reserved": "B", "samples_per_second": "/s"}
+_HIGHER_IS_BETTER = ("samples_per_second",)
+_NEVER = math.inf
+# The first steps compile, allocate and fill caches; they say nothing about the others.
+_WARM_UP = 3
+# Times differ from run to run: a change within so many standard errors of the median is noise.
+_ERRORS = 3.0
+# The loss of one step is noise; this share of the common steps, at their end, is compared.
+_LAST = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One number of both runs; NaN where a run does not have it."""
+
+    name: str
+    before: float
+    after: float
+    verdict: str = ""
+    """``worse``, ``better``, ``same``; empty when nobody asked."""
+
+    @property
+    def change(self) -> float:
+        """How much higher it is in the second run, as a share."""
+        if not (math.isfinite(self.before) and math.isfinite(self.after)):
+            return math.nan
+        difference = self.after - self.before
+        if not self.before:
+            return math.copysign(_NEVER, difference) if difference else 0.0
+        return difference / abs(self.before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is different about the second run."""
+
+    before: RunSummary
+    after: RunSummary
+    figures: tuple[Figure, ...]
+    at_step: int
+    """The last step both runs have; the loss is compared on the steps up to it."""
+    gone: tuple[Finding, ...]
+    new: tuple[Finding, ...]
+    reasons: tuple[str, ...]
+    """Why the second run counts as the worse one; empty when it does not."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether a limit was passed."""
+        return bool(self.reasons)
+
+
+def read_limits(given: Sequence[str]) -> dict[str, float | str]:
+    """The usual limits, changed by ``name=10%``, ``name=0.1``, ``name=off``, ``findings=error``.
+
+    >>> limits = read_limits(["step_time=5%", "loss=off", "findings=error"])
+    >>> limits["step_time"], limits["loss"], limits["findings"]
+    (0.05, inf, 'error')
+    """
+    limits = dict(LIMITS)
+    for setting in [one for text in given for one in text.split(",") if one]:
+        name, _, value = setting.partition("=")
+        if name not in {*LIMITS, *PHASES, *_UNITS}:
+            known = ", ".join([*LIMITS, *PHASES, "mem_reserved"])
+            raise UsageError(f"nothing is called {name!r} in --fail-on; there are {known}")
+        limits[name] = _limit(name, value)
+    return limits
+
+
+def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS) -> Comparison:
+    """Read both runs and judge the second by the first.
+
+    Args:
+        before: the run that is the measure.
+        after: the run that is judged.
+        limits: how much higher (lower, of samples per second) a figure may be; see ``LIMITS``.
+    """
+    (lanes, first), (other, second) = _read(before), _read(after)
+    one, two = lanes[0], other[0]
+    at_step, loss = _losses(one, two)
+    pairs = {"step_time": (_step_times(one), _step_times(two))}
+    noise = _ERRORS * math.hypot(*(_error(times) for times in pairs["step_time"]))
+    raw = [
+        Figure(name="step_time", before=_middle(pairs["step_time"][0]),
+               after=_middle(pairs["step_time"][1])),
+        *_paired(first.lanes[0].phases, second.lanes[0].phases, PHASES),
+        Figure(name="samples_per_second", before=_pace(one), after=_pace(two)),
+        *_paired(first.lanes[0].peak_bytes, second.lanes[0].peak_bytes,
+                 ("rss", "mem_allocated", "mem_reserved")),
+        loss,
+    ]  # fmt: skip
+    figures = tuple(
+        _judged(figure, limits.get(figure.name), noise if figure.name == "step_time" else 0.0)
+        for figure in raw
+        if not (math.isnan(figure.before) and math.isnan(figure.after))
+    )
+    known = {_identity(finding) for finding in first.findings}
+    found = {_identity(finding) for finding in second.findings}
+    new = tuple(f for f in second.findings if _identity(f) not in known)
+    return Comparison(
+        before=first,
+        after=second,
+        figures=figures,
+        at_step=at_step,
+        gone=tuple(f for f in first.findings if _identity(f) not in found),
+        new=new,
+        reasons=tuple(_reasons(figures, new, first, second, limits)),
+    )
+
+
+def compare_lines(found: Comparison) -> list[Line]:
+    """A comparison as text."""
+    verdict = Span("worse", "bold red") if found.worse else Span("not worse", "bold green")
+    lines = [line(f"{found.before.path} → {found.after.path}: ", verdict)]
+    lines += [line(f"  {reason}") for reason in found.reasons]
+    lines.append(line())
+    for figure in found.figures:
+        name = f"loss to step {found.at_step}" if figure.name == "loss" else figure.name
+        values = [_told(figure.name, value).rjust(11) for value in (figure.before, figure.after)]
+        change = "" if math.isnan(figure.change) else f"{figure.change:+.1%}"
+        style = {"worse": "red", "better": "green"}.get(figure.verdict, "")
+        lines.append(
+            line(
+                f"  {name.replace('_', ' '):<20}{values[0]}  {values[1]}  ",
+                Span(change.rjust(8), style),
+            )
+        )
+    for title, findings in (("only in the second", found.new), ("only in the first", found.gone)):
+        for finding in findings:
+            where = f" at {finding.file}:{finding.line}" if finding.line else ""
+            lines.append(
+                line(f"  {title}: ", Span(finding.code, "bold"), f" {finding.name}{where}, ",
+                     f"{finding.severity.word}"),
+            )  # fmt: skip
+    return lines
+
+
+def compare_json(found: Comparison) -> str:
+    """A comparison for programs."""
+    data: dict[str, Any] = {
+        "worse": found.worse,
+        "reasons": list(found.reasons),
+        "before": str(found.before.path),
+        "after": str(found.after.path),
+        "at_step": found.at_step,
+        "figures": [{**asdict(figure), "change": figure.change} for figure in found.figures],
+        "new": [finding.to_dict() for finding in found.new],
+        "gone": [finding.to_dict() for finding in found.gone],
+    }
+    return encode(data, indent=2).decode("ascii") + "\n"
+
+
+def _limit(name: str, value: str) -> float | str:
+    if value == "off":
+        return "off" if name in ("findings", "ending") else _NEVER
+    try:
+        if name == "findings":
+            return Severity.parse(value).word
+        if name == "ending":
+            return {"on": "on"}[value]
+        share = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except (ValueError, KeyError):
+        share = -1.0
+    if not share >= 0:
+        form = "info, warning, error or off" if name == "findings" else "10%, 0.1 or off"
+        raise UsageError(f"--fail-on {name}={value} makes no sense; give {form}")
+    return share
+
+
+def _read(run: Run) -> tuple[list[LaneData], RunSummary]:
+    lanes = read_lanes(run)
+    if not lanes or not any(len(lane.steps) for lane in lanes):
+        raise RunFolderError(f"{run.path} has no steps to compare; give a run that has trained")
+    lanes.sort(key=lambda lane: not len(lane.steps))
+    return lanes, summarize_lanes(run, lanes)
+
+
+def _step_times(lane: LaneData) -> NDArray[np.float64]:
+    """Seconds between steps, of the rows that follow each other."""
+    rows = lane.steps[first_optimizer(lane.steps)]
+    gaps, times = np.diff(rows["step"]), np.diff(rows["time"])
+    return (times / np.maximum(gaps, 1))[gaps > 0][_WARM_UP:]
+
+
+def _middle(values: NDArray[np.float64]) -> float:
+    return float(np.median(values)) if values.size else math.nan
+
+
+def _error(values: NDArray[np.float64]) -> float:
+    """Standard error of the median, from the median deviation: a few long steps do not count."""
+    if values.size < 2:
+        return math.inf
+    deviation = 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.2533 * deviation / math.sqrt(values.size)
+
+
+def _paired(
+    before: Mapping[str, float], after: Mapping[str, float], names: Sequence[str]
+) -> list[Figure]:
+    return [
+        Figure(name=n, before=before.get(n, math.nan), after=after.get(n, math.nan)) for n in names
+    ]
+
+
+def _pace(lane: LaneData) -> float:
+    """Samples per second where a trainer has written them down."""
+    told = [event.data.get("metrics", event.data) for event in lane.events]
+    paces = [one.get("throughput_samples_per_sec") for one in told if isinstance(one, Mapping)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    known = [float(pace) for pace in paces if isinstance(pace, int | float)]  # pyright: ignore[reportUnknownVariableType]
+    return float(np.median(known)) if known else math.nan
+
+
+def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
+    """The loss of both on the last of the steps that both have."""
+    curves = [lane.steps[first_optimizer(lane.steps)] for lane in (one, two)]
+    common = np.intersect1d(curves[0]["step"], curves[1]["step"])
+    last = common[-max(1, round(_LAST * len(common))) :]
+    values: list[float] = []
+    for rows in curves:
+        losses = column(rows, "loss")[np.isin(rows["step"], last)]
+        finite = losses[np.isfinite(losses)]
+        values.append(float(np.median(finite)) if finite.size else math.nan)
+    at_step = int(common[-1]) if len(common) else -1
+    return at_step, Figure(name="loss", before=values[0], after=values[1])
+
+
+def _judged(figure: Figure, limit: float | str | None, noise: float) -> Figure:
+    change = -figure.change if figure.name in _HIGHER_IS_BETTER else figure.change
+    if not isinstance(limit, float) or math.isnan(change):
+        return figure
+    real = abs(figure.after - figure.before) > noise
+    verdict = "worse" if real and change > limit else "same"
+    verdict = "better" if real and change < -limit else verdict
+    return Figure(name=figure.name, before=figure.before, after=figure.after, verdict=verdict)
+
+
+def _identity(finding: Finding) -> tuple[str, str, int]:
+    """Findings of two runs are the same fault when code and place are."""
+    return finding.code, finding.file.rpartition("/")[2], finding.line
+
+
+def _reasons(
+    figures: Sequence[Figure],
+    new: Sequence[Finding],
+    first: RunSummary,
+    second: RunSummary,
+    limits: Mapping[str, float | str],
+) -> list[str]:
+    reasons = [
+        f"{figure.name.replace('_', ' ')} {_told(figure.name, figure.before)} → "
+        f"{_told(figure.name, figure.after)} ({figure.change:+.1%}), "
+        f"limit {limits[figure.name]:.3g}"
+        for figure in figures
+        if figure.verdict == "worse"
+    ]
+    least = limits["findings"]
+    if isinstance(least, str) and least != "off":
+        severity = Severity.parse(least)
+        reasons += [f"new: {f.code} {f.name}" for f in new if f.severity >= severity]
+    if limits["ending"] == "on" and first.outcome == "finished" != second.outcome:
+        reasons.append(f"it {second.ending.line}; the first finished")
+    return reasons
+
+
+def _told(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    if _UNITS.get(name) == "B":
+        return words.size(value)
+    if name == "loss" or name in _UNITS:
+        return f"{words.figure(value)}{_UNITS.get(name, '')}"
+    return words.duration(value)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from holdfast.cli import main
+
+
+@pytest.fixture
+def pair(make_run, make_rows):
+    """Two runs that differ in what the test says about the second."""
+
+    def make(second=None, **given):
+        count = 100
+        first = make_run(make_rows(count), name="first")
+        rows = make_rows(count, **(second or {}))
+        return str(first.path), str(make_run(rows, name="second", **given).path)
+
+    return make
+
+
+def times(milliseconds: float):
+    noise = np.random.default_rng(0).normal(0, 1e-5, 100)
+    return 1.7e9 + np.arange(100) * milliseconds / 1000 + noise
+
+
+def test_the_same_run_is_not_worse(pair, capsys):
+    assert main(["compare", *pair()]) == 0
+    told = capsys.readouterr().out
+    assert "not worse" in told and "step time" in told and "+0.0%" in told
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"time": times(13)}, "step time 10 ms → 13 ms (+"),
+        ({"rss": 6e8}, "rss 476.8 MiB → 572.2 MiB (+20.0%)"),
+        ({"loss": 5.0}, "loss 1.9"),
+        ({"loss": {50: np.nan}, "loss_bad": {50: 1}}, "new: NUM001 nonfinite_loss"),
+    ],
+    ids=["time", "memory", "loss", "finding"],
+)
+def test_a_worse_run_is_told_with_its_reason(pair, capsys, second, reason):
+    assert main(["compare", *pair(second)]) == 1
+    told = capsys.readouterr().out
+    assert reason in told and ": worse" in told
+
+
+def test_better_in_everything_is_not_worse(pair, capsys):
+    second = {"time": times(5), "rss": 1e8, "loss": 0.01}
+    assert main(["compare", *pair(second)]) == 0
+    told = capsys.readouterr().out
+    assert "-80.0%" in told and "inf" not in told
+
+
+def test_a_difference_within_the_noise_is_none(make_run, make_rows):
+    noise = np.random.default_rng(1)
+    runs = []
+    for name, mean in (("a", 0.010), ("b", 0.0115)):
+        steps = np.cumsum(np.abs(noise.normal(mean, 0.008, 12)))
+        runs.append(str(make_run(make_rows(12, time=1.7e9 + steps), name=name).path))
+    assert main(["compare", *runs, "--fail-on", "loss=off"]) == 0
+
+
+def test_limits_can_be_changed(pair):
+    runs = pair({"rss": 6e8, "loss": 5.0, "data_wait": 0.01})
+    assert main(["compare", *runs, "--fail-on", "rss=25%,loss=off"]) == 0
+    assert (
+        main(["compare", *runs, "--fail-on", "rss=25%,loss=off", "--fail-on", "data_wait=1"]) == 1
+    )
+
+
+def test_a_run_that_failed_is_worse_than_one_that_finished(pair, capsys):
+    runs = pair(exit_code=1)
+    assert main(["compare", *runs]) == 1
+    assert "the first finished" in capsys.readouterr().out
+    assert main(["compare", *runs, "--fail-on", "ending=off"]) == 0
+
+
+def test_what_is_gone_is_told_and_is_no_reason(pair, capsys):
+    first, second = pair({"loss": {50: np.nan}, "loss_bad": {50: 1}})
+    assert main(["compare", second, first]) == 0
+    assert "only in the first: NUM001" in capsys.readouterr().out
+
+
+def test_as_json(pair, capsys):
+    assert main(["compare", *pair({"rss": 6e8}), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    figures = {figure["name"]: figure for figure in told["figures"]}
+    assert told["worse"] and figures["rss"]["verdict"] == "worse" and told["at_step"] == 99
+    assert figures["rss"]["change"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "bad", ["speed=1", "rss=much", "rss=-1", "findings=bad", "ending=1", "rss"]
+)
+def test_a_wrong_limit_is_one_line(pair, capsys, bad):
+    assert main(["compare", *pair(), "--fail-on", bad]) == 2
+    error = capsys.readouterr().err
+    assert "--fail-on" in error and error.count("\n") == 1
+
+
+def test_a_run_that_cannot_be_read_or_has_no_steps(pair, make_run, make_rows, tmp_path, capsys):
+    first, second = pair()
+    assert main(["compare", first, str(tmp_path / "none")]) == 2
+    bare = make_run(make_rows(1)[:0], name="bare")
+    assert main(["compare", first, str(bare.path)]) == 2
+    assert "no steps" in capsys.readouterr().err
+    shutil.rmtree(second)
+    assert main(["compare", first, second]) == 2
