@@ -31,6 +31,7 @@ __all__ = [
     "ClipSettings",
     "DetectorSettings",
     "GuardSettings",
+    "LookoutSettings",
     "QuarantineSettings",
     "RollbackSettings",
     "RuleSettings",
@@ -157,6 +158,14 @@ class DetectorSettings(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LookoutSettings(Section):
+    """What is watched over many steps; a preview, so on request: ``--look-out``."""
+
+    memory: bool = False  # memory that grows: graphs, tensors and objects that are kept
+    time: bool = False  # time that goes: data, reads, compiling, stalls, slower and slower
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Section):
     """Everything a user can set for ``holdfast run`` and ``holdfast.watch``.
 
@@ -177,6 +186,7 @@ class Settings(Section):
         default_factory=dict[str, RuleSettings], metadata={"whole": EVERY}
     )
     detectors: DetectorSettings = DetectorSettings()
+    lookouts: LookoutSettings = LookoutSettings()
 
 
 S = TypeVar("S", bound=Section)

@@ -33,6 +33,9 @@ _EVENTS = 512
 # What is known of a step that has no row of its own: as it was in the last one.
 _GOES_ON = ("time", "opt", "lr")
 
+# A row of a run that has none.
+_NOTHING = np.zeros((), dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4"), ("lr", "<f4")])
+
 Key = tuple[str, int, str]
 
 
@@ -181,12 +184,14 @@ class Judge:
         each such event, in which nothing was measured.
         """
         changed: dict[Key, None] = {}
-        if self._rows is not None:
-            newest = int(self._rows["step"].max())
-            steps = sorted({event.step for event in self._waiting if event.step > newest})
-            asked = [detector for detector in self.detectors if detector.judges_events]
-            if steps and asked:
-                self._take(_unmeasured(self._rows[-1], steps), changed, asked)
+        newest = -1 if self._rows is None else int(self._rows["step"].max())
+        steps = sorted({event.step for event in self._waiting if event.step > newest})
+        asked = [detector for detector in self.detectors if detector.judges_events]
+        # A run that died before its first step has events only.
+        speaks = self._rows is not None or any(event.kind == "memory" for event in self._waiting)
+        if steps and asked and speaks:
+            last = _NOTHING if self._rows is None else self._rows[-1]
+            self._take(_unmeasured(last, steps), changed, asked)
         return self._told(changed)
 
     def _told(self, changed: Iterable[Key]) -> list[Finding]:

@@ -28,7 +28,7 @@ def test_all_go_in_and_come_out_again() -> None:
     before = {t: standing(t) for t in targets()}
     patches.install(lambda: None)
     try:
-        active = [p for p in patches.TABLE if p.when()]
+        active = [p for p in patches.TABLE if p.when() and not p.on_order]
         for patch in active:
             for target in (patch.target, *patch.aliases):
                 assert standing(target) is not before[target], target

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.detectors import ALL, HISTORY, SECTIONS, Detector, Window, document
 from holdfast.judge import Judge
-from holdfast.types import Finding, Severity
+from holdfast.types import Event, Finding, Severity
 
 NAN, INF = np.nan, np.inf
 
@@ -29,14 +29,81 @@ FIRES = {
         "loss_usual": NAN,
         "loss_limit": NAN,
     },
+    "MEM007": {"mem_allocated": 2e9, "mem_reserved": 2e9 + 4e8 * np.arange(8)},
 }
+
+# For each code that judges events, the kind and the data of one that must fire it.
+_LINE = {"file": "train.py", "line": 57, "code": "x = slow(y)", "lost": 1.0}
+_HELD = _LINE | {"path": "losses", "name": "losses", "how": "global", "seen": "trace"}
+_HELD |= {
+    "nodes": 40,
+    "evaluations": 2,
+    "batches": 5,
+    "bytes": 65536.0,
+    "rate": 1.0,
+    "size": 12,
+    "steps": 9,
+    "age": 9,
+    "heap_slope": 7e4,
+}
+TELLS = {
+    **{
+        code: ("memory", _HELD | {"fault": code, "on_device": False})
+        for code in ("MEM001", "MEM002", "MEM003", "MEM004", "MEM005", "MEM006", "MEM008")
+    },
+    "TPT001": (
+        "input_bound",
+        _LINE
+        | {"share": 0.6, "wait_ms": 9.0, "workers": 0, "what": "dataset", "rare": False}
+        | {"line_share": 0.9, "line_ms": 8.0, "sample_us": 300.0, "function": "f"},
+    ),
+    "TPT002": (
+        "host_reads",
+        _LINE
+        | {"read": "item", "reads": 64, "read_ms": 0.1, "line_ms": 0.9, "share": 0.3}
+        | {"step_ms": 3.0, "function": "f"},
+    ),
+    "TPT003": (
+        "recompile",
+        _LINE
+        | {"name": "f", "defined": "a.py:3", "times": 3, "same": 3, "seconds": 2.0}
+        | {"guard": "k == 3"},
+    ),
+    "TPT004": (
+        "slow_down",
+        _LINE
+        | {"before_ms": 2.0, "now_ms": 5.0, "line_before_ms": 0.1, "line_now_ms": 3.0}
+        | {"explains": 0.9, "counted": False, "mark": "", "what": "work", "function": "f"},
+    ),
+    "TPT005": (
+        "stall",
+        _LINE
+        | {"what": "checkpoint", "every": 5.0, "share": 0.5, "stall_ms": 20.0}
+        | {"step_ms": 4.0, "stalls": 5, "function": "f"},
+    ),
+}
+
+
+def columns_of(detector: type[Detector]):
+    return FIRES.get(detector.code, {})
+
+
+def events_of(detector: type[Detector], rows) -> list[Event]:
+    if detector.code not in TELLS or not len(rows):
+        return []
+    kind, data = TELLS[detector.code]
+    step = int(rows["step"].max())
+    return [Event(time=0.0, rank=0, step=step, kind=kind, data=data)]
+
 
 every = pytest.mark.parametrize("detector", ALL, ids=lambda d: d.code)
 
 
 def scan(detector: type[Detector], rows) -> list[Finding]:
     names = {0: ["first.weight", "second.weight"]}
-    window = Window(rows=rows, fresh=len(rows), layers=names, buffers=names)
+    window = Window(
+        rows=rows, fresh=len(rows), layers=names, buffers=names, events=events_of(detector, rows)
+    )
     return list(detector().scan(window))
 
 
@@ -70,7 +137,7 @@ def test_document_has_every_section_in_order_with_content(detector):
 
 @every
 def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
-    (finding,) = scan(detector, make_rows(8, **FIRES[detector.code]))
+    (finding,) = scan(detector, make_rows(8, **columns_of(detector)))
     described = document(detector).sections["Evidence"]
     common = {"count", "skipped", "steps", "opt", "layer", "lr", "loss"}
     told = set(re.findall(r"``(\w+)``", described))
@@ -80,7 +147,7 @@ def test_evidence_section_names_what_a_finding_carries(detector, make_rows):
 @every
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_message_carries_step_number_fate_and_next_move(detector, make_rows, skipped):
-    rows = make_rows(8, start=400, **FIRES[detector.code])
+    rows = make_rows(8, start=400, **columns_of(detector))
     rows["skipped"][7] = skipped
     (finding,) = scan(detector, rows)
     assert finding.code == detector.code and finding.name == detector.name
@@ -92,7 +159,7 @@ def test_message_carries_step_number_fate_and_next_move(detector, make_rows, ski
     if skipped:
         assert finding.message.startswith("step 407 skipped: ")
         assert finding.action == "skip_update"
-    elif "loss_bad" in FIRES[detector.code] or "grad_bad" in FIRES[detector.code]:
+    elif "loss_bad" in columns_of(detector) or "grad_bad" in columns_of(detector):
         assert finding.message.startswith("step 407 NOT skipped: ")
     assert finding.evidence["count"] == 1
     assert finding.evidence["steps"] == [407]
@@ -102,7 +169,8 @@ def test_message_carries_step_number_fate_and_next_move(detector, make_rows, ski
 @every
 def test_every_detector_has_rows_that_fire_it_alone(detector, make_rows):
     judge = Judge()
-    judge.feed(make_rows(8, **FIRES[detector.code]))
+    rows = make_rows(8, **columns_of(detector))
+    judge.feed(rows, events_of(detector, rows))
     assert [f.code for f in judge.findings] == [detector.code]
 
 
@@ -124,14 +192,14 @@ def test_survives_any_single_value_everywhere(detector, make_rows, step_columns,
 @every
 def test_survives_gaps_and_unordered_steps(detector, make_rows):
     for steps in ([0, 1, 900, 901, 5000, 70000, 70001, 70002], [5, 5, 5, 5, 4, 4, 5, 6]):
-        rows = make_rows(8, **FIRES[detector.code])
+        rows = make_rows(8, **columns_of(detector))
         rows["step"] = steps
         assert len(scan(detector, rows)) == 1
 
 
 @every
 def test_survives_missing_columns(detector, make_rows):
-    rows = make_rows(8, **FIRES[detector.code])
+    rows = make_rows(8, **columns_of(detector))
     for column in rows.dtype.names:
         if column not in ("step", "time"):
             scan(detector, rows[[n for n in rows.dtype.names if n != column]])

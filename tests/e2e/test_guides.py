@@ -7,6 +7,7 @@ from pathlib import Path
 from .conftest import Bench
 
 ROOT = Path(__file__).parents[2]
+LOOK_OUT = ("--quiet", "--look-out")
 
 
 def cured(folder: Path, script: str, diff: str) -> None:
@@ -36,3 +37,41 @@ def test_nan_in_addmmbackward0(bench: Bench, tmp_path: Path) -> None:
     assert (finding.code, finding.file, finding.line) == ("NUM005", "nan_in_addmm.py", wanted)
     assert finding.evidence["skipped"] == finding.evidence["count"] == 60
     cured(tmp_path / "cured", script, finding.evidence["diff"])
+
+
+def line_of(script: str, text: str) -> int:
+    """The number of the first line that holds a text."""
+    return next(n for n, line in enumerate(script.splitlines(), 1) if text in line)
+
+
+def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
+    script = (ROOT / "examples" / "oom_on_second_batch.py").read_text()
+    path = bench.write(script, "oom_on_second_batch.py")
+    died = bench.plain(path, "--limit", "200")
+    assert died.code == 1 and "can't allocate memory" in died.told and len(died.lines) < 5
+    assert bench.guarded(path, options=LOOK_OUT).code == 0
+    (finding,) = bench.record.findings()
+    assert finding.code == "MEM002" and finding.step <= 20
+    assert Path(finding.file).name == "oom_on_second_batch.py"
+    assert finding.line == line_of(script, "epoch_loss += loss")
+    assert "`epoch_loss += loss.item()`" in finding.advice
+    cured = Bench(tmp_path / "cured")
+    changed = script.replace("epoch_loss += loss\n", "epoch_loss += loss.item()\n")
+    path = cured.write(changed, "oom_on_second_batch.py")
+    assert cured.plain(path, "--limit", "200").code == 0
+    assert cured.guarded(path, options=LOOK_OUT).code == 0 and cured.record.findings() == []
+
+
+def test_slow_after_the_first_batch(bench: Bench, tmp_path: Path) -> None:
+    script = (ROOT / "examples" / "slow_after_first_batch.py").read_text()
+    path = bench.write(script, "slow_after_first_batch.py")
+    assert bench.guarded(path, options=LOOK_OUT).code == 0
+    finding = next(f for f in bench.record.findings() if f.code == "TPT004")
+    assert finding.line == line_of(script, "order = scores.argsort()")
+    cured = Bench(tmp_path / "cured")
+    slow = "        area = area_under_curve(torch.cat(scores), torch.cat(labels))\n"
+    show = "        if step % 50 == 0:\n"
+    assert slow + show in script
+    path = cured.write(script.replace(slow + show, show + "    " + slow), "cured.py")
+    assert cured.guarded(path, options=LOOK_OUT).code == 0
+    assert "TPT004" not in cured.record.codes()

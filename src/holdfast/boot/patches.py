@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -20,12 +19,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..exams import reads
 from ..guard import scaling
 from ..guard.engine import Engine
 from ..guard.shield import ranks, shielded
-
-GetEngine = Callable[[], Engine | None]
-Function = Callable[..., Any]
+from . import _memory_patches, _time_patches
+from ._patch import Function, GetEngine, Patch
 
 _NOTHING = object()
 
@@ -189,21 +188,6 @@ def _scheduler_step(engine_of: GetEngine, original: Function) -> Function:
     return step
 
 
-def _always() -> bool:
-    return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patch:
-    """One replaced function: where it stands, under which other names, why, and when."""
-
-    target: str
-    why: str
-    make: Callable[[GetEngine, Function], Function]
-    aliases: tuple[str, ...] = ()
-    when: Callable[[], bool] = _always
-
-
 TABLE = (
     Patch(
         target="torch.autograd.backward",
@@ -276,9 +260,12 @@ TABLE = (
         make=_copy,
         when=torch.backends.cuda.is_built,
     ),
+    *_memory_patches.PATCHES,
+    *_time_patches.PATCHES,
 )
 
 _undo: list[Callable[[], None]] = []
+_undo_order: list[Callable[[], None]] = []
 
 
 def install(engine_of: GetEngine) -> None:
@@ -286,8 +273,9 @@ def install(engine_of: GetEngine) -> None:
     if _undo:
         return
     for patch in TABLE:
-        if patch.when():
-            _replace(patch, engine_of)
+        if patch.when() and not patch.on_order:
+            _replace(patch, engine_of, _undo)
+    reads.offer(functools.partial(_put_in_order, engine_of), _take_out_order)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         engine = engine_of()
@@ -304,11 +292,24 @@ def install(engine_of: GetEngine) -> None:
 
 def uninstall() -> None:
     """Take every patch out again, last one first."""
+    reads.withdraw()
+    _take_out_order()
     while _undo:
         _undo.pop()()
 
 
-def _replace(patch: Patch, engine_of: GetEngine) -> None:
+def _put_in_order(engine_of: GetEngine) -> None:
+    for patch in TABLE:
+        if patch.on_order and patch.when():
+            _replace(patch, engine_of, _undo_order)
+
+
+def _take_out_order() -> None:
+    while _undo_order:
+        _undo_order.pop()()
+
+
+def _replace(patch: Patch, engine_of: GetEngine, undo: list[Callable[[], None]]) -> None:
     owner, name = locate(patch.target)
     # Through the class dictionary: getattr would bind or inherit.
     original = owner.__dict__.get(name, getattr(owner, name))
@@ -318,9 +319,9 @@ def _replace(patch: Patch, engine_of: GetEngine) -> None:
         where, attribute = locate(target)
         setattr(where, attribute, replacement)
         if inherited:
-            _undo.append(functools.partial(delattr, where, attribute))
+            undo.append(functools.partial(delattr, where, attribute))
         else:
-            _undo.append(functools.partial(setattr, where, attribute, original))
+            undo.append(functools.partial(setattr, where, attribute, original))
 
 
 def locate(target: str) -> tuple[Any, str]:

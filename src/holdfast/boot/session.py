@@ -96,13 +96,16 @@ def _end() -> None:
     """The interpreter leaves: what is on its way is written, and what it died of."""
     global _engine
     engine, _engine = _engine, None
-    if engine is None or engine.journal.recorder is None:
+    memory = engine.lookouts.memory if engine is not None else None
+    ran_out = memory is not None and memory.ran_out
+    if engine is None or (engine.journal.recorder is None and not ran_out):
         return
     try:
+        engine.journal.opened()
         from ..redaction import redact_text
 
         error = getattr(sys, "last_value", None)
-        if isinstance(error, BaseException):
+        if isinstance(error, BaseException) and engine.journal.recorder is not None:
             file, line = blame(error.__traceback__)
             engine.journal.recorder.event(
                 "exception",

@@ -71,6 +71,11 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         help="make the GradScaler of the script grow and shrink more calmly",
     )
     group.add_argument(
+        "--look-out",
+        action="store_true",
+        help="also look for memory that grows and time that goes, and name the lines (preview)",
+    )
+    group.add_argument(
         "--checkpoint-minutes",
         metavar="M",
         help="minutes between two checkpoints of the full state (default: 10; 0: none)",
@@ -87,6 +92,8 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "run.health": args.health,
         "rollback.snapshots": "0" if args.no_rollback else None,
         "checkpoint.minutes": args.checkpoint_minutes,
+        "lookouts.memory": "true" if args.look_out else None,
+        "lookouts.time": "true" if args.look_out else None,
     }
     changing = {
         "clip.norm": args.clip_norm,

@@ -19,14 +19,27 @@ from ._remedies import Explanation, Remedy, remedy
 from ._window import HISTORY, Reading, Rows, Window
 from .base import SECTIONS, Detector, Document, document
 from .divergence import Divergence
+from .evaluation_with_graph import EvaluationWithGraph
+from .fragmentation import Fragmentation
 from .gradient_explosion import GradientExplosion
+from .graph_kept import GraphKept
+from .host_growth import HostGrowth
+from .host_sync import HostSync
+from .input_bound import InputBound
 from .loss_spike import LossSpike
 from .nonfinite_buffer import NonfiniteBuffer
 from .nonfinite_gradient import NonfiniteGradient
 from .nonfinite_input import NonfiniteInput
 from .nonfinite_loss import NonfiniteLoss
 from .nonfinite_parameter import NonfiniteParameter
+from .recompile import Recompile
 from .scaler_collapse import ScalerCollapse
+from .slow_down import SlowDown
+from .stall import Stall
+from .state_not_detached import StateNotDetached
+from .tensors_pile_up import TensorsPileUp
+from .too_big import TooBig
+from .worker_growth import WorkerGrowth
 
 ALL: tuple[type[Detector], ...] = (
     NonfiniteInput,
@@ -38,6 +51,20 @@ ALL: tuple[type[Detector], ...] = (
     ScalerCollapse,
     LossSpike,
     GradientExplosion,
+    StateNotDetached,
+    EvaluationWithGraph,
+    GraphKept,
+    TensorsPileUp,
+    HostGrowth,
+    WorkerGrowth,
+    Fragmentation,
+    TooBig,
+    # time, behind memory
+    Recompile,
+    SlowDown,
+    HostSync,
+    InputBound,
+    Stall,
 )
 
 

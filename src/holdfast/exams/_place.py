@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import os
 import re
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,6 +49,13 @@ _LIBRARIES = _prefixes(
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 )
 
+LIBRARIES = tuple(
+    os.path.join(folder, "")
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    if (folder := sysconfig.get_path(name))
+)
+"""The same folders by the names that modules go by, links not followed."""
+
 
 @lru_cache(maxsize=4096)
 def kind_of(filename: str) -> str:
@@ -71,6 +80,20 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def forget_locals(frame: FrameType) -> None:
+    """Drop the copy of a function's variables that looking at ``f_locals`` has left behind.
+
+    Before Python 3.13 it stays with the frame and keeps tensors alive that the function has long
+    let go. Never to be called from within a trace function: there the copy is written back.
+    """
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return
+    copy = frame.f_locals
+    # The frame's own, ours, and the one of the question: whoever else has it got it by locals().
+    if sys.getrefcount(copy) <= 3:
+        copy.clear()
 
 
 def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:
@@ -179,3 +202,22 @@ def _statement(source: str, line: int) -> tuple[int, int]:
 def _dedented(lines: list[str]) -> str:
     margin = len(lines[0]) - len(lines[0].lstrip())
     return "\n".join(x[margin:] if not x[:margin].strip() else x.lstrip() for x in lines)
+
+
+def place_told(file: str, line: int) -> dict[str, Any]:
+    """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
+    source = source_at(Place(file=file, line=line))
+    return {
+        "file": from_here(file),
+        "line": line,
+        "code": source.code,
+        "excerpt": source.excerpt,
+    }
+
+
+def from_here(file: str) -> str:
+    """A path as seen from the working directory, where it lies below it."""
+    try:
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    except FileNotFoundError:
+        return file  # the directory is gone

@@ -8,7 +8,6 @@ incident; see docs/guide.md for its fields.
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from ..probes.batches import Batch, tensors
 from ._again import calls_of_backward, recipe, recipe_of
 from ._observe import Birth, Observer
-from ._place import frames_from, kind_of, source_at
+from ._place import frames_from, from_here, kind_of, source_at
 from ._slicing import NotRepeatable
 from ._stats import bad, bad_rows, floating
 
@@ -235,7 +234,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         "how": how,
         "phase": phase,
         "op": birth.op,
-        "file": _from_here(birth.place.file),
+        "file": from_here(birth.place.file),
         "line": birth.place.line,
         "function": birth.place.function,
         "code": source.code,
@@ -251,14 +250,6 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         "samples_bad": len(rows),
         "layer": layer,
     }
-
-
-def _from_here(file: str) -> str:
-    """A path as seen from the working directory, where it lies below it."""
-    try:
-        return file.removeprefix(os.path.join(os.getcwd(), ""))
-    except FileNotFoundError:
-        return file  # the directory is gone
 
 
 def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:

@@ -28,6 +28,7 @@ from typing import Any
 from ..errors import UsageError
 
 HERE = Path(__file__).parent
+_ON_A_GPU = ("fragmentation",)  # shows nothing elsewhere
 ANSWERS = "answers.json"
 HALVES = ("seen", "unseen")
 
@@ -94,7 +95,8 @@ def catalogue(root: Path = HERE, more: Iterable[Path] = ()) -> tuple[Case, ...]:
         more: other collections: folders with an ``answers.json``, or folders of such folders.
             They count as unseen.
     """
-    cases = sorted(map(_module, root.glob("[a-z]*.py")), key=lambda case: case.codes)
+    modules = (p for p in root.glob("[a-z]*.py") if p.stem not in _ON_A_GPU)
+    cases = sorted(map(_module, modules), key=lambda case: case.codes)
     for name in ("seen", "seen_healthy"):
         cases += _folder(root / name, "seen") if (root / name / ANSWERS).is_file() else []
     for collection in [root / "wild", *more]:

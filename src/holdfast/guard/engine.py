@@ -100,7 +100,8 @@ class Engine:
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
-        attempt(self, "lookouts", self.lookouts.fetched, iterator, sys._getframe())
+        if self.lookouts.on:
+            attempt(self, "lookouts", self.lookouts.fetched, iterator, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
 
@@ -126,8 +127,6 @@ class Engine:
         """Tensors went from the host to the device."""
         self.phases.add("h2d", seconds)
 
-    # ------------------------------------------------------------------ backward
-
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when this is the outermost call."""
         self._depth += 1
@@ -146,7 +145,8 @@ class Engine:
         self.phases.mark("forward")
         self._losses.saw(self._scaling.unscaled(tensors))
         self.inquiry.calls_backward(tensors)
-        attempt(self, "lookouts", self.lookouts.backward, tensors)
+        if self.lookouts.on:
+            attempt(self, "lookouts", self.lookouts.backward, tensors)
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.backward_begins, tensors)
         bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
@@ -282,7 +282,8 @@ class Engine:
         self._early = None
         self._rng = None
         self.journal.close_step(guard, verdict)
-        attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
+        if self.lookouts.on:
+            attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.step_ends)
         if self.recovery.awaits_step:
@@ -310,8 +311,6 @@ class Engine:
     def _watch_closure(self, optimizer: Optimizer, guard: GuardedOptimizer) -> None:
         self.phases.mark("other")
         self._new_verdict(optimizer, guard).late = True
-
-    # ------------------------------------------------------------------ clipping and scaling
 
     @shielded("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
@@ -394,6 +393,7 @@ class Engine:
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
         self.inquiry.close()
-        attempt(self, "lookouts", self.lookouts.close)
+        if self.lookouts.on:
+            attempt(self, "lookouts", self.lookouts.close)
         self.recovery.close()
         self.journal.close()

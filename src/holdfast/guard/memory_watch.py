@@ -1,14 +1,37 @@
-"""Watches the memory of a run; to be written."""
+"""Watches the memory of a run: signs on every step, looks on few, exams when something grows."""
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import Any
 
+from torch import Tensor
+
 from ..config import Settings
+from ..exams._graphs import now, reach
+from ..exams._place import from_here
+from ..exams.census import Held, Timeline, named_graphs
+from . import last_words
+from .evaluation import Evaluation
+from .growth_watch import GrowthWatch
+from .heap import Heap
 from .journal import Journal
 from .roster import Roster
+from .sentinels import Sentinels
 from .verdict import Verdict
+from .workers import Workers
+
+# Steps between two judgements of the signs, and steps a graph may stay alive without a question.
+_EVERY = 8
+_OLD = 10
+# Bytes per step that are a sign of growth: over a short stretch and over a long one.
+_STEEP = 192 << 10
+_SLOW = 24 << 10
+# Steps whose losses are asked whether they lead into the step before: an error may end them soon.
+_EARLY = 3
+# Backward passes without a step before they are taken for steps.
+_WITHOUT = 8
 
 
 class MemoryWatch:
@@ -16,15 +39,137 @@ class MemoryWatch:
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
         self._settings, self._roster, self._journal = settings, roster, journal
+        self._begin()
+        self.evaluation = Evaluation(lambda facts: self._found("MEM004", facts))
+        self._workers = Workers(lambda facts: self._found("MEM006", facts))
+        self._epoch = 0
+        self._iterator = 0
+        self._step = -1
+        self._opt = -1
+        self._ordered = 0
+        self._told = 0
+        self._first = ""
+        self._passes = 0
+        self._beats = False
+        self._names: dict[int, Held] = {}
+        self._carrier: tuple[Held, int] | None = None
+
+    def _begin(self) -> None:
+        self._timeline = Timeline()
+        self._sentinels = Sentinels()
+        self._heap = Heap()
+        self._growth = GrowthWatch(self._timeline, self._found, lambda: self._epoch)
 
     def backward(self, loss: object) -> None:
         """``backward`` is about to be called on ``loss``."""
+        self.evaluation.backward(loss)
+        self._sentinels.backward(loss, self._step + 1)
+        if not isinstance(loss, Tensor):
+            return
+        if self._growth.asks_backward:
+            self._growth.backward(loss)
+        if self._names:
+            self._look_back(loss)
+        if self._opt < 0:
+            self._passes += 1
+            if self._passes > _WITHOUT:
+                # A loop without an optimizer of torch: its backward passes beat the time.
+                self._beats = True
+                self._beat(self._passes - _WITHOUT - 1, sys._getframe())
+
+    def _look_back(self, loss: Tensor) -> None:
+        """One of the first losses: does it lead into the step before?"""
+        for entry in reach(loss.grad_fn, self._timeline.before(1)).entries:
+            if entry in self._names:
+                self._carrier = self._names[entry], 1
+        self._names = {}
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
+        self.evaluation.fetched(frame)
+        self._workers.fetched(iterator, frame)
+        if id(iterator) != self._iterator:
+            self._iterator = id(iterator)
+            try:
+                self._epoch = max(self._epoch, len(iterator._index_sampler))
+            except (AttributeError, TypeError):
+                self._epoch = max(self._epoch, 0)
 
     def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
         """A step is over."""
+        step = verdict.step
+        # One optimizer beats the time; another takes over only when it has stopped.
+        other = verdict.opt != self._opt and step < self._step + 4
+        if self._opt >= 0 and (step == self._step or other):
+            return
+        if self._beats:
+            self._beats = False
+            self._begin()
+        self._opt = verdict.opt
+        if step < _EARLY:
+            self._names = named_graphs(frame)
+        self._beat(step, frame)
+
+    def _beat(self, step: int, frame: FrameType) -> None:
+        self._step = step
+        self._timeline.ends(step, now())
+        if step & 1 == 0:
+            self._heap.sample(step)
+        if step % _EVERY == 0 and step:
+            self._judge_signs(step)
+        self._growth.tick(step, frame)
 
     def close(self) -> None:
         """The process ends."""
+        died = last_words.error()
+        if last_words.second_time(died) and self._carrier is not None:
+            self._found("MEM003", last_words.carried(*self._carrier))
+        self._growth.close()
+        self.evaluation.close()
+        if died is not None and last_words.ran_out(died):
+            facts = last_words.arithmetic(died, self._roster)
+            if self._told:
+                facts["consequence"] = self._first
+            self._found("MEM008", facts)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the script is ending for want of memory."""
+        return last_words.ran_out(last_words.error())
+
+    def evaluates(self, frame: FrameType) -> None:
+        """``eval()`` was called on a module."""
+        self.evaluation.begins(frame)
+
+    def trains(self) -> None:
+        """``train()`` was called while an evaluation was going on."""
+        self.evaluation.ends()
+
+    def differentiates(self) -> None:
+        """``torch.autograd.grad`` is called while an evaluation is going on."""
+        self.evaluation.differentiates()
+
+    def _judge_signs(self, step: int) -> None:
+        if self._told:
+            return  # the signs are explained, and looks go on by themselves
+        oldest = self._sentinels.oldest()
+        old = oldest is not None and step - oldest >= _OLD
+        grows = self._heap.slope() > _STEEP or self._heap.slope(32) > _SLOW
+        if old or grows or self._heap.device_slope() > _SLOW:
+            self._ordered += 1
+            # Signs that were followed in vain are followed less and less often.
+            if self._ordered & (self._ordered - 1) == 0:
+                self._growth.order(step, certain=old)
+
+    def _found(self, code: str, facts: dict[str, Any]) -> None:
+        self._told += code != "MEM008"
+        self._first = self._first or code
+        if code in ("MEM001", "MEM002") and self._in_evaluation(facts):
+            facts = {"consequence": "MEM004", **facts}
+        facts = {"fault": code, "heap_slope": self._heap.slope(), **facts}
+        # The row of this step is written already: the event belongs to the next one.
+        self._journal.tell("memory", self._journal.iteration + 1, facts)
+
+    def _in_evaluation(self, facts: dict[str, Any]) -> bool:
+        places = {(from_here(file), function) for file, function in self.evaluation.places}
+        return (facts.get("file"), facts.get("function")) in places

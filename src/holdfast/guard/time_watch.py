@@ -1,30 +1,383 @@
-"""Watches the time of a run; to be written."""
+"""Watches the time of a run: waits, steps that become slower, stalls, reads, recompilations.
+
+Every step is timed, which costs about a microsecond. What stands out orders an exam of a few
+steps (``exams/line_times``, ``loader_times``, ``reads``); what that finds is judged in
+``time_causes`` and written down as an Event.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
+import weakref
+from itertools import pairwise
+from time import perf_counter, thread_time
 from types import FrameType
 from typing import Any
 
 from ..config import Settings
+from ..exams import loader_times, reads
+from ..exams._profiles import Profile, Turn, line_of, turn_of
+from ..exams.line_times import LineTimes
+from ..exams.recompiles import Recompiles
+from ..probes.batches import LoaderLedger
+from . import input_causes, slow_causes
+from . import time_causes as causes
 from .journal import Journal
 from .roster import Roster
+from .shield import ranks
+from .step_times import StepTimes
+from .time_notes import TimeNotes
 from .verdict import Verdict
+
+# Looks at the lines without a symptom: with the first block of steps, after these many, and then
+# four times as many.
+_LOOK = 24
+_MORE = 4
+# Steps under a trace: at least, until so many seconds, at most; and on the hunt for rare ones.
+_STEPS = 3
+_SECONDS = 0.012
+_MOST = 8
+_HUNT = 48
+_EXAM_OF = {"input_bound": "waits", "stall": "stall", "host_reads": "reads", "slow_down": "slow"}
+# Exams of one kind in a run.
+_EXAMS = 16
+# A symptom: share of waiting, times slower, share of stalls.
+_WAITING = 0.25
+_WAITED = 0.08
+_SLOWER = 1.35
+_SLOWER_BY = 0.0004
+_STALLED = 0.15
+_STALLS = 3
+_WITHIN = 100
 
 
 class TimeWatch:
     """Notices, orders exams and writes down what they found."""
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
-        self._settings, self._roster, self._journal = settings, roster, journal
+        self._on = settings.guard.explain
+        self._journal = journal
+        self._times = StepTimes()
+        self._lines = LineTimes()
+        self._recompiles = Recompiles()
+        self._last = 0.0
+        self._step = -1
+        self._iterator = 0
+        self._source: weakref.ref[Any] | None = None
+        self._trained_on = 0
+        self._indices: list[Any] = []
+        self._fetches = self._fed = self._unfed = self._begun = 0
+        self._busy = 0.0
+        self._opts = 0
+        self._passing = False
+        self._traced = False
+        """Somebody else traces lines, and all is slow."""
+        self._home: tuple[str, int] | None = None
+        self._taken_at: list[tuple[str, int]] = []
+        self._nodes = 0
+        self._turn: Turn | None = None
+        self._ordered = self._exam = ""
+        self._walls: list[float] = []
+        self._waits: list[float] = []
+        self._orders: dict[str, int] = {}
+        self._again: dict[str, int] = {}
+        self._foreseen = 0
+        self._next_look = _LOOK
+        self._reference: slow_causes.Reference | None = None
+        self._profile: Profile | None = None
+        self._ledger: reads.Ledger | None = None
+        self._notes = TimeNotes(journal)
+
+    # ------------------------------------------------------------------ moments
 
     def backward(self, loss: object) -> None:
         """``backward`` is about to be called on ``loss``."""
+        if self._exam in ("reference", "slow") and not self._nodes:
+            self._nodes = slow_causes.graph_size(loss)
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
+        self._fetches += 1
+        if self._exam == "loader":
+            latest = LoaderLedger.of(iterator).at_work()[-1:]
+            self._indices = [i for batch in latest for i in batch.indices or ()]
+        if id(iterator) != self._iterator:
+            self._iterator = id(iterator)
+            try:
+                self._source = weakref.ref(iterator)
+            except TypeError:
+                self._source = None
 
     def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
         """A step is over."""
+        if not self._on:
+            return
+        now = perf_counter()
+        step, row = verdict.step, verdict.row
+        # One turn of the loop may take several steps: with other optimizers, or at other lines.
+        self._passing = step == self._step
+        if not self._passing and self._home is not None:
+            self._passing = line_of(frame) != self._home
+        if self._passing:
+            return
+        wall, waited = now - self._last, row["data_wait"]
+        waited = waited if waited == waited else 0.0
+        # A step in which we did a lot ourselves says nothing, and neither does the first of an
+        # epoch, for which workers may have been started.
+        begins = row["guard"] > max(0.004, 0.3 * wall) or self._traced
+        if self._iterator != self._trained_on:
+            # Validation fetches too, in a loop that may make its batches itself; and some loops
+            # ask a new iterator for each batch.
+            self._begun += 1
+            epoch = self._fed > self._unfed and self._begun < 0.6 * self._fed
+            begins = begins or epoch or self._begun == 1
+            self._trained_on = self._iterator
+        if self._fetches:
+            self._fed += 1
+        else:
+            self._unfed += 1
+        self._fetches = 0
+        first, self._step = self._step < 0, step
+        if not first:
+            self._took(verdict, frame, wall, waited, begins)
+
+    def goes_on(self, frame: FrameType) -> None:
+        """All that is ours is done after a step: the clock of the loop runs again."""
+        if self._passing:
+            return
+        if self._ordered:
+            exam, self._ordered = self._ordered, ""
+            self._turn = turn_of(frame)
+            if self._lines.begin(frame):
+                self._exam = exam
+        self._traced = not self._exam and sys.gettrace() is not None
+        self._busy = thread_time()
+        self._last = perf_counter()
 
     def close(self) -> None:
         """The process ends."""
+        self._lines.stop()
+        reads.end()
+        self._notes.settle(self._times.seconds)
+
+    # ------------------------------------------------------------------ every step
+
+    def _took(
+        self, verdict: Verdict, frame: FrameType, wall: float, waited: float, begins: bool
+    ) -> None:
+        if verdict.opt != self._opts:
+            self._new_stage(verdict.opt)
+        if self._recompiles.due:
+            self._recompiles.attach()
+        if self._recompiles.news:
+            self._recompiled()
+            return  # a step with a compilation in it says nothing about the others
+        if self._exam:
+            self._examined(verdict, frame, wall, waited, begins)
+            return
+        if self._ledger is not None:
+            self._ledger.steps += 1
+        if begins:
+            return
+        full = self._times.add(verdict.step, wall, thread_time() - self._busy, waited)
+        if self._ledger is not None:
+            self._reads_taken(verdict)
+        elif self._foreseen and self._foreseen == verdict.step:
+            self._order("stall", frame)
+        elif full:
+            self._consider(verdict, frame)
+
+    def _new_stage(self, opt: int) -> None:
+        """Another optimizer is at work: what was usual is no longer."""
+        self._opts = opt
+        self._times = StepTimes()
+        self._reference = None
+        self._lines.stop()
+        self._ordered = self._exam = ""
+        self._home = None
+
+    def _consider(self, verdict: Verdict, frame: FrameType) -> None:
+        """Eight more steps are known: is there anything to look into?"""
+        times = self._times
+        self._notes.settle(self._times.seconds)
+        if self._reference is None:
+            self._order("reference", frame)
+            return
+        waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
+        if waits and self._fed > self._unfed and self._may("waits"):
+            self._order("waits", frame)
+            return
+        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow"):
+            self._order("slow", frame)
+            return
+        stalls = times.stalled(_WITHIN)
+        if len(stalls) >= _STALLS and self._may("stall"):
+            span = verdict.step - stalls[0].step + 1
+            lost = sum(stall.excess for stall in stalls)
+            if lost >= _STALLED * (lost + span * times.usual):
+                self._hunt(verdict, frame)
+                return
+        if times.count >= self._next_look and self._journal.recorder is not None:
+            self._next_look = max(self._next_look, times.count) * _MORE
+            self._order("look", frame)
+
+    def _may(self, exam: str) -> bool:
+        """Exams that found nothing come again, less and less often."""
+        asked = self._orders.get(exam, 0)
+        return asked < _EXAMS and self._times.count >= self._again.get(exam, 0)
+
+    def _order(self, exam: str, frame: FrameType) -> None:
+        asked = self._orders[exam] = self._orders.get(exam, 0) + 1
+        self._again[exam] = self._times.count + 8 * 2 ** min(asked, 4)
+        self._walls, self._waits, self._taken_at = [], [], []
+        self._nodes = 0
+        if exam == "waits" and self._workers():
+            self._exam = "loader"
+        else:
+            self._ordered = exam
+
+    def _hunt(self, verdict: Verdict, frame: FrameType) -> None:
+        """Wait for the next stall where it can be foreseen, else trace until it comes."""
+        steps = [stall.step for stall in self._times.stalled(_WITHIN)][-4:]
+        gaps = {b - a for a, b in pairwise(steps)}
+        if len(gaps) == 1 and (gap := gaps.pop()) > 4:
+            ahead = steps[-1]
+            while ahead <= verdict.step + 1:
+                ahead += gap
+            self._foreseen = ahead - 1
+        else:
+            self._foreseen = 0
+            self._order("stall", frame)
+
+    def _workers(self) -> int:
+        source = self._source() if self._source is not None else None
+        return int(getattr(source, "_num_workers", 0) or 0)
+
+    def _batch(self) -> int:
+        """Samples that a loader puts into a batch; 1 where it does not say."""
+        source = self._source() if self._source is not None else None
+        sampler = getattr(source, "_index_sampler", None)
+        return int(getattr(sampler, "batch_size", 1) or 1)
+
+    # ------------------------------------------------------------------ under an exam
+
+    def _examined(
+        self, verdict: Verdict, frame: FrameType, wall: float, waited: float, begins: bool
+    ) -> None:
+        if self._exam == "loader":
+            self._look_at_loader(verdict, waited)
+            return
+        wall = self._lines.step(wall)
+        self._taken_at.append(line_of(frame))
+        self._walls.append(math.inf if begins else wall)
+        self._waits.append(waited)
+        if not begins:
+            hunted = self._exam == "stall"
+            usual = wall if hunted else min(wall, self._times.middle)
+            self._times.pass_by(verdict.step, usual, waited)
+        if self._lines.running and not self._enough():
+            return
+        self._lines.stop(frame)
+        exam, self._exam = self._exam, ""
+        if self._home is None and len(set(self._taken_at)) > 1:
+            # The turn ends where the fewest steps are taken.
+            rarest = min(set(self._taken_at), key=self._taken_at.count)
+            self._new_stage(verdict.opt)
+            self._home = rarest
+            return
+        self._judge(exam, verdict)
+
+    def _enough(self) -> bool:
+        """Whether the steps traced so far are enough."""
+        walls = [w for w in self._walls if w < math.inf]
+        times = self._times
+        if self._exam == "stall":
+            caught = sum(times.is_stall(w) for w in walls)
+            one = bool(caught and self._foreseen and len(walls) > caught)
+            return caught >= 2 or one or len(walls) >= _HUNT
+        if self._exam == "waits" and self._skewed():
+            middle = sum(b.waited for b in times.blocks) / (8 * max(1, len(times.blocks)))
+            return sum(w > middle for w in self._waits) >= 2 or len(walls) >= _HUNT
+        enough = len(walls) >= _STEPS and sum(walls) >= _SECONDS
+        return enough or len(walls) >= _MOST or sum(walls) > 1.0
+
+    def _skewed(self) -> bool:
+        """Whether few waits make most of the waiting."""
+        waits = sorted(w for block in list(self._times.blocks)[-4:] for w in block.waits)
+        return bool(waits) and sum(waits) / len(waits) > 2 * waits[len(waits) // 2]
+
+    def _judge(self, exam: str, verdict: Verdict) -> None:
+        """Make something of the lines."""
+        times, usual = self._times, self._times.middle
+        chosen = [i for i, w in enumerate(self._walls) if w < math.inf]
+        stalls = [i for i in chosen if times.is_stall(self._walls[i])]
+        if exam == "stall":
+            if stalls and self._turn is not None and self._reference is not None:
+                others = [i for i in chosen if i not in stalls]
+                usually = self._lines.profile(others) if others else self._reference.profile
+                found = self._lines.profile(stalls)
+                self._note(causes.stall(found, usually, self._turn, times))
+            return
+        chosen = [i for i in chosen if i not in stalls] or chosen
+        if exam == "waits" and self._skewed():
+            least = max(self._waits) / 2
+            chosen = [i for i in chosen if self._waits[i] >= least]
+            self._note(
+                input_causes.waits(self._lines.profile(chosen), times, self._batch(), rare=True)
+            )
+            return
+        profile = self._profile = self._lines.profile(chosen or None, usual)
+        state = slow_causes.Reference(profile, len(verdict.positions), self._nodes)
+        if exam == "waits":
+            self._note(input_causes.waits(profile, times, self._batch(), rare=False))
+        elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
+            self._note(slow_causes.slow_down(self._reference, state, self._turn, times))
+        elif exam == "reference" and len(chosen) >= 2:
+            self._reference = state
+        if self._turn is not None:
+            before, after = causes.own_work(profile, self._turn)
+            self._note(input_causes.made_in_loop(before, profile))
+            self._note(causes.written_on_every_step(after, profile))
+        if exam in ("reference", "look"):
+            self._ledger = reads.begin()
+
+    def _look_at_loader(self, verdict: Verdict, waited: float) -> None:
+        """Workers make the samples: take those of a batch that came late."""
+        self._waits.append(waited)
+        recent = [w for block in list(self._times.blocks)[-4:] for w in block.waits]
+        skewed = self._skewed()
+        mean = max(recent) / 2 if skewed else sum(recent) / len(recent)
+        if waited < mean and len(self._waits) < _HUNT:
+            return
+        self._exam = ""
+        source = self._source() if self._source is not None else None
+        if source is None or ranks() > 1:
+            return
+        found = loader_times.look(source, self._indices, self._lines)
+        self._note(input_causes.loader(found, self._times, self._workers(), skewed))
+
+    def _reads_taken(self, verdict: Verdict) -> None:
+        ledger, self._ledger = self._ledger, None
+        reads.end()
+        if ledger is not None and self._profile is not None:
+            self._note(causes.host_reads(ledger, self._profile, self._turn, self._times.middle))
+
+    def _recompiled(self) -> None:
+        for compiled in self._recompiles.look():
+            data = causes.recompiled(compiled)
+            if data is not None:
+                self._notes.tell("recompile", {"lost": data["seconds"], **data})
+
+    def _note(self, found: causes.Found | None) -> None:
+        """Take what an exam has found; what is sure needs no other, what is not soon does."""
+        if found is None:
+            return
+        exam = _EXAM_OF[found.kind]
+        if self._notes.note(found):
+            self._orders[exam] = _EXAMS
+        elif found.data.get("what") == "loop" or found.data.get("every") == 1:
+            self._next_look = min(self._next_look, self._times.count)
+        else:
+            self._again[exam] = 0
+        self._notes.settle(self._times.seconds)

@@ -1,0 +1,137 @@
+"""What all detectors of memory share: they judge what a census has told.
+
+A ``memory`` event says which fault it is, the name that holds the memory, the line that lets it
+grow, and by how much. It belongs to the first row that is not older than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..types import Event, Finding, Severity
+from ._told import number
+from ._window import Window
+from .base import Detector
+
+KIND = "memory"
+_SURE = {"trace": 0.95, "source": 0.85, "guess": 0.5}
+
+
+class MemoryDetector(Detector):
+    """Makes a finding of every event that names its code."""
+
+    severity = Severity.WARNING
+    needs = ("loss",)
+    since = "0.4"
+    within = 20
+    judges_events = True
+    names_a_variable: ClassVar[bool] = True
+    """The fault is something that a variable holds."""
+
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """Every event that belongs to a new row."""
+        first = len(window) - window.fresh
+        for row, event in self._mine(window):
+            if row >= first:
+                yield self._finding(window.ending(row), event)
+
+    def check(self, window: Window) -> Finding | None:
+        """The first event that belongs to the judged row."""
+        for row, event in self._mine(window):
+            if row == len(window) - 1:
+                return self._finding(window, event)
+        return None
+
+    def _mine(self, window: Window) -> list[tuple[int, Event]]:
+        found: list[tuple[int, Event]] = []
+        for event in window.events:
+            if event.kind == KIND and event.data.get("fault") == self.code:
+                rows = np.flatnonzero(window.rows["step"] >= event.step)
+                if rows.size:
+                    found.append((int(rows[0]), event))
+        return sorted(found, key=lambda pair: pair[0])
+
+    def _finding(self, window: Window, event: Event) -> Finding:
+        data = event.data
+        place = place_of(data)
+        evidence: dict[str, Any] = {
+            "key": place if data.get("line") else f"{place}|{data.get('path', '')}",
+            **self.numbers(event),
+        }
+        if self.names_a_variable:
+            evidence |= {
+                "variable": str(data.get("path", "")),
+                "bytes_per_step": number(event, "bytes"),
+                "grown_for": number(event, "steps"),
+            }
+        if data.get("consequence"):
+            evidence["consequence"] = str(data["consequence"])
+        finding = self.finding(
+            window,
+            self.what(event),
+            self.next_move(event),
+            evidence=evidence,
+            severity=Severity.ERROR if data.get("killed") else self.weight(event),
+            confidence=_SURE.get(str(data.get("seen")), 0.8),
+        )
+        line = data.get("line")
+        return replace(
+            finding,
+            file=str(data.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+        )
+
+    def weight(self, event: Event) -> Severity:
+        """How bad it is."""
+        return self.severity
+
+    def what(self, event: Event) -> str:
+        """The message, without the step."""
+        raise NotImplementedError
+
+    def next_move(self, event: Event) -> str:
+        """The change for that line."""
+        raise NotImplementedError
+
+    def numbers(self, event: Event) -> Mapping[str, Any]:
+        """Evidence of this detector alone."""
+        return {}
+
+
+def place_of(data: Mapping[str, Any]) -> str:
+    """``file:line``, or what is known of it."""
+    file, line = data.get("file") or "", data.get("line") or 0
+    return f"{file}:{line}" if file and line else str(file)
+
+
+def at(data: Mapping[str, Any]) -> str:
+    """`` (file:line)`` for the end of a sentence."""
+    place = place_of(data)
+    return f" ({place})" if place else ""
+
+
+def code_of(data: Mapping[str, Any]) -> str:
+    """The statement, in one line and not too long."""
+    words = " ".join(str(data.get("code") or "").split("#")[0].split())
+    return words if len(words) <= 72 else words[:69] + "..."
+
+
+def amount(size: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def diff(data: Mapping[str, Any], old: str, new: str) -> str:
+    """``old`` -> ``new`` in the statement, as a change; empty where it does not occur once."""
+    line = code_of(data)
+    if not old or line.count(old) != 1 or line.endswith("..."):
+        return ""
+    return f"`{line}` -> `{line.replace(old, new)}`"

@@ -1,0 +1,79 @@
+"""MEM004: evaluation builds autograd graphs that nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..types import Event, Severity
+from ._memory import MemoryDetector, at, code_of
+from ._told import number
+
+
+class EvaluationWithGraph(MemoryDetector):
+    """Evaluation runs with gradients on: every batch builds an autograd graph for nobody.
+
+    What it detects:
+        Graphs that are built after ``model.eval()``, or in a loop over data in which ``backward``
+        is never called, and that no later loss leads to.
+
+    Why it matters:
+        Each graph keeps all activations of its batch, so that evaluation needs as much memory as
+        training or more: the classic out-of-memory at the first validation. Where its results are
+        collected, the graphs of all batches are alive at once. It is slower, too.
+
+    Evidence:
+        ``key``: line; ``nodes`` of graphs that were built in the last such evaluation;
+        ``evaluations``: how many of them there were; ``batches`` in the last one, where it took
+        them from a DataLoader.
+
+    Usual causes:
+        - ``model.eval()`` without ``torch.no_grad()``: ``eval()`` changes dropout and batch norm
+          only and has nothing to do with gradients.
+        - ``torch.no_grad()`` written as a statement, without ``with``: it does nothing then.
+        - A validation step that is the training step without ``backward``.
+
+    What to do:
+        1. ``with torch.no_grad():`` around the loop, or ``@torch.no_grad()`` on the function;
+           ``torch.inference_mode()`` is faster still where results never meet autograd again.
+        2. Collect numbers: ``loss.item()``, ``pred.cpu()``.
+
+    False alarms:
+        Attacks, saliency maps and penalties use the graph (``backward`` or ``autograd.grad``
+        follows) and are none. One single forward pass is information only.
+
+    Cost:
+        A number is compared when ``eval()`` or ``train()`` is called and when a batch is fetched;
+        lines are followed for 40 milliseconds in the first three evaluations.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.evaluation_with_graph`` names the line that makes
+        ``python -m holdfast.faults.evaluation_with_graph`` build graphs for nobody.
+    """
+
+    code = "MEM004"
+    name = "evaluation_with_graph"
+    names_a_variable = False
+
+    def weight(self, event: Event) -> Severity:
+        """One forward pass alone is not worth a warning."""
+        return Severity.INFO if event.data.get("mild") else self.severity
+
+    def what(self, event: Event) -> str:
+        """Where, and how much was built."""
+        function = str(event.data.get("function") or "evaluation")
+        where = "at module level" if function == "<module>" else f"in {function}()"
+        return (
+            f"evaluation {where} builds autograd graphs that nobody uses, "
+            f"{number(event, 'nodes'):.0f} nodes{at(event.data)}"
+        )
+
+    def next_move(self, event: Event) -> str:
+        """Where to write ``no_grad``."""
+        line = code_of(event.data)
+        around = f"`{line}` and its loop" if line else "the evaluation loop"
+        return f"put `with torch.no_grad():` around {around}, or @torch.no_grad() on the function"
+
+    def numbers(self, event: Event) -> Mapping[str, Any]:
+        """How much and how often."""
+        return {name: number(event, name) for name in ("nodes", "evaluations", "batches")}

@@ -1,0 +1,99 @@
+"""MEM002: the autograd graph of steps long past is kept alive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..types import Event
+from ._memory import MemoryDetector, at, code_of, place_of
+from ._told import number
+
+
+class GraphKept(MemoryDetector):
+    """A variable keeps the autograd graphs of past steps alive, and with them their memory.
+
+    What it detects:
+        A container that grows by tensors with a graph, or a tensor that is made of its former
+        self and so hangs on the graphs of all steps before: ``total += loss``, a list of losses
+        or outputs, a running average, a hook that stores what passes by. It is found wherever it
+        hangs: local and global names, attributes, class attributes, closures, default arguments,
+        containers in containers.
+
+    Why it matters:
+        A graph holds every activation of its step until backward has run, and its nodes and
+        their Python objects after that. Memory grows with every step until the process dies
+        ("CUDA out of memory" on batch 2, or after some hours), and steps become slower.
+
+    Evidence:
+        ``key``: line and variable; ``variable``: as the script would write it;
+        ``bytes_per_step``, an estimate without the activations; ``grown_for`` so many steps;
+        ``rate``: items per step; ``age``: steps the graph reaches back; ``heap_slope``: bytes that
+        the process grew with each step.
+
+    Usual causes:
+        - ``total_loss += loss`` for the log.
+        - ``losses.append(loss)``, ``outputs.append(model(x))`` to average or plot later.
+        - ``self.last_output = out`` in a list or a moving average on a module or a trainer.
+        - A forward hook that stores outputs.
+
+    What to do:
+        1. Store a number: ``total_loss += loss.item()``, or ``loss.detach()`` where reading it
+           would make the device wait.
+        2. ``out.detach().cpu()`` for outputs that are needed later.
+        3. If the graph is wanted (truncated backpropagation through time), cut it regularly with
+           ``detach()``.
+
+    False alarms:
+        A graph that is meant to span several optimizer steps: one that the source empties or cuts
+        is believed only after 24 steps of growth, a queue of fixed short length never.
+
+    Cost:
+        A weak reference on one backward pass in four; looks at the names of the script on few
+        steps; lines are followed for at most three steps once something has been found.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.graph_kept`` names the line that lets
+        ``python -m holdfast.faults.graph_kept`` grow.
+    """
+
+    code = "MEM002"
+    name = "graph_kept"
+
+    def what(self, event: Event) -> str:
+        """The name, the line and how long."""
+        data = event.data
+        steps, rate = number(event, "steps"), number(event, "rate")
+        how = f"{rate:.3g} more with each step" if rate > 0 else f"back over {steps:.0f} steps"
+        return f"{data.get('path', 'a variable')} keeps the graphs of past steps alive, {how}" + at(
+            data
+        )
+
+    def next_move(self, event: Event) -> str:
+        """Where to write ``.item()`` or ``.detach()``."""
+        return detach_advice(event.data)
+
+    def numbers(self, event: Event) -> Mapping[str, Any]:
+        """How far back, and what the process says."""
+        return {name: number(event, name) for name in ("rate", "age", "heap_slope")}
+
+
+def detach_advice(data: Mapping[str, Any]) -> str:
+    """The change for the line that stores."""
+    line = code_of(data)
+    path = str(data.get("path") or "the tensor")
+    new = ""
+    if found := re.match(r"^(.*\.(?:append|appendleft|add)\()([\w.\[\]'\"]+)(\))$", line):
+        new = f"{found[1]}{found[2]}.detach(){found[3]}"
+    elif found := re.match(r"^([\w.\[\]'\"]+ \+= )([\w.\[\]'\"]+)$", line):
+        new = f"{found[1]}{found[2]}.item()"
+    elif found := re.match(r"^([\w.\[\]'\"]+ = )([\w.\[\]'\"]+)$", line):
+        new = f"{found[1]}{found[2]}.detach()"
+    if new:
+        return f"cut the graph: `{line}` -> `{new}`"
+    where = f" in `{line}`" if line else ""
+    return (
+        f"store numbers, not graphs, in {path}: .item() or .detach() on what goes into it{where}"
+        + (f", {place_of(data)}" if place_of(data) else "")
+    )

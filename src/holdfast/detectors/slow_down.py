@@ -1,0 +1,94 @@
+"""TPT004: steps become slower and slower."""
+
+from __future__ import annotations
+
+from ..types import Event, Severity
+from ._timed import TimedDetector, code_of, word
+from ._told import number
+
+_MEANT = {
+    "bigger_batches": "the model is given more than before",
+    "more_parameters": "more parameters have gradients than before",
+}
+
+
+class SlowDown(TimedDetector):
+    """Steps take longer than they did at the beginning, and one line of the loop has grown.
+
+    What it detects:
+        The median step of the last blocks takes clearly longer than the fastest block of the
+        run. The lines of the loop are timed again and compared with their times at the
+        beginning: a line that has grown while the rest has not is the cause. A machine that has
+        become slower makes all lines slower, and is not reported.
+
+    Why it matters:
+        What grows with the number of steps costs the square of it in the end: a run that is a
+        fifth slower after a thousand steps is unusable after a hundred thousand.
+
+    Evidence:
+        ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
+        line, ``explains``: its share of the growth, ``counted``: by how often it is passed and not
+        by its time, ``mark``: within which part of a step,
+        ``what``: ``work``, ``history``, ``hooks``, ``graph``, or what is mostly meant:
+        ``bigger_batches``, ``more_parameters``; ``lost`` seconds so far;
+        ``function``, ``statement`` and ``key``; ``consequence`` when memory is the cause.
+
+    Usual causes:
+        - A list that is searched, averaged, sorted, joined or written anew on every step.
+        - ``register_forward_hook`` within the loop: each step runs one hook more.
+        - The graph of earlier steps hangs on the loss: backward reaches further and further.
+        - A loop whose end grows with the step.
+
+    What to do:
+        1. Change the line: keep a running sum instead of the history, a set instead of a list,
+           a deque with ``maxlen``, append to the file instead of writing it anew.
+        2. Register hooks once, before the loop, or remove their handles.
+
+    False alarms:
+        Curricula are meant to grow: where the model is given larger tensors or more parameters
+        have gradients, it is information, unless the loop itself joins a history.
+
+    Cost:
+        A microsecond per step; lines are timed on three to eight steps at the beginning and
+        again when steps have become slower, six times at most.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.slow_down`` names the line that makes
+        ``python -m holdfast.faults.slow_down`` slower and slower.
+    """
+
+    code = "TPT004"
+    name = "slow_down"
+    kind = "slow_down"
+
+    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
+        """Name the line that has grown."""
+        what = word(event, "what")
+        before, now = number(event, "before_ms"), number(event, "now_ms")
+        steps = f"steps take {now:.3g} ms, {before:.3g} ms at first"
+        if what in _MEANT:
+            said = f"has become slower: {steps}; {_MEANT[what]}"
+            return said, _advice(event, what), Severity.INFO, 0.5
+        line = f"{number(event, 'line_before_ms'):.3g} -> {number(event, 'line_now_ms'):.3g} ms"
+        if what == "hooks":
+            said = f"registers hooks on every step: {steps}"
+        elif what == "history":
+            said = f"joins a history that grows: {steps}"
+        else:
+            said = f"has grown with the steps ({line} per step): {steps}"
+        sure = number(event, "explains")
+        return said, _advice(event, what), Severity.WARNING, max(0.5, min(0.95, sure))
+
+
+def _advice(event: Event, what: str) -> str:
+    code = code_of(event)
+    if what in _MEANT:
+        return "nothing if that is meant (a curriculum, unfreezing); otherwise look what grows here"
+    if what == "hooks":
+        return f"move {code} in front of the loop, or keep its handle and call handle.remove()"
+    if what == "graph":
+        return f"detach what is kept from step to step: backward at {code} reaches further back"
+    return (
+        f"let {code} not go over all that was collected: keep a running value, "
+        "a deque(maxlen=...), a set for searching, or do it every N steps"
+    )

@@ -1,0 +1,78 @@
+"""MEM003: carried state goes into the next step with its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..types import Event
+from ._memory import MemoryDetector, at, code_of
+from ._told import number
+
+
+class StateNotDetached(MemoryDetector):
+    """State that is carried from step to step brings its graph along into the next loss.
+
+    What it detects:
+        The loss that is handed to ``backward`` leads into graph nodes of steps long past, through
+        a tensor that was carried over: a hidden state, a memory, a running baseline. Also where
+        that ends the run: "Trying to backward through the graph a second time", or weights that
+        were "modified by an inplace operation".
+
+    Why it matters:
+        Backward goes further back with every step: each step is slower and larger than the one
+        before, until memory is full. ``retain_graph=True`` hides the error and keeps the growth.
+
+    Evidence:
+        ``key``: line and variable; ``variable``: the tensor that carries the graph; ``age``: steps
+        the loss reaches back; ``grown_for``, ``bytes_per_step`` and ``heap_slope``.
+
+    Usual causes:
+        - ``out, hidden = rnn(x, hidden)`` in a loop without ``hidden = hidden.detach()``.
+        - ``self.memory = new`` in a module's ``forward``.
+        - A baseline or target made of earlier predictions: ``b = 0.9 * b + 0.1 * value``.
+        - ``retain_graph=True`` written to silence the error.
+
+    What to do:
+        1. Detach what is carried at the end (or the beginning) of each step:
+           ``hidden = hidden.detach()``, for a tuple ``tuple(h.detach() for h in hidden)``.
+        2. Take ``retain_graph=True`` out again; the error will tell where something is left.
+
+    False alarms:
+        Truncated backpropagation with overlapping windows reaches back on purpose, but not
+        further and further: a state that the source detaches is believed only after 40 steps.
+
+    Cost:
+        None of its own: it judges what the looks for MEM002 have found on the way.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.state_not_detached`` names the state that makes
+        ``python -m holdfast.faults.state_not_detached`` slower with each step.
+    """
+
+    code = "MEM003"
+    name = "state_not_detached"
+
+    def what(self, event: Event) -> str:
+        """The state, and how far back the loss reaches."""
+        age = number(event, "age")
+        path = event.data.get("path", "carried state")
+        return f"{path} carries its graph into the next step: the loss reaches back {age:.0f} " + (
+            f"step{'s' * (age != 1)}{at(event.data)}"
+        )
+
+    def next_move(self, event: Event) -> str:
+        """Where to detach."""
+        name = str(event.data.get("path") or "the state").split("[")[0]
+        line = code_of(event.data)
+        many = "[" in str(event.data.get("path") or "")
+        cut = f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()"
+        after = f" after `{line}`" if line else ""
+        return (
+            f"add `{name} = {cut}`{after}, before the next step uses it; backward then needs no "
+            "retain_graph"
+        )
+
+    def numbers(self, event: Event) -> Mapping[str, Any]:
+        """How far back, and what the process says."""
+        return {name: number(event, name) for name in ("age", "heap_slope")}

@@ -1,0 +1,85 @@
+"""MEM006: the loader's workers grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..types import Event, Severity
+from ._memory import MemoryDetector, amount, at, code_of
+from ._told import number
+
+
+class WorkerGrowth(MemoryDetector):
+    """Memory of the DataLoader's worker processes grows with every batch they make.
+
+    What it detects:
+        Private memory of a worker that rises from batch to batch. Some samples are then fetched in
+        the main process, to see which container of the dataset grows; where none does, the cause
+        is copy-on-write: reading a Python object changes its reference count, and the page it lies
+        on is copied into each worker.
+
+    Why it matters:
+        The growth is multiplied by the number of workers, and the system kills one of them with
+        "DataLoader worker is killed by signal" far from the cause.
+
+    Evidence:
+        ``key``: line and variable; ``variable``: what grows, or the large container of Python
+        objects; ``bytes_per_step``: per batch and worker; ``workers``; ``grown_for`` batches.
+
+    Usual causes:
+        - A cache, a log or a list of seen samples filled in ``__getitem__``: every worker has its
+          own, and none of them is ever emptied.
+        - A dataset that holds many small Python objects: a list of paths, of dictionaries, of
+          tuples.
+
+    What to do:
+        1. Take the growing container out of ``__getitem__``, or bound it.
+        2. Hold metadata in one numpy array or tensor (strings as fixed-width bytes or one long
+           text with offsets) instead of a list of objects; read large data from files or a memory
+           map.
+
+    False alarms:
+        A cache that ends with the data set is information only.
+
+    Cost:
+        Reading one worker's memory on one batch in eight; a few samples are fetched once more when
+        it grows, with all random states put back.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.worker_growth`` names the line that lets the workers of
+        ``python -m holdfast.faults.worker_growth`` grow.
+    """
+
+    code = "MEM006"
+    name = "worker_growth"
+    within = 64
+
+    def weight(self, event: Event) -> Severity:
+        """A cache that fills up is worth knowing."""
+        return Severity.INFO if event.data.get("mild") else self.severity
+
+    def what(self, event: Event) -> str:
+        """Which, and how much."""
+        path = event.data.get("path") or "something in the dataset"
+        each = amount(number(event, "bytes"))
+        if event.data.get("copied"):
+            why = f"{path} is copied page by page, {each} per batch"
+        else:
+            why = f"{path} grows in each of them, {each} per batch"
+        return f"{number(event, 'workers'):.0f} loader workers grow: {why}{at(event.data)}"
+
+    def next_move(self, event: Event) -> str:
+        """What to do at that line."""
+        path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
+        if event.data.get("copied"):
+            return (
+                f"hold {path} in a numpy array or a tensor instead of Python objects: "
+                "np.array(...) of paths and labels is shared by all workers"
+            )
+        where = f" at `{line}`" if line else ""
+        return f"do not collect in the dataset{where}: bound {path}, or fill it before the loader"
+
+    def numbers(self, event: Event) -> Mapping[str, Any]:
+        """How many of them."""
+        return {"workers": number(event, "workers")}

@@ -1,0 +1,160 @@
+"""Lines and what they cost: the words in which exams of the time speak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Protocol
+
+from ._line_tree import INPUTS, MODEL, OPTIMIZER
+from ._loops import loop_around
+from ._place import frames_from, kind_of
+
+Spot = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Line:
+    """What one line costs in a step."""
+
+    file: str
+    line: int
+    function: str
+    mark: str
+    """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
+    seconds: float
+    hits: float
+    path: tuple[Spot, ...]
+    """The user's lines that led here, outermost first, itself last."""
+    direct: bool = True
+    """Whether the line's own code took the time, not the model or the optimizer it called."""
+    calls: float = 0.0
+    """Calls into libraries."""
+
+    @property
+    def spot(self) -> Spot:
+        """File and line."""
+        return self.file, self.line
+
+
+@dataclass(slots=True)
+class Profile:
+    """The lines of a step."""
+
+    seconds: float = 0.0
+    inputs: float = 0.0
+    """Numbers in the tensors that the models were given."""
+    models: float = 0.0
+    """Outermost calls of modules."""
+    lines: list[Line] = field(default_factory=list[Line])
+
+    @property
+    def per_model(self) -> float:
+        """Numbers given to one call of a model."""
+        return self.inputs / min(self.models, INPUTS) if self.models else 0.0
+
+    def by_spot(self, *, marks: bool = True) -> dict[Spot, Line]:
+        """The lines, whoever called them, added up; by their own work alone without ``marks``."""
+        found: dict[Spot, Line] = {}
+        for line in self.lines:
+            if not marks and not line.direct:
+                continue
+            known = found.get(line.spot)
+            if known is None:
+                copy = Line(
+                    line.file, line.line, line.function, line.mark, line.seconds, line.hits,
+                    line.path, line.direct, line.calls,
+                )  # fmt: skip
+                found[line.spot] = copy
+            else:
+                if line.seconds > known.seconds:
+                    known.mark, known.direct = line.mark, line.direct
+                known.seconds += line.seconds
+                known.hits = max(known.hits, line.hits)
+                known.calls += line.calls
+        return found
+
+
+class Timer(Protocol):
+    """Times the lines of the thread it is called in."""
+
+    def begin(self, frame: FrameType | None) -> bool:
+        """Time the lines from here on; False where that cannot be."""
+        ...
+
+    def step(self, wall: float) -> float:
+        """A step is over."""
+        ...
+
+    def stop(self, frame: FrameType | None = None) -> None:
+        """Time no more lines."""
+        ...
+
+    def profile(self, chosen: Sequence[int] | None = None, usual: float = 0.0) -> Profile:
+        """What a step costs, line by line."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The innermost loop of the user that takes the steps."""
+
+    path: tuple[Spot, ...]
+    """The user's lines down to the one that takes the step."""
+    depth: int
+    """Which of them stands in the loop."""
+    first: int
+    last: int
+
+    def holds(self, line: Line) -> bool:
+        """Whether a line runs within a turn of the loop, not around it."""
+        if len(line.path) <= self.depth or line.path[: self.depth] != self.path[: self.depth]:
+            return False
+        file, number = line.path[self.depth]
+        return file == self.path[self.depth][0] and self.first <= number <= self.last
+
+    def inner(self, line: Line) -> Spot:
+        """The line in the loop itself that a line was called from."""
+        return line.path[self.depth]
+
+
+def line_of(frame: FrameType | None) -> Spot:
+    """The user's innermost line."""
+    for above in frames_from(frame):
+        if kind_of(above.f_code.co_filename) == "user":
+            return above.f_code.co_filename, above.f_lineno
+    return "", 0
+
+
+def turn_of(frame: FrameType | None) -> Turn | None:
+    """The loop at work; None where no line leads to one."""
+    above = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
+    path = tuple((f.f_code.co_filename, f.f_lineno) for f in reversed(above))
+    for depth in range(len(path) - 1, -1, -1):
+        first, last = loop_around(*path[depth])
+        # A loop over optimizers is no loop of steps.
+        if first and not (depth == len(path) - 1 and last - first <= 1):
+            return Turn(path, depth, first, last)
+    return None
+
+
+def comes_before(line: Line, others: Sequence[Line]) -> bool:
+    """Whether a line stands above all of the others where their ways part."""
+    for other in others:
+        for mine, its in zip(line.path, other.path, strict=False):
+            if mine != its:
+                if mine[0] == its[0] and mine[1] > its[1]:
+                    return False
+                break
+    return bool(others)
+
+
+def called_models(profile: Profile) -> list[Line]:
+    """Lines that call a model outside of loaders and optimizers."""
+    return [line for line in profile.lines if line.mark == MODEL and not line.direct]
+
+
+def trained_by(profile: Profile) -> list[Line]:
+    """Lines that take a step."""
+    return [line for line in profile.lines if line.mark == OPTIMIZER]

@@ -1,0 +1,114 @@
+"""Compilations of ``torch.compile`` that came again: the guard that failed, the line that called.
+
+Asks dynamo to be told when it compiles; costs nothing on a step without one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from ._loops import shown
+from ._place import frames_from, kind_of
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+_ENTRY = re.compile(r"^\s*\d+/\d+:\s*")
+
+
+@dataclass(slots=True)
+class Compiled:
+    """What became of one function that was compiled."""
+
+    name: str = ""
+    file: str = ""
+    line: int = 0
+    """Where it was called when it was compiled last."""
+    defined: str = ""
+    times: int = 0
+    """Compilations after the first."""
+    seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    """Guards that failed, without their numbers."""
+    reason: str = ""
+    """The last one, in full."""
+
+
+class Recompiles:
+    """All compilations of the process."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Compiled] = {}
+        self.news = False
+        self._attached = False
+        self._seen: set[str] = set()
+        self._place: tuple[str, int] = ("", 0)
+
+    def attach(self) -> None:
+        """Be told from now on."""
+        self._attached = True
+        from torch._dynamo.callback import callback_handler
+
+        callback_handler.register_start_callback(self._starts)
+        self.news = True
+
+    @property
+    def due(self) -> bool:
+        """Whether dynamo is in use and does not know us yet."""
+        return not self._attached and "torch._dynamo" in sys.modules
+
+    def _starts(self, *about: Any) -> None:
+        self.news = True
+        trigger = getattr(
+            getattr(about[0] if about else None, "callback_trigger", None), "name", ""
+        )
+        place = _user_line(sys._getframe())
+        # The backward pass is compiled later, when it is first needed: not where it is called.
+        if place is not None and "BACKWARD" not in trigger:
+            self._place = place
+
+    def look(self) -> list[Compiled]:
+        """Functions that were compiled again since the last look."""
+        self.news = False
+        from torch._dynamo import utils
+
+        changed: list[Compiled] = []
+        ask: Callable[[], list[Any]] = utils.get_compilation_metrics
+        for metric in ask():
+            name = str(getattr(metric, "compile_id", "") or "")
+            if not name or name in self._seen:
+                continue
+            self._seen.add(name)
+            frame = name.split("/")[0]
+            known = self.functions.setdefault(frame, Compiled())
+            known.name = str(metric.co_name or known.name)
+            known.defined = f"{shown(metric.co_filename or '')}:{metric.co_firstlineno or 0}"
+            reason = str(getattr(metric, "recompile_reason", None) or "")
+            if name.split("/")[-1].startswith("0") and not reason:
+                continue
+            known.times += 1
+            known.seconds += float(metric.entire_frame_compile_time_s or 0.0)
+            if self._place[1]:
+                known.file, known.line = self._place
+            if reason:
+                known.reason = _guard(reason)
+                known.reasons.update({_NUMBER.sub("#", known.reason): 1})
+            changed.append(known)
+        return changed
+
+
+def _guard(reason: str) -> str:
+    """The first guard in dynamo's words, without the comments around it."""
+    first = _ENTRY.sub("", reason.strip().splitlines()[0])
+    return " ".join(first.split(" # ")[0].split())[:160]
+
+
+def _user_line(frame: FrameType | None) -> tuple[str, int] | None:
+    for above in frames_from(frame):
+        if kind_of(above.f_code.co_filename) == "user":
+            return above.f_code.co_filename, above.f_lineno
+    return None

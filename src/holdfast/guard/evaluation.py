@@ -1,0 +1,220 @@
+"""Does evaluation build graphs? From ``eval()``, or a loop without backward, to what comes next.
+
+The number of the next graph node stands still under ``no_grad``. Where it moves between the
+beginning of an evaluation and its end, without a backward pass or a call of ``autograd.grad``, and
+the next loss does not lead there either, graphs were built for nobody. Which line did it is seen
+by following the lines for some milliseconds, in the first evaluations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ..exams._graphs import now, touches
+from ..exams._place import frames_from, kind_of, place_told
+from ..exams._trace import Change, Watchpoint
+
+# Evaluations whose lines are followed, and for how long each.
+_FOLLOWED = 3
+_SECONDS = 0.25
+# Nodes that make a graph of a model; a mean of some parameters is none.
+_NODES = 3
+# Batches of an evaluation at which following may begin once more.
+_BATCHES = 6
+# Loops over data that are known to train.
+_LOOPS = 64
+
+Line = tuple[str, int]
+
+
+class _Numbers:
+    """A probe of a watchpoint: graphs are being built."""
+
+    def token(self, frame: FrameType) -> int:
+        return now()
+
+
+@dataclass(slots=True)
+class _Window:
+    """One evaluation, from its beginning on."""
+
+    low: int
+    called: bool
+    """It began with ``eval()``."""
+    high: int = 0
+    fetches: int = 0
+    place: Line | None = None
+    """Where it is going on, roughly."""
+    changes: list[Change] = field(default_factory=list[Change])
+
+
+class Evaluation:
+    """The evaluations of one process."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.open = False
+        """Whether an evaluation is going on, or seems to."""
+        self.places: set[tuple[str, str]] = set()
+        """File and function of evaluations that were told."""
+        self._tell = tell
+        self._window: _Window | None = None
+        self._done: _Window | None = None
+        self._watch: Watchpoint | None = None
+        self._followed = 0
+        self._training: set[Line] = set()
+        self._line: Line | None = None
+        self._count = 0
+        # Where training asks for its batches: frames above ours, code and line.
+        self._usual: tuple[int, CodeType, int] | None = None
+        self._last = False
+
+    def begins(self, frame: FrameType) -> None:
+        """``eval()`` was called on a module."""
+        if not torch.is_grad_enabled():
+            return
+        self._finish()
+        self._window = _Window(now(), called=True, place=_asks(frame))
+        self.open = True
+        self._follow(frame)
+
+    def ends(self) -> None:
+        """``train()`` was called on a module."""
+        self._finish()
+
+    def differentiates(self) -> None:
+        """Somebody asks for gradients: the graphs are wanted."""
+        self._drop()
+
+    def fetched(self, frame: FrameType) -> None:
+        """A loop over data has its next batch."""
+        if not self.open and self._usual is not None and _is_at(frame, self._usual):
+            return
+        line = self._line = _asks(frame)
+        self._usual = None
+        if line is not None and line in self._training and not self.open:
+            self._usual = _above(frame, line)
+        if line is None or line in self._training:
+            if self.open:
+                self._finish()
+            return
+        window = self._window
+        if window is None:
+            window = self._window = _Window(now(), called=False)
+            self.open = True
+        window.fetches += 1
+        window.place = line
+        if window.fetches <= _BATCHES and now() - window.low >= _NODES:
+            self._follow(frame)
+        elif self._watch is not None and 0 in self._watch.changes:
+            self._watch.pause()
+
+    def backward(self, loss: Any) -> None:
+        """A backward pass begins: what was built since the last batch is wanted."""
+        if self._usual is None and self._line is not None and len(self._training) < _LOOPS:
+            self._training.add(self._line)
+        if self.open:
+            self._drop()
+        done, self._done = self._done, None
+        if done is None or not isinstance(loss, torch.Tensor):
+            return
+        if not touches(loss.grad_fn, done.low, done.high):
+            self._say(done)
+
+    def close(self) -> None:
+        """The process ends."""
+        self._finish()
+        self._last = not self.places
+        if self._done is not None:
+            self._say(self._done)
+
+    # ------------------------------------------------------------------ details
+
+    def _follow(self, frame: FrameType) -> None:
+        watch = self._watch
+        if watch is not None and (watch.active or 0 in watch.changes):
+            return
+        if self._followed >= _FOLLOWED:
+            return
+        watch = Watchpoint([_Numbers()], seconds=_SECONDS)
+        if watch.start(frame):
+            self._watch = watch
+            self._followed += 1
+
+    def _drop(self) -> None:
+        self._stop()
+        self._window, self.open = None, False
+
+    def _stop(self) -> list[Change]:
+        watch, self._watch = self._watch, None
+        if watch is None:
+            return []
+        watch.stop()
+        return watch.changes.get(0, [])
+
+    def _finish(self) -> None:
+        window, self._window, self.open = self._window, None, False
+        changes = self._stop()
+        if window is None:
+            return
+        window.high, window.changes = now(), changes
+        if window.high == window.low and window.called:
+            self._followed = _FOLLOWED  # done as it should be: no need to follow the next ones
+        if window.high - window.low < _NODES or (not window.called and window.fetches < 2):
+            return
+        if self._done is not None:
+            self._say(self._done)
+        self._done = window
+
+    def _say(self, window: _Window) -> None:
+        self._done = None
+        self._count += 1
+        if window.changes:
+            change = window.changes[0]
+            file, line, function = change.outside or (change.file, change.line, change.function)
+        elif self._last and window.place is not None:
+            (file, line), function = window.place, ""
+        else:
+            # The line is seen next time.
+            self._followed = min(self._followed, _FOLLOWED - 1)
+            return
+        self.places.add((file, function))
+        self._tell(
+            {
+                "nodes": window.high - window.low,
+                "evaluations": self._count,
+                "batches": window.fetches,
+                "mild": self._count < 2 and window.fetches < 2,
+                "function": function,
+                "seen": "trace" if window.changes else "guess",
+                **place_told(file, line),
+            }
+        )
+
+
+def _above(frame: FrameType, line: Line) -> tuple[int, CodeType, int] | None:
+    for depth, at in enumerate(frames_from(frame)):
+        if (at.f_code.co_filename, at.f_lineno) == line:
+            return depth, at.f_code, at.f_lineno
+    return None
+
+
+def _is_at(frame: FrameType, usual: tuple[int, CodeType, int]) -> bool:
+    """Whether the loop is where it nearly always is; asked for every batch."""
+    depth, code, line = usual
+    at: FrameType | None = frame
+    for _ in range(depth):
+        at = at.f_back if at is not None else None
+    return at is not None and at.f_code is code and at.f_lineno == line
+
+
+def _asks(frame: FrameType) -> Line | None:
+    """The user's line that asks for a batch."""
+    for at in frames_from(frame):
+        if kind_of(at.f_code.co_filename) == "user":
+            return at.f_code.co_filename, at.f_lineno
+    return None

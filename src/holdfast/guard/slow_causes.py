@@ -1,0 +1,187 @@
+"""Makes a cause of line times of before and now: why steps have become slower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..exams._loops import loop_around, statement
+from ..exams._profiles import Line, Profile, Turn
+from .step_times import StepTimes
+from .time_causes import Found, ms, named
+
+# A slow-down has a cause when a line explains this share of it and grew more than the rest did.
+_EXPLAINS = 0.4
+_GREW = 1.7
+# Lines that are passed this often in a step; what the trace may add to one of them.
+_OFTEN = 64
+_TRACED = 2e-6
+# What a line of Python and a call of a library take at least: counts grow whatever clocks say.
+_LINE = 4e-8
+_CALL = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How a step was at some time."""
+
+    profile: Profile
+    parameters: int
+    """How many have gradients."""
+    nodes: int
+    """Of the loss's graph; 0 where nobody has counted."""
+
+
+def slow_down(
+    before: Reference, now: Reference, turn: Turn | None, times: StepTimes
+) -> Found | None:
+    """The line that has grown while the rest has not."""
+    early, late = _grouped(before.profile, turn), _grouped(now.profile, turn)
+    old, new = before.profile.seconds, now.profile.seconds
+    risen = max(new - old, times.middle - times.reference)
+    bigger = now.profile.per_model > 1.15 * before.profile.per_model > 0
+    data: dict[str, Any] = {"before_ms": ms(times.reference), "now_ms": ms(times.middle)}
+    share = max(0.0, 1 - times.reference / times.middle) if times.middle else 0.0
+    joined = _joined(now.profile, turn) if bigger else None
+    if joined is not None:
+        was = before.profile.by_spot().get(joined.spot)
+        data |= {**named(joined), "what": "history", "explains": 0.8, "mark": ""}
+        data |= {"line_before_ms": ms(was.seconds if was else 0.0)}
+        return Found("slow_down", share, data | {"line_now_ms": ms(joined.seconds)})
+    best, was, most = _most_grown(early, late, old, new)
+    counted = False
+    # Another process may have taken the time of a line that is only three times slower.
+    sure = times.busier or (best is not None and best.seconds >= 3 * was and most >= 0.7 * risen)
+    if best is None or most < _EXPLAINS * risen or best.seconds < 0.12 * new or not sure:
+        best, was, most = _most_counted(early, late, risen)
+        counted = True
+    if best is None:
+        return None
+    data |= {
+        **named(best),
+        "line_before_ms": ms(was),
+        "line_now_ms": ms(best.seconds),
+        "explains": round(min(1.0, most / risen), 3),
+        "mark": best.mark,
+        "what": "work",
+        "counted": counted,
+    }
+    hooked = _hooked(now.profile, turn)
+    if hooked is not None and best.mark in ("model", "backward"):
+        data |= {**named(hooked), "what": "hooks"}
+    elif bigger or (counted and _by_condition(best)):
+        data["what"] = "bigger_batches"
+    elif now.parameters > before.parameters and best.mark:
+        data["what"] = "more_parameters"
+    elif best.mark == "backward" and not best.direct:
+        if not now.nodes > 1.2 * before.nodes > 0:
+            return None
+        data["what"] = "graph"
+    elif best.mark and not best.direct:
+        return None  # within a library, and nothing of the user's has grown
+    return Found("slow_down", share, data)
+
+
+def graph_size(loss: object, most: int = 4000) -> int:
+    """Nodes of a loss's graph, up to so many."""
+    root = getattr(loss, "grad_fn", None)
+    seen: set[object] = {root} if root is not None else set()
+    todo = list(seen)
+    while todo and len(seen) < most:
+        for node, _ in getattr(todo.pop(), "next_functions", ()):
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return len(seen)
+
+
+def _most_grown(
+    early: dict[Any, Line], late: dict[Any, Line], old: float, new: float
+) -> tuple[Line | None, float, float]:
+    """The line that has grown most beyond what all have, its time before, and by how much."""
+    best: Line | None = None
+    before = most = 0.0
+    for key, line in late.items():
+        first = early.get(key)
+        was, hits = (first.seconds, first.hits) if first is not None else (0.0, 0.0)
+        rest = max(1.0, (new - line.seconds) / (old - was)) if old > was else 1.0
+        grew = line.seconds - was * rest
+        # A line that is passed often may look slower under the trace than it is.
+        if line.hits > _OFTEN and line.hits < 1.25 * hits and grew < _TRACED * line.hits:
+            continue
+        if grew > most and line.seconds >= _GREW * was * rest:
+            best, before, most = line, was, grew
+    return best, before, most
+
+
+def _most_counted(
+    early: dict[Any, Line], late: dict[Any, Line], risen: float
+) -> tuple[Line | None, float, float]:
+    """The line that is passed so much more often that this alone explains a good part."""
+    best: Line | None = None
+    before = most = 0.0
+    for key, line in late.items():
+        first = early.get(key)
+        was = _least(first) if first is not None else 0.0
+        work = _least(line)
+        if line.direct and work > 1.5 * was and work - was > most:
+            best, before, most = line, was, work - was
+    return (best, before, most) if most >= 0.3 * risen else (None, 0.0, 0.0)
+
+
+def _least(line: Line) -> float:
+    return line.hits * _LINE + line.calls * _CALL
+
+
+def _by_condition(line: Line) -> bool:
+    """Whether the loop around a line ends when something happens: an episode, a convergence."""
+    first = loop_around(*line.spot)[0]
+    return statement(line.file, first).text.startswith("while") if first else False
+
+
+def _grouped(profile: Profile, turn: Turn | None) -> dict[Any, Line]:
+    """The lines; those of one small loop together, under the one that takes most."""
+    found: dict[Any, Line] = {}
+    for line in profile.by_spot().values():
+        first = 0
+        if line.direct and not line.mark:
+            head = loop_around(line.file, line.line + 1)[0]
+            first = line.line if head == line.line else loop_around(*line.spot)[0]
+            if turn is not None and (line.file, first) == (turn.path[turn.depth][0], turn.first):
+                first = 0  # the loop of the steps itself
+        key = (line.file, first) if first else (line.file, line.line, line.direct)
+        known = found.get(key)
+        if known is None or line.seconds > known.seconds:
+            found[key] = line
+            line, known = known, line
+        if line is not None and known is not None:
+            known.seconds += line.seconds
+            known.hits += line.hits
+            known.calls += line.calls
+    return found
+
+
+def _joined(profile: Profile, turn: Turn | None) -> Line | None:
+    """A line of the loop that joins something which another line of it lets grow."""
+    if turn is None:
+        return None
+    own = [line for line in profile.lines if not line.mark and line.direct and turn.holds(line)]
+    grown = {statement(*line.spot).grows for line in own if line.hits} - {""}
+    joins = [
+        line
+        for line in own
+        if {call.split(".")[-1] for call in statement(*line.spot).calls}
+        & {"cat", "stack", "concatenate", "vstack", "array", "tensor", "hstack"}
+        and {name.split(".")[0] for name in grown} & statement(*line.spot).names
+    ]
+    return max(joins, key=lambda line: line.seconds, default=None)
+
+
+def _hooked(profile: Profile, turn: Turn | None) -> Line | None:
+    """A line of the loop that registers a hook on every turn."""
+    for line in profile.lines:
+        if line.hits and line.direct and (turn is None or turn.holds(line)):
+            calls = [call.split(".")[-1] for call in statement(*line.spot).calls]
+            if any(c.startswith("register_") and "hook" in c for c in calls):
+                return line
+    return None

@@ -1,0 +1,154 @@
+"""What a step usually takes in this run, and when that changes.
+
+Steps are taken in blocks of eight, of which the median counts: a preempted step or a checkpoint
+now and then moves no median. The first steps and steps that begin an epoch belong to no block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+BLOCK = 8
+# The first steps: compilation, first allocations, caches.
+_FIRST = 3
+_KEPT = 512
+# Seconds above the limit that no other process takes at a time.
+_CLEAR = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Eight steps."""
+
+    middle: float
+    busy: float
+    """The median of the processor time."""
+    low: float
+    waited: float
+    total: float
+    waits: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A step far above the usual."""
+
+    step: int
+    excess: float
+
+
+class StepTimes:
+    """The steps of one loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.waited = 0.0
+        """All steps but the first ones, the beginning of epochs and those under an exam."""
+        self.blocks: deque[Block] = deque(maxlen=_KEPT)
+        self.stalls: deque[Stall] = deque(maxlen=64)
+        self.limit = float("inf")
+        """A step above this is a stall."""
+        self.reference = float("inf")
+        """The median of the fastest block so far."""
+        self.reference_busy = float("inf")
+        self._busy: list[float] = []
+        self._walls: list[float] = []
+        self._waits: list[float] = []
+
+    def add(self, step: int, wall: float, busy: float, waited: float) -> bool:
+        """Count a step; True when a block is full."""
+        self.count += 1
+        if self.count <= _FIRST:
+            return False
+        self.seconds += wall
+        self.waited += waited
+        # Another process on the processor makes a step longer, but gives it no more to do.
+        if wall > self.limit and (busy > 1.5 * self.usual_busy or wall > self.limit + _CLEAR):
+            self.stalls.append(Stall(step, wall - self.usual))
+        walls = self._walls
+        walls.append(wall)
+        self._busy.append(busy)
+        self._waits.append(waited)
+        if len(walls) < BLOCK:
+            return False
+        self._close()
+        return True
+
+    def pass_by(self, step: int, wall: float, waited: float) -> None:
+        """Count a step that an exam has looked into: for the sums, not for what is usual."""
+        self.seconds += wall
+        self.waited += waited
+        if wall > self.limit:
+            self.stalls.append(Stall(step, wall - self.usual))
+
+    def _close(self) -> None:
+        walls, waits = self._walls, tuple(self._waits)
+        ordered = sorted(walls)
+        middle = ordered[(BLOCK - 1) // 2]
+        busy = sorted(self._busy)[(BLOCK - 1) // 2]
+        self.reference_busy = min(self.reference_busy, busy)
+        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits)
+        self.blocks.append(block)
+        self.reference = min(self.reference, middle)
+        # By the lower quartile: every second step may be slow.
+        low = self.usual
+        self.limit = 2.0 * low + 0.001
+        self._walls, self._waits, self._busy = [], [], []
+
+    @property
+    def usual(self) -> float:
+        """A step without a stall, these days."""
+        recent = [block.low for block in list(self.blocks)[-4:]]
+        return sorted(recent)[len(recent) // 2] if recent else 0.0
+
+    @property
+    def usual_busy(self) -> float:
+        """The processor time of a step, these days."""
+        recent = [block.busy for block in list(self.blocks)[-4:]]
+        return min(recent, default=0.0)
+
+    @property
+    def middle(self) -> float:
+        """The median step of the last block."""
+        return self.blocks[-1].middle if self.blocks else 0.0
+
+    def share_waited(self, blocks: int = 2) -> float:
+        """Share of the last steps spent waiting for data."""
+        recent = list(self.blocks)[-blocks:]
+        total = sum(b.total for b in recent)
+        return sum(b.waited for b in recent) / total if total else 0.0
+
+    def slower(self, factor: float, least: float) -> float:
+        """How many times the reference the last two blocks take; 0 where that is not clear."""
+        if len(self.blocks) < 3:
+            return 0.0
+        now = min(self.blocks[-1].middle, self.blocks[-2].middle)
+        clear = now >= factor * self.reference and now - self.reference >= least
+        return now / self.reference if clear else 0.0
+
+    @property
+    def busier(self) -> bool:
+        """Whether the processor has more to do too: another process on it only takes time."""
+        return bool(self.blocks) and self.blocks[-1].busy >= 1.2 * self.reference_busy
+
+    def stalled(self, within: int) -> list[Stall]:
+        """The stalls among the last steps; of those, the long ones that take most of the time."""
+        if not self.stalls:
+            return []
+        newest = self.stalls[-1].step
+        recent = [stall for stall in self.stalls if stall.step > newest - within]
+        lost = 0.0
+        half = sum(stall.excess for stall in recent) / 2
+        for stall in sorted(recent, key=lambda stall: -stall.excess):
+            lost += stall.excess
+            if lost >= half:
+                return [other for other in recent if other.excess >= stall.excess / 2]
+        return recent
+
+    def is_stall(self, wall: float) -> bool:
+        """Whether a step took as long as the stalls that tell."""
+        known = self.stalled(128)
+        least = min((stall.excess for stall in known), default=0.0)
+        return wall > self.limit and wall >= self.usual + least / 1.5

@@ -1,0 +1,69 @@
+"""Do the loader's workers grow? Reads one of them now and then, and looks for the cause."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+from ..exams import sample_growth
+
+_EVERY = 8
+_READINGS = 5
+# Bytes per batch and worker that are growth.
+_LEAST = 24 << 10
+
+
+class Workers:
+    """The workers of the loader that is at work."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
+        self._iterator: Callable[[], Any] = lambda: None
+        self._fetched = 0
+        self._readings: list[tuple[int, int]] = []
+        self._done = False
+
+    def fetched(self, iterator: Any, frame: FrameType) -> None:
+        """A batch has come."""
+        if self._done or getattr(iterator, "_workers", None) is None:
+            return
+        if iterator is not self._iterator():
+            self._iterator = weakref.ref(iterator)
+            self._fetched, self._readings = 0, []
+        self._fetched += 1
+        if self._fetched % _EVERY:
+            return
+        private = _private(iterator._workers[0].pid)
+        if private is None:
+            self._done = True
+            return
+        self._readings.append((self._fetched, private))
+        # What comes first is what any worker needs: imports, the first pages.
+        recent = self._readings[1:][-_READINGS:]
+        if len(recent) == _READINGS and all(
+            b[1] - a[1] > _LEAST * (b[0] - a[0]) / len(iterator._workers)
+            for a, b in pairwise(recent)
+        ):
+            self._done = True
+            self._examine(iterator, frame, recent)
+
+    def _examine(self, iterator: Any, frame: FrameType, recent: list[tuple[int, int]]) -> None:
+        (first, low), (last, high) = recent[0], recent[-1]
+        facts = sample_growth.examine(iterator._dataset, frame)
+        count = len(iterator._workers)
+        each = (high - low) / (last - first) * count
+        self._tell({"bytes": each, "workers": count, "steps": last, **facts})
+
+
+def _private(pid: int | None) -> int | None:
+    """Bytes that a process shares with nobody; None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as table:
+            return sum(
+                int(line.split()[1]) << 10 for line in table if line.startswith(b"Private_Dirty")
+            )
+    except (OSError, ValueError, IndexError):
+        return None

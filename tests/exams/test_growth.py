@@ -1,0 +1,153 @@
+"""The parts of the memory exams: graphs, source, lines, sizes."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from holdfast.exams import sample_growth
+from holdfast.exams._graphs import now, number_of, reach, touches
+from holdfast.exams._growers import habits, in_loop, refers_to_itself
+from holdfast.exams._sizes import Weight
+from holdfast.exams._trace import Watchpoint
+
+
+def test_how_far_a_graph_reaches_back():
+    weight = torch.ones(3, requires_grad=True)
+    old = weight * 2
+    border = now()
+    new = (old + weight * 3).sum()
+    found = reach(new.grad_fn, border)
+    assert found.entries == [number_of(old.grad_fn)] and found.oldest < border
+    fresh = reach((weight * 4).sum().grad_fn, border)
+    assert fresh.entries == [] and fresh.oldest >= border and fresh.whole
+
+
+def test_whether_a_graph_has_nodes_of_a_stretch():
+    weight = torch.ones(3, requires_grad=True)
+    low = now()
+    inside = weight * 2
+    high = now()
+    assert touches((inside + 1).sum().grad_fn, low, high)
+    assert not touches((weight + 1).sum().grad_fn, low, high)
+    assert not touches(None, low, high)
+
+
+@pytest.mark.parametrize(
+    ("source", "grows", "shrinks", "tested"),
+    [
+        ("for i in y:\n    x.append(i)", [2], False, False),
+        ("for i in y:\n    x = x + [i]", [2], False, False),
+        ("for i in y:\n    x[i] = 1", [2], False, False),
+        ("for i in y:\n    x.append(i)\n    x.pop(0)", [2], True, False),
+        ("for e in z:\n    x = []\n    for i in y:\n        x.append(i)", [4], True, False),
+        ("def f():\n    x = []\n    for i in y:\n        x.append(i)", [4], False, False),
+        ("for i in y:\n    if i not in x:\n        x[i] = 1", [3], False, True),
+        ("for i in y:\n    if len(x) < 9:\n        x.append(i)", [3], False, True),
+        ("for i in y:\n    x = x[-9:]", [2], True, False),
+        ("x.append(1)", [], False, False),
+    ],
+)
+def test_what_the_source_says(tmp_path, source, grows, shrinks, tested):
+    file = tmp_path / "a.py"
+    file.write_text(source)
+    found = habits(str(file), "x")
+    assert (found.grows, found.shrinks, found.tested) == (grows, shrinks, tested)
+
+
+def test_a_list_that_backward_uses(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("for i in y:\n    x.append(i)\nloss = sum(x)\nloss.backward()\n")
+    assert habits(str(file), "x").consumed
+    assert not habits(str(file), "y_other").consumed
+
+
+def test_lines_in_loops_and_statements_about_themselves(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("a = 1\nfor i in b:\n    a = a + i\n    c = i\n")
+    assert [in_loop(str(file), line) for line in (1, 3)] == [False, True]
+    assert [refers_to_itself(str(file), line, "a") for line in (1, 3, 4)] == [False, True, False]
+
+
+def test_bytes_of_values():
+    tensor = torch.zeros(1000)
+    both = Weight().add([tensor, tensor[:10]])
+    assert 4000 < both.tensors < 6000, "a view shares the memory"
+    assert both.graphs == 0 and both.count == 2
+    assert Weight().add({"loss": (tensor.requires_grad_() * 2).sum()}).graphs == 1
+    assert Weight().add([list(range(1000, 2000))] * 2).others > 20_000
+
+
+class Length:
+    def __init__(self, value):
+        self.value = value
+
+    def token(self, frame):
+        return len(self.value)
+
+
+def grow(values):
+    values.append(1)
+    return values
+
+
+def test_a_watchpoint_sees_the_line():
+    values = []
+    watch = Watchpoint([Length(values)])
+    assert watch.start(sys._getframe())
+    other = len(values)
+    grow(values)
+    values.append(other)
+    watch.stop()
+    assert sys.gettrace() is None
+    first, second = watch.changes[0]
+    start = grow.__code__.co_firstlineno
+    assert (first.function, first.line, first.callers[0][1]) == (
+        "grow",
+        start + 1,
+        test_a_watchpoint_sees_the_line.__code__.co_firstlineno + 5,
+    )
+    assert second.line == test_a_watchpoint_sees_the_line.__code__.co_firstlineno + 6
+
+
+class Hoarder(torch.utils.data.Dataset):
+    def __init__(self):
+        self.seen: list[object] = [0]
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        self.seen.append(torch.rand(3))
+        return index
+
+
+def test_a_dataset_that_grows():
+    dataset = Hoarder()
+    before = torch.random.get_rng_state()
+    found = sample_growth.examine(dataset, sys._getframe())
+    assert (found["path"], found["code"]) == ("self.seen", "self.seen.append(torch.rand(3))")
+    assert dataset.seen == [0], "what the exam has put in is taken out"
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_dataset_of_many_objects(tmp_path, monkeypatch):
+    source = """
+        import torch
+        class Files(torch.utils.data.Dataset):
+            def __init__(self):
+                self.files = [f"{i}.png" for i in range(6000)]
+            def __len__(self):
+                return len(self.files)
+            def __getitem__(self, index):
+                return self.files[index]
+        """
+    (tmp_path / "files_of_many.py").write_text(textwrap.dedent(source))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import files_of_many  # type: ignore[import-not-found]
+
+    found = sample_growth.examine(files_of_many.Files(), sys._getframe())
+    assert found["copied"] and (found["path"], found["line"]) == ("self.files", 5)

@@ -1,0 +1,60 @@
+"""What the source says: loops, statements, and what they let grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.exams._loops import loop_around, statement
+
+SOURCE = """\
+def train(loader):
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+            history.append(
+                batch)
+        save()
+
+
+seen = np.concatenate([seen, new])
+self.log += [1]
+table[key] = value
+total = total + loss
+if check(x):
+    pass
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "loop"), [(4, (3, 6)), (6, (3, 6)), (7, (2, 7)), (2, (0, 0)), (10, (0, 0))]
+)
+def test_the_innermost_loop(source, line, loop):
+    assert loop_around(source, line) == loop
+
+
+@pytest.mark.parametrize(
+    ("line", "grows"),
+    [(5, "history"), (6, "history"), (10, "seen"), (11, "self.log"), (12, "table"), (4, "")],
+)
+def test_what_grows(source, line, grows):
+    assert statement(source, line).grows == grows
+
+
+def test_a_statement_over_two_lines_is_one(source):
+    found = statement(source, 6)
+    assert (found.first, found.last) == (5, 6)
+    assert found.text == "history.append( batch)"
+    assert statement(source, 14).calls == ("check",)
+
+
+def test_no_source_is_no_failure(tmp_path):
+    missing = str(tmp_path / "missing.py")
+    assert loop_around(missing, 3) == (0, 0)
+    assert statement(missing, 3).grows == ""

@@ -1,0 +1,259 @@
+"""The memory watch on loops of this very file: what it tells, of which name, on which line."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import weakref
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.config import Settings
+from holdfast.guard.memory_watch import MemoryWatch
+
+STEPS = 24
+
+
+class Told:
+    """A journal that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.events: list[dict[str, Any]] = []
+
+    def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        assert kind == "memory"
+        self.events.append(data)
+
+
+class Loop:
+    """A small training that calls the watch as the engine does."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.told = Told()
+        self.watch = MemoryWatch(Settings(), None, self.told)  # type: ignore[arg-type]
+        self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.step = 0
+
+    def loss(self) -> torch.Tensor:
+        return self.model(torch.randn(8, 16)).square().mean()
+
+    def train(self, loss: torch.Tensor, **options: Any) -> None:
+        self.watch.backward(loss)
+        loss.backward(**options)
+        self.model.zero_grad()
+        self.told.iteration = self.step
+        self.watch.step_ended(SimpleNamespace(step=self.step, opt=0), sys._getframe())  # type: ignore
+        self.step += 1
+
+    def found(self) -> tuple[str, str, str]:
+        """Code, name and statement of the first thing that was told."""
+        self.watch.close()
+        assert self.told.events, "nothing was told"
+        first = self.told.events[0]
+        return first["fault"], first["path"], first["code"]
+
+
+@pytest.fixture
+def loop():
+    # An engine of another test may have begun to follow the lines.
+    theirs = sys.gettrace()
+    sys.settrace(None)
+    yield Loop()
+    assert sys.gettrace() is None
+    sys.settrace(theirs)
+
+
+class Meter:
+    kept: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.total: Any = 0
+        self.history: dict[str, list[Any]] = {"loss": [], "lr": []}
+
+
+def test_a_sum_in_a_local_variable(loop):
+    total = 0
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        total += loss
+    assert loop.found() == ("MEM002", "total", "total += loss")
+
+
+def test_a_list_in_a_dictionary_of_an_object(loop):
+    meter = Meter()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        meter.history["lr"].append(1e-3)
+        meter.history["loss"].append(loss)
+    wanted = "meter.history['loss']", 'meter.history["loss"].append(loss)'
+    assert loop.found() == ("MEM002", *wanted)
+
+
+def test_a_class_attribute(loop):
+    Meter.kept.clear()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        Meter.kept.append(loss)
+    assert loop.found() == ("MEM002", "Meter.kept", "Meter.kept.append(loss)")
+    Meter.kept.clear()
+
+
+def test_a_closure(loop):
+    def make():
+        seen = []
+
+        def note(value):
+            seen.append(value)
+
+        return note
+
+    note = make()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        note(loss)
+    assert loop.found() == ("MEM002", "seen", "seen.append(value)")
+
+
+def test_a_running_average_of_an_object(loop):
+    meter = Meter()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        meter.total = 0.9 * meter.total + loss
+    assert loop.found() == ("MEM002", "meter.total", "meter.total = 0.9 * meter.total + loss")
+
+
+def test_a_state_that_is_carried_on(loop):
+    state = torch.zeros(())
+    for _ in range(STEPS):
+        state = 0.5 * state + loop.loss()
+        loop.train(state * 2, retain_graph=True)
+    assert loop.found() == ("MEM003", "state", "state = 0.5 * state + loop.loss()")
+
+
+def test_tensors_pile_up(loop):
+    batches = deque()
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        batches.append(torch.zeros(1 << 16))
+    assert loop.found() == ("MEM001", "batches", "batches.append(torch.zeros(1 << 16))")
+    assert loop.told.events[0]["bytes"] == pytest.approx(1 << 18, rel=0.1)
+
+
+def test_a_tensor_that_is_joined_to_itself(loop):
+    bank = torch.zeros(0)
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        bank = torch.cat([bank, torch.zeros(1 << 15)])
+    assert loop.found()[:2] == ("MEM001", "bank")
+
+
+def test_python_objects_pile_up(loop):
+    log = {}
+    for i in range(STEPS):
+        loop.train(loop.loss())
+        log[i] = list(range(100_000, 104_000))
+    assert loop.found()[:2] == ("MEM005", "log")
+
+
+def test_evaluation_with_a_graph(loop):
+    for _ in range(3):
+        loop.train(loop.loss())
+    for _ in range(2):
+        loop.watch.evaluates(sys._getframe())
+        output = loop.model(torch.randn(8, 16))
+        del output
+        loop.watch.trains()
+        loop.train(loop.loss())
+    loop.watch.close()
+    told = loop.told.events[-1]
+    assert (told["fault"], told["code"]) == ("MEM004", "output = loop.model(torch.randn(8, 16))")
+
+
+def test_an_attack_in_eval_mode_is_none(loop):
+    for _ in range(4):
+        loop.watch.evaluates(sys._getframe())
+        x = torch.randn(8, 16, requires_grad=True)
+        loop.watch.differentiates()
+        torch.autograd.grad(loop.model(x).sum(), x)
+        loop.watch.trains()
+        loop.train(loop.loss())
+    loop.watch.close()
+    assert loop.told.events == []
+
+
+def test_what_is_healthy(loop):
+    numbers, recent, average = [], deque(maxlen=4), 0.0
+    best = None
+    epoch: list[torch.Tensor] = []
+    for i in range(3 * STEPS):
+        if i % 6 == 0:
+            epoch = []
+        loss = loop.loss()
+        loop.train(loss)
+        numbers.append(loss.item())
+        recent.append(torch.zeros(1 << 16))
+        average = 0.9 * average + 0.1 * loss.detach()
+        epoch.append(torch.zeros(1 << 14))
+        best = loss if best is None or loss < best else best
+    loop.watch.close()
+    assert loop.told.events == [], len(numbers) + len(recent) + len(epoch)
+
+
+def test_a_state_that_is_cut_is_healthy(loop):
+    state = torch.zeros(())
+    for i in range(3 * STEPS):
+        state = 0.5 * state + loop.loss()
+        loop.train(state * 2, retain_graph=True)
+        if i % 4 == 3:
+            state = state.detach()
+    loop.watch.close()
+    assert loop.told.events == []
+
+
+def test_nothing_is_kept_alive(loop):
+    kept, loss = [], loop.loss()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        kept.append(loss)
+    references = [weakref.ref(tensor) for tensor in kept]
+    kept.clear()
+    del loss
+    gc.collect()
+    assert [r() for r in references if r() is not None] == []
+
+
+def test_somebody_elses_trace_is_left_alone(loop):
+    """The line then comes from the source."""
+    seen = []
+
+    def theirs(frame, event, arg):
+        return None
+
+    losses = []
+    sys.settrace(theirs)
+    try:
+        for _ in range(2 * STEPS):
+            loss = loop.loss()
+            loop.train(loss)
+            losses.append(loss)
+        seen.append(sys.gettrace())
+    finally:
+        sys.settrace(None)
+    assert seen == [theirs]
+    assert loop.found() == ("MEM002", "losses", "losses.append(loss)")
+    assert loop.told.events[0]["seen"] == "source"
+    assert inspect.currentframe() is not None
