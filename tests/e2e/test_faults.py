@@ -21,7 +21,19 @@ from holdfast.types import Event, Finding, Severity
 
 from .conftest import Bench, Outcome, Record, Runner
 
+
+def constant(path: Path, name: str) -> Any:
+    """A constant of a script, read without running it."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{path.name} has no {name}")
+
+
 CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
+# Memory and time are watched on request; a sample of them is part of every test run.
+ON_REQUEST = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
+LONG = ON_REQUEST - {"graph_kept", "tensors_pile_up"}
 WILD = Path(faults.__file__).parent / "wild"
 # Those with a header were written for this test; the others have a test of their own.
 FAULTY = {
@@ -65,11 +77,12 @@ class Ran:
         return [s for lane in lanes if self.record for s in self.record.skipped(lane)]
 
 
-def job(script: Path, *, plain: bool = False) -> Any:
+def job(script: Path, *, plain: bool = False, look_out: bool = False) -> Any:
     def run(folder: Path) -> Ran:
         folder.mkdir(parents=True)
         bench = Bench(folder)
-        guarded = bench.guarded(str(script), options=("--quiet", "--look-out"))
+        more = ("--look-out",) if look_out else ()
+        guarded = bench.guarded(str(script), options=("--quiet", *more))
         alone = bench.plain(str(script)) if plain else None
         # A script that never trains leaves nothing to read.
         record = bench.record if bench.path.exists() else None
@@ -83,15 +96,8 @@ def start(corpus: Runner, case: str) -> None:
     """Run the script of a test ahead of it; called when the session begins."""
     group, _, name = case.partition("-")
     script = {"fault": CATALOGUE, "faulty": FAULTY, "healthy": HEALTHY}[group][name]
-    corpus.submit(case, job(script, plain=group == "healthy"))
-
-
-def constant(path: Path, name: str) -> Any:
-    """A constant of a script, read without running it."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
-            return ast.literal_eval(node.value)
-    raise LookupError(f"{path.name} has no {name}")
+    look_out = group == "fault" and name in ON_REQUEST
+    corpus.submit(case, job(script, plain=group == "healthy", look_out=look_out))
 
 
 def header(path: Path, name: str) -> str:
@@ -120,7 +126,13 @@ def seen_at(finding: Finding, step: int) -> None:
         assert finding.step == step
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=f"fault-{name}") for name in CATALOGUE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, id=f"fault-{name}", marks=[pytest.mark.slow] * (name in LONG))
+        for name in CATALOGUE
+    ],
+)
 def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
     ran: Ran = corpus.result(f"fault-{name}")
     assert ran.guarded.code == (name in FATAL), ran.guarded.told

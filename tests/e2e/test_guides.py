@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import Bench
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,7 @@ def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
     assert cured.guarded(path, options=LOOK_OUT).code == 0 and cured.record.findings() == []
 
 
+@pytest.mark.slow  # compares times
 def test_slow_after_the_first_batch(bench: Bench, tmp_path: Path) -> None:
     script = (ROOT / "examples" / "slow_after_first_batch.py").read_text()
     path = bench.write(script, "slow_after_first_batch.py")
