@@ -120,7 +120,9 @@ def seen_at(finding: Finding, step: int) -> None:
     """
     if finding.code == "NUM006":
         assert finding.evidence["streak_start"] <= finding.step <= step
-    elif finding.action == "rollback" or finding.code[:3] in ("MEM", "TPT"):  # memory and time
+    elif finding.code.startswith("TPT"):  # when it is seen depends on how busy the machine is
+        assert step <= finding.step
+    elif finding.action == "rollback" or finding.code.startswith("MEM"):
         assert step <= finding.step <= step + by_code(finding.code).within
     else:
         assert finding.step == step
@@ -141,7 +143,7 @@ def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
     assert first.code == constant(CATALOGUE[name], "CODE")
     seen_at(first, constant(CATALOGUE[name], "FIRST_STEP"))
     assert ran.events("holdfast_error") == []
-    if name not in BEYOND_SAVING + FATAL:
+    if name not in BEYOND_SAVING + FATAL and name not in ON_REQUEST:
         assert math.isfinite(final_loss(ran.guarded))
 
 
