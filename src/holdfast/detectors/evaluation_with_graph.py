@@ -44,7 +44,7 @@ class EvaluationWithGraph(MemoryDetector):
 
     Cost:
         A number is compared when ``eval()`` or ``train()`` is called and when a batch is fetched;
-        lines are followed for 40 milliseconds in the first three evaluations.
+        lines are followed for a quarter of a second in the first evaluation.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.evaluation_with_graph`` names the line that makes

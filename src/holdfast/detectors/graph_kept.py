@@ -50,7 +50,7 @@ class GraphKept(MemoryDetector):
         is believed only after 24 steps of growth, a queue of fixed short length never.
 
     Cost:
-        A weak reference on one backward pass in four; looks at the names of the script on few
+        A weak reference on one backward pass in seven; looks at the names of the script on few
         steps; lines are followed for at most three steps once something has been found.
 
     Reproduce:

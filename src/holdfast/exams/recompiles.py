@@ -44,22 +44,17 @@ class Recompiles:
     def __init__(self) -> None:
         self.functions: dict[str, Compiled] = {}
         self.news = False
-        self._attached = False
+        self.attached = False
         self._seen: set[str] = set()
         self._place: tuple[str, int] = ("", 0)
 
     def attach(self) -> None:
         """Be told from now on."""
-        self._attached = True
+        self.attached = True
         from torch._dynamo.callback import callback_handler
 
         callback_handler.register_start_callback(self._starts)
         self.news = True
-
-    @property
-    def due(self) -> bool:
-        """Whether dynamo is in use and does not know us yet."""
-        return not self._attached and "torch._dynamo" in sys.modules
 
     def _starts(self, *about: Any) -> None:
         self.news = True

@@ -78,6 +78,7 @@ class GrowthWatch:
         self._next = 2
         self._looks = 0
         self._last = 0
+        self._cost = 1e-3
         self._gap = _ROUND
         self._alert = False
         self._thorough = False
@@ -144,6 +145,8 @@ class GrowthWatch:
         self._census.look(frame, step, thorough=self._thorough)
         self._looks += 1
         self._next = step + _APART
+        # One that was interrupted must not put off all the others.
+        self._cost = min(self._census.seconds, 2 * self._cost)
         if self._looks >= 3:
             self._judge(step, frame)
         self._census.close()
@@ -154,7 +157,7 @@ class GrowthWatch:
         if self._looks >= 3 and step > since[1] and not (self._alert and apart > 2 * _APART):
             each = max(1e-6, (now - since[0]) / (step - since[1]))
             share = _SHARE_ALERT if self._alert else _SHARE
-            self._next = max(self._next, step + int(self._census.seconds / (share * each)))
+            self._next = max(self._next, step + int(self._cost / (share * each)))
 
     def _judge(self, step: int, frame: FrameType) -> None:
         growing = [g for g in self._census.growing() if g.held.identity not in self._told]

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..exams._loops import loop_around, shown, statement
@@ -170,8 +171,9 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
         spot = max(there, key=lambda s: there[s])
         what, at = "evaluation", named(Line(*spot, "", "", 0.0, 0.0, (), True))
     stalls = times.stalled(100)
-    first, last = stalls[0].step, stalls[-1].step
-    every = max(1.0, (last - first) / max(1, len(stalls) - 1))
+    # Stalls on steps that an exam looked into are not all counted, so not first to last.
+    gaps = sorted(b.step - a.step for a, b in pairwise(stalls))
+    every = max(1.0, float(gaps[(len(gaps) - 1) // 2]) if gaps else 1.0)
     lost = sum(s.excess for s in stalls) / len(stalls)
     share = lost / (lost + every * times.usual)
     if what == "work" and best is not None and _reads(best):

@@ -33,8 +33,6 @@ class TimeNotes:
             self._suspected.add(key)
             return False
         if key not in self._told:
-            if ("slow_down", *key[1:]) in self._told:
-                found.data["consequence"] = "TPT004"
             self._pending[key] = found
         # Work of no known kind may hide what is behind it.
         return found.kind == "slow_down" or found.data.get("what") not in ("work", "loader")
@@ -46,6 +44,8 @@ class TimeNotes:
             if lost >= _WORTH[key[0]]:
                 del self._pending[key]
                 self._told.add(key)
+                if key[0] != "slow_down" and ("slow_down", *key[1:]) in self._told:
+                    found.data["consequence"] = "TPT004"
                 self.tell(key[0], {"lost": round(lost, 3), **found.data})
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:

@@ -42,6 +42,11 @@ _HUNT = 48
 _EXAM_OF = {"input_bound": "waits", "stall": "stall", "host_reads": "reads", "slow_down": "slow"}
 # Exams of one kind in a run.
 _EXAMS = 16
+# What exams may add to a run: seconds, and a share of its time.
+_SPENT = 0.06
+_SHARE = 0.01
+# Seconds of ours in a step from which on it is not like the others.
+_OURS = 0.004
 # A symptom: share of waiting, times slower, share of stalls.
 _WAITING = 0.25
 _WAITED = 0.08
@@ -125,7 +130,8 @@ class TimeWatch:
         waited = waited if waited == waited else 0.0
         # A step in which we did a lot ourselves says nothing, and neither does the first of an
         # epoch, for which workers may have been started.
-        begins = row["guard"] > max(0.004, 0.3 * wall) or self._traced
+        guard = row["guard"]
+        begins = self._traced or (guard > _OURS and guard > 0.3 * wall)
         if self._iterator != self._trained_on:
             # Validation fetches too, in a loop that may make its batches itself; and some loops
             # ask a new iterator for each batch.
@@ -138,9 +144,10 @@ class TimeWatch:
         else:
             self._unfed += 1
         self._fetches = 0
+        busy, self._busy = self._busy, thread_time()
         first, self._step = self._step < 0, step
         if not first:
-            self._took(verdict, frame, wall, waited, begins)
+            self._took(verdict, frame, wall, self._busy - busy, waited, begins)
 
     def goes_on(self, frame: FrameType) -> None:
         """All that is ours is done after a step: the clock of the loop runs again."""
@@ -152,7 +159,6 @@ class TimeWatch:
             if self._lines.begin(frame):
                 self._exam = exam
         self._traced = not self._exam and sys.gettrace() is not None
-        self._busy = thread_time()
         self._last = perf_counter()
 
     def close(self) -> None:
@@ -164,11 +170,17 @@ class TimeWatch:
     # ------------------------------------------------------------------ every step
 
     def _took(
-        self, verdict: Verdict, frame: FrameType, wall: float, waited: float, begins: bool
+        self,
+        verdict: Verdict,
+        frame: FrameType,
+        wall: float,
+        busy: float,
+        waited: float,
+        begins: bool,
     ) -> None:
         if verdict.opt != self._opts:
             self._new_stage(verdict.opt)
-        if self._recompiles.due:
+        if not self._recompiles.attached and "torch._dynamo" in sys.modules:
             self._recompiles.attach()
         if self._recompiles.news:
             self._recompiled()
@@ -180,7 +192,7 @@ class TimeWatch:
             self._ledger.steps += 1
         if begins:
             return
-        full = self._times.add(verdict.step, wall, thread_time() - self._busy, waited)
+        full = self._times.add(verdict.step, wall, busy, waited)
         if self._ledger is not None:
             self._reads_taken(verdict)
         elif self._foreseen and self._foreseen == verdict.step:
@@ -225,6 +237,9 @@ class TimeWatch:
     def _may(self, exam: str) -> bool:
         """Exams that found nothing come again, less and less often."""
         asked = self._orders.get(exam, 0)
+        # Two for each symptom; more as long as all together cost the run little.
+        if asked >= 2 and self._lines.overhead > _SPENT + _SHARE * self._times.seconds:
+            return False
         return asked < _EXAMS and self._times.count >= self._again.get(exam, 0)
 
     def _order(self, exam: str, frame: FrameType) -> None:
@@ -319,7 +334,6 @@ class TimeWatch:
                 found = self._lines.profile(stalls)
                 self._note(causes.stall(found, usually, self._turn, times))
             return
-        chosen = [i for i in chosen if i not in stalls] or chosen
         if exam == "waits" and self._skewed():
             least = max(self._waits) / 2
             chosen = [i for i in chosen if self._waits[i] >= least]
@@ -327,6 +341,7 @@ class TimeWatch:
                 input_causes.waits(self._lines.profile(chosen), times, self._batch(), rare=True)
             )
             return
+        chosen = [i for i in chosen if i not in stalls] or chosen
         profile = self._profile = self._lines.profile(chosen or None, usual)
         state = slow_causes.Reference(profile, len(verdict.positions), self._nodes)
         if exam == "waits":

@@ -1,0 +1,158 @@
+"""The watcher on whole loops: it names the line that takes the time, and says it once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from holdfast.config import LookoutSettings, Settings
+
+WATCHED = Settings(lookouts=LookoutSettings(time=True))
+
+
+@pytest.fixture
+def watched(make_engine):
+    engine = make_engine(WATCHED)
+    yield engine
+    engine.lookouts.close()
+    assert sys.gettrace() is None
+    assert "lookouts" not in engine.off
+
+
+def told(engine, kind: str) -> list[dict[str, Any]]:
+    return engine.memory.of_kind(kind)
+
+
+def here(function, text: str) -> int:
+    """The line of a function that has this text."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
+class SlowRows(Dataset):
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)  # slow
+        return torch.ones(8) * index / 160
+
+
+def test_the_slow_line_of_a_dataset(watched):
+    model, optimizer = parts()
+    for _ in range(2):
+        for x in DataLoader(SlowRows(), batch_size=4):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (event,) = told(watched, "input_bound")
+    assert event["line"] == here(SlowRows, "# slow")
+    assert event["what"] == "dataset" and event["share"] > 0.5
+
+
+def growing(steps: int) -> None:
+    model, optimizer = parts()
+    kept: list[int] = []
+    for step in range(steps):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(step)
+        time.sleep(0.0001 * len(kept))  # grows
+
+
+def test_a_line_that_grows(watched):
+    growing(100)
+    (event,) = told(watched, "slow_down")
+    assert event["line"] == here(growing, "# grows")
+    assert event["line_now_ms"] > 2 * event["line_before_ms"]
+
+
+def stalling(steps: int) -> None:
+    model, optimizer = parts()
+    for step in range(steps):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 6 == 5:
+            save_checkpoint()
+
+
+def save_checkpoint() -> None:
+    time.sleep(0.03)  # stalls
+
+
+def test_a_line_that_stalls(watched):
+    stalling(120)
+    (event,) = told(watched, "stall")
+    assert event["line"] == here(save_checkpoint, "# stalls")
+    assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
+
+
+def reading(steps: int) -> float:
+    model, optimizer = parts()
+    total = 0.0
+    for _ in range(steps):
+        out = model(torch.ones(256, 8))
+        out.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for value in out.detach().flatten():
+            total += value.item()  # reads
+    return total
+
+
+def test_a_line_that_reads(watched):
+    reading(600)
+    (event,) = told(watched, "host_reads")
+    assert event["line"] == here(reading, "# reads") and event["reads"] == 256
+    assert "item" not in torch.Tensor.__dict__
+
+
+def test_a_healthy_loop_says_nothing(watched):
+    model, optimizer = parts()
+    losses = []
+    for _ in range(150):
+        loss = model(torch.ones(64, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
+        assert not told(watched, kind)
+
+
+def test_nothing_happens_unless_asked_for(make_engine):
+    engine = make_engine(replace(WATCHED, lookouts=LookoutSettings()))
+    growing(40)
+    assert engine.lookouts.time is None and not told(engine, "slow_down")
+
+
+def test_two_optimizers_and_two_lines_make_one_turn(watched):
+    model, optimizer = parts()
+    other, second = parts()
+    for _ in range(60):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        other(torch.ones(4, 8)).sum().backward()
+        second.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        second.zero_grad()
+    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
+        assert not told(watched, kind)
