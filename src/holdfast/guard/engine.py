@@ -42,6 +42,7 @@ from .recovery import Recovery
 from .roster import Roster
 from .scaling import Scaling
 from .shield import attempt, out_of_reach, ranks, shielded
+from .usual import UsualSteps
 from .verdict import Verdict
 
 
@@ -70,6 +71,7 @@ class Engine:
         self._scaling = Scaling()
         self._depth = 0
         self.inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
+        self._usual = UsualSteps(self.roster, self.journal, self.inquiry, self.recovery)
         self.lookouts = Lookouts(settings, self.roster, self.journal)
         if settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
@@ -80,10 +82,9 @@ class Engine:
         """A loader drew the indices of a batch that it will hand out later."""
         LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
-    @shielded("loader probe")
+    @shielded("loader probe", ends="other")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
-        self.phases.mark("other")
         if self._ledger is not None and self.journal.in_flight == 0:
             for batch in self._ledger.used:
                 batch.content = None
@@ -91,10 +92,9 @@ class Engine:
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, True)
         return LoaderLedger.upcoming(iterator)
 
-    @shielded("loader probe")
+    @shielded("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A step that is left out goes back to this random state."""
-        self.phases.mark("data_wait")
         self._ledger = LoaderLedger.of(iterator, self._ledger)
         self.inquiry.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
@@ -137,12 +137,16 @@ class Engine:
     def backward_ends(self) -> None:
         """Backward has returned or raised."""
         self._depth -= 1
-        if self._depth == 0:
+        if self._depth:
+            return
+        phases, journal = self.phases, self.journal
+        if phases.on_device or journal.by_hand is not None or not self.inquiry.idle:
             self._backward_done()
+        else:
+            phases.mark("backward", time.perf_counter())
 
-    @shielded("loss probe")
+    @shielded("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
-        self.phases.mark("forward")
         self._losses.saw(self._scaling.unscaled(tensors))
         self.inquiry.calls_backward(tensors)
         if self.lookouts.on:
@@ -153,9 +157,8 @@ class Engine:
         if bad and self.settings.guard.explain:
             attempt(self, "inquiry", self.inquiry.loss_is_bad, sys._getframe())
 
-    @shielded("loss probe")
+    @shielded("loss probe", ends="backward")
     def _backward_done(self) -> None:
-        self.phases.mark("backward")
         if self.journal.by_hand is not None:
             self.journal.saw_backward(self._losses)
         if not self.inquiry.idle:
@@ -166,6 +169,7 @@ class Engine:
     @shielded("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
+        self._usual.forget()
         self.roster.of(optimizer, models)
 
     def step_begins(
@@ -177,7 +181,7 @@ class Engine:
                 why = "optimizer.step is captured in a CUDA graph"
                 attempt(self, "guard", self.journal.not_covered, "guarding", why)
             return None
-        closure = closure_of(args, kwargs)
+        closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
         if closure is None:
             self._decide(optimizer)
             return None
@@ -195,9 +199,14 @@ class Engine:
         if self._open:
             self._conclude(optimizer)
 
-    @shielded("guard")
+    @shielded("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
-        self.phases.mark("other")
+        if self._early is None and self._scaling.scaler is None:
+            opened = self._usual.open(optimizer, self._losses)
+            if opened is not None:
+                self._open[id(optimizer)] = opened
+                return
+        self._usual.forget()
         guard, parameters = self.roster.with_parameters(optimizer)
         verdict = self._new_verdict(optimizer, guard)
         began = self.journal.sample_cost() if verdict.step % COST_EVERY == 0 else None
@@ -252,13 +261,15 @@ class Engine:
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
 
-    @shielded("guard")
+    @shielded("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
-        self.phases.mark("optimizer")
         guard, verdict = self._open.pop(id(optimizer), (None, None))
         if verdict is None or guard is None:
             return
         window = self._losses if self._losses.passes else self._previous
+        if verdict.usual:
+            self._finish(guard, verdict, window)
+            return
         if verdict.late:
             guard.measure_late(optimizer, verdict, window)
         began = self.journal.sample_cost() if verdict.cost_events else None
@@ -268,6 +279,7 @@ class Engine:
         if verdict.left_out and verdict.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, verdict, window)
+        self._usual.learn(optimizer, guard, verdict)
 
     def _finish(self, guard: GuardedOptimizer, verdict: Verdict, window: Losses) -> None:
         verdict.time = time.time()
@@ -307,9 +319,8 @@ class Engine:
             guard.only_detect(why)
         return guard
 
-    @shielded("guard")
+    @shielded("guard", ends="other")
     def _watch_closure(self, optimizer: Optimizer, guard: GuardedOptimizer) -> None:
-        self.phases.mark("other")
         self._new_verdict(optimizer, guard).late = True
 
     @shielded("clip probe")

@@ -12,7 +12,6 @@ import os
 import platform
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,13 +29,12 @@ from ..probes.timing import EventPool
 from ..probes.updates import Before
 from .budget import LEAN, Budget
 from .culprits import Culprits
+from .layer_story import LayerStory
 from .optimizer import GuardedOptimizer
 from .recorder import Recorder, Table
 from .scaling import exploded
 from .verdict import BLANK, Verdict
 
-# Around an incident the norms of every layer are written for this many steps on either side.
-_AROUND = 8
 # Backward passes without any optimizer step before we take the loop for one that updates by hand.
 _BY_HAND = 64
 # The kernels of the guard are timed on one step in this many.
@@ -78,7 +76,7 @@ class Journal:
         self._memory = Memory()
         self._events = EventPool()
         self._table: Table | None = None
-        self._layers: dict[int, _LayerStory] = {}
+        self._layers: dict[int, LayerStory] = {}
         self._updates: dict[int, Table] = {}
         self._told: set[str] = set()
         self._stepped: set[int] = set()
@@ -167,12 +165,28 @@ class Journal:
         every = self._settings.parameters_every
         return self._suspicious or verdict.step % (every * LEAN if self.budget.lean else every) == 0
 
+    def samples(self) -> tuple[int, ...]:
+        """Every how many steps something is looked at that is not on the others."""
+        settings = self._settings
+        wanted = (settings.layers_every, settings.memory_every, settings.parameters_every)
+        return tuple(map(self.often, wanted))
+
+    def at_ease(self, guard: GuardedOptimizer) -> bool:
+        """Whether the next step of this optimizer needs its row written and nothing else."""
+        story = self._layers.get(guard.index)
+        if story is None or story.excited or self._suspicious or self.in_flight:
+            return False
+        return guard.announced and not guard.notes and self.scaling is None
+
     def often(self, every: int) -> int:
         """Every how many steps an optional measurement is due."""
         return every * LEAN if self.budget.lean else every
 
     def close_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
+        if verdict.usual:
+            self._put(guard, verdict)
+            return
         self.by_hand = None
         if guard.notes or not guard.announced:
             self._announce(guard)
@@ -215,8 +229,6 @@ class Journal:
         if recorder is None or self._table is None:
             return
         row = verdict.row
-        if verdict.batches:
-            self.culprits.tell(recorder, verdict)
         if verdict.timed is not None:
             row.update(verdict.timed.seconds())
         if verdict.cost_events:
@@ -227,6 +239,18 @@ class Journal:
             scale = self.scaling.lowered(row["scale"])
             data = {"what": "explosion", "scale": scale, "opt": verdict.opt}
             recorder.event("scaler", verdict.step, data)
+        if self.known is not None:
+            self.known(guard, verdict)
+        self._suspicious = verdict.bad or row["param_bad"] > 0
+        self._put(guard, verdict)
+
+    def _put(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """Write a row that is complete."""
+        recorder, row = self.recorder, verdict.row
+        if recorder is None or self._table is None:
+            return
+        if verdict.batches:
+            self.culprits.tell(recorder, verdict)
         if self.budget.spend(row["guard"], verdict.time):
             recorder.event(
                 "backed_off",
@@ -238,20 +262,18 @@ class Journal:
                     "skipping goes on as before",
                 },
             )
-        if self.known is not None:
-            self.known(guard, verdict)
-        self._suspicious = verdict.bad or row["param_bad"] > 0
         self._table.put(verdict.step, verdict.time, row)
         self.latest = row
         if verdict.reading is not None and verdict.layers == len(guard.layers) > 0:
             story = self._layers.get(guard.index) or self._new_story(recorder, guard)
-            story.tell(verdict, due=verdict.step % self.often(self._settings.layers_every) == 0)
+            due = not verdict.usual and verdict.step % self.often(self._settings.layers_every) == 0
+            story.tell(verdict, due=due)
         self._rows += 1
 
-    def _new_story(self, recorder: Recorder, guard: GuardedOptimizer) -> _LayerStory:
+    def _new_story(self, recorder: Recorder, guard: GuardedOptimizer) -> LayerStory:
         """Norms of every layer: every k steps, and each step around an incident."""
         table = recorder.table(f"layers{guard.index}", guard.layers)
-        story = self._layers[guard.index] = _LayerStory(table)
+        story = self._layers[guard.index] = LayerStory(table)
         return story
 
     def _send_updates(self, guard: GuardedOptimizer, verdict: Verdict, weights: Before) -> None:
@@ -334,33 +356,6 @@ class Journal:
         self.culprits.close(self.recorder, self.iteration)
         self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
         self.recorder.close()
-
-
-class _LayerStory:
-    """The layers of one optimizer; knows the last few steps, in case they lead to an incident."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._recent: deque[Verdict] = deque(maxlen=_AROUND)
-        self._aftermath = 0
-
-    def tell(self, verdict: Verdict, *, due: bool) -> None:
-        """Write the norms of this step if they are due or belong to an incident."""
-        if verdict.bad or verdict.wild:
-            for earlier in self._recent:
-                self._put(earlier)
-            self._recent.clear()
-            self._aftermath = _AROUND
-        elif self._aftermath:
-            self._aftermath -= 1
-        elif not due:
-            verdict.batches = ()  # kept for its norms, not for its data
-            self._recent.append(verdict)
-            return
-        self._put(verdict)
-
-    def _put(self, verdict: Verdict) -> None:
-        self._table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
 
 
 def _environment(rank: int) -> dict[str, Any]:

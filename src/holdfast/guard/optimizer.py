@@ -65,8 +65,8 @@ class GuardedOptimizer:
         self._snapshot = Snapshot()
         self._meters = meters
         self._settle: str = ""
-        self._positions: Sequence[int] = ()
-        self._norms = HostNorms()
+        self.positions: Sequence[int] = ()
+        self.norms = HostNorms()
         # Parameters, the device of the first, and where the decision is made for them.
         self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
 
@@ -102,7 +102,7 @@ class GuardedOptimizer:
             self.note_losses(verdict, losses)
             return
         easy = self._place(parameters, grads)
-        verdict.positions = self._positions
+        verdict.positions = self.positions
         early = early if early is not None and early.fits(grads) else None
         if not easy:
             grads = plain(grads)
@@ -112,7 +112,7 @@ class GuardedOptimizer:
             if early is not None and early.on_host is not None:
                 verdict.see_gradients(early.on_host)
             else:
-                verdict.see_gradients(self._norms.read(grads, easy))
+                verdict.see_gradients(self.norms.read(grads, easy))
             self.note_losses(verdict, losses)
             # Who decides is asked only where it matters.
             verdict.losses_decide = leave_out or (verdict.loss_bad and losses_decide())
@@ -170,14 +170,14 @@ class GuardedOptimizer:
     def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
         """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
         # In the same number and with gradients throughout they are the same ones.
-        if not (len(self._positions) == len(grads) == len(parameters)):
+        if not (len(self.positions) == len(grads) == len(parameters)):
             positions = [i for i, p in enumerate(parameters) if p.grad is not None]
-            if positions != self._positions:
-                self._positions = positions
-                self._norms.learn(grads)
+            if positions != self.positions:
+                self.positions = positions
+                self.norms.learn(grads)
                 if _sharded(parameters):
                     self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
-        return self._norms.easy(grads)
+        return self.norms.easy(grads)
 
     def _look_on_host(
         self,
@@ -326,17 +326,17 @@ class GuardedOptimizer:
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""
         known = self._same_device
-        if known is not None and known[0] is self._positions and known[1] == grads[0].device:
+        if known is not None and known[0] is self.positions and known[1] == grads[0].device:
             return known[2]
         kinds = {g.device.type for g in grads}
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
-            self._same_device = (self._positions, grads[0].device, grads[0].device)
+            self._same_device = (self.positions, grads[0].device, grads[0].device)
             return grads[0].device
         if kinds != {"cpu"} and not self.why:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
             self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
-        self._same_device = (self._positions, grads[0].device, None)
+        self._same_device = (self.positions, grads[0].device, None)
         return None
 
     def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:

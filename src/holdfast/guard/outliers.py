@@ -53,6 +53,21 @@ class Outliers:
 
     # ------------------------------------------------------------------ on the host
 
+    @property
+    def passive(self) -> bool:
+        """Whether a usual step is only looked at: nothing is clipped."""
+        asked = self._asked
+        return self.detect and not self._sized and asked.per_parameter is None is asked.value
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """Usual loss and its limit, usual norm and its limit, as the host knows them."""
+        return self._host.numbers
+
+    def usual(self, loss: float, norm: float) -> bool:
+        """Whether a step is like the others; one that is not has yet to be judged."""
+        return self._host.usual(loss, norm)
+
     def judge(
         self,
         verdict: Verdict,

@@ -38,6 +38,7 @@ from .verdict import Verdict
 _SHARE = 0.3
 # Trouble within this many steps of a rollback is not another bad batch: going back did not help.
 _AGAIN = 200
+_ASK = 8
 
 
 @dataclass(slots=True)
@@ -75,9 +76,10 @@ class Recovery:
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
         self._last_step = -1
+        self._look_at = 0.0
         self._epoch = 0
         self._fed = False
-        self._attentive = False
+        self.attentive = False
         self._level = math.inf
 
     # ------------------------------------------------------------------ what is known
@@ -85,7 +87,7 @@ class Recovery:
     def concerns(self, verdict: Verdict) -> bool:
         """Whether a step must be told: few of a run that is well, all of one that is not."""
         return (
-            self._attentive
+            self.attentive
             or verdict.outlier != 0
             or verdict.bad
             or verdict.step % LOOK == 0
@@ -120,7 +122,7 @@ class Recovery:
         elif trouble.lasting:
             self._new_level(guard, trouble, verdict)
         clipping = any(one.outliers.clipping for _, one in self._roster.all())
-        self._attentive = clipping or not self._quiet()
+        self.attentive = clipping or not self._quiet()
 
     def _ask(self, verdict: Verdict) -> None:
         """A step was left out: may that go on?"""
@@ -159,7 +161,12 @@ class Recovery:
         """Whether anything is to be done between this step and the next."""
         if self._ordered is not None or self._ending is not None:
             return True
-        return step >= self.snapshots.next_at or self.vault.due(step)
+        if step < self._look_at:
+            return False
+        at = self.snapshots.next_at
+        # Room that is being made and the clock are asked about now and then.
+        self._look_at = min(at, self.vault.next_step, step + _ASK)
+        return step >= at or self.vault.due(step)
 
     def boundary(self, step: int, fed: bool) -> None:
         """Between two steps: take a snapshot, save one, go back, or end the run.

@@ -20,9 +20,14 @@ R = TypeVar("R")
 
 
 def shielded(
-    where: str,
+    where: str, ends: str = ""
 ) -> Callable[[Callable[Concatenate[Engine, P], R]], Callable[Concatenate[Engine, P], R | None]]:
-    """Every entry of the engine is wrapped in this: what fails is written down and switched off."""
+    """Every entry of the engine is wrapped in this: what fails is written down and switched off.
+
+    Args:
+        where: the part of holdfast it belongs to.
+        ends: the phase of the loop that is over where it begins.
+    """
 
     def decorate(
         method: Callable[Concatenate[Engine, P], R],
@@ -36,6 +41,8 @@ def shielded(
             began, phases = perf_counter(), self.phases
             within, phases.ours = phases.ours, True
             try:
+                if ends:
+                    phases.mark(ends, began)
                 return call(self, *args)
             except Exception as error:
                 self.failed(where, error)

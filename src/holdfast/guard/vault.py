@@ -44,6 +44,11 @@ class Vault:
         self._buffers = buffers
         self._exempt: Collection[str] | None = None
 
+    @property
+    def next_step(self) -> float:
+        """The step at which one is due whatever the clock says."""
+        return self._step + self._settings.steps if self._settings.steps else math.inf
+
     def due(self, step: int) -> bool:
         """Whether it is time for one."""
         if self._news:

@@ -46,6 +46,8 @@ class Verdict:
     batches: Sequence[Batch] = ()
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
+    usual: bool = False
+    """Its row is complete but for its times; see ``usual``."""
     weights: Before | None = None
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
@@ -57,10 +59,10 @@ class Verdict:
     buffers: Sequence[int] = ()
     parameters: int = 0
 
-    def __init__(self, step: int, opt: int) -> None:
+    def __init__(self, step: int, opt: int, row: dict[str, float] | None = None) -> None:
         self.step = step
         self.opt = opt
-        self.row = BLANK.copy()
+        self.row = BLANK.copy() if row is None else row
 
     def see_gradients(self, reading: GradientReading) -> None:
         """Fill the gradient columns."""

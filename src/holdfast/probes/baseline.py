@@ -102,6 +102,10 @@ class _Series:
         return self.middle + rise
 
 
+def _size(norm: float) -> float:
+    return math.log2(norm) if 0.0 < norm < math.inf else math.nan
+
+
 class Baseline:
     """The run's own scale, where loss and norm are known on the host.
 
@@ -140,17 +144,11 @@ class Baseline:
             norm_counts: whether a norm alone condemns (not when the user clips it anyway).
             may_skip: whether steps may be left out.
         """
+        if self.usual(loss, norm):
+            return 0
         self._age += 1
         self._since += 1
-        norms = self._norms.values
-        if self._age > self._refresh or len(norms) == self._warmup:
-            self._learn()
-        size = math.log2(norm) if 0.0 < norm < math.inf else math.nan
-        # Nearly every step of a run that is well ends here.
-        if size <= self._together and -math.inf < loss <= self._loss_limit and loss < math.inf:
-            norms.append(size)
-            self._losses.values.append(loss)
-            return 0
+        size = _size(norm)
         found = self._found(loss, size, loss_counts, norm_counts)
         if found:
             self._learn()
@@ -158,10 +156,28 @@ class Baseline:
         if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
             return found | LEFT_OUT
         if size == size:
-            norms.append(size)
+            self._norms.values.append(size)
         if not found & LOSS and -math.inf < loss < math.inf:
             self._losses.values.append(loss)
         return found
+
+    def usual(self, loss: float, norm: float) -> bool:
+        """Whether both are like the others, as on nearly every step of a run that is well.
+
+        They are learned then; otherwise nothing has happened yet, and ``judge`` must be asked.
+        """
+        norms = self._norms.values
+        if self._age >= self._refresh or len(norms) == self._warmup:
+            self._learn()
+            self._age = -1
+        size = _size(norm)
+        if not (size <= self._together and loss <= self._loss_limit and math.isfinite(loss)):
+            return False
+        self._age += 1
+        self._since += 1
+        norms.append(size)
+        self._losses.values.append(loss)
+        return True
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:

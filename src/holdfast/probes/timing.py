@@ -66,15 +66,19 @@ class Phases:
         self._moments: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
 
-    def mark(self, phase: str) -> None:
-        """``phase`` ends here and the next one begins."""
-        now = perf_counter()
+    def mark(self, phase: str, now: float) -> None:
+        """``phase`` ends at this time and the next one begins."""
         # What lies before the first moment belongs to no step.
         elapsed = now - self.last if self._began else 0.0
         self._began = True
-        self._host[phase] = self._host.get(phase, 0.0) + elapsed
+        host = self._host
+        host[phase] = host[phase] + elapsed if phase in host else elapsed
         self.last = now
-        if not self.on_device or phase == "data_wait" or len(self._moments) >= _MOMENTS:
+        if self.on_device:
+            self._moment(phase)
+
+    def _moment(self, phase: str) -> None:
+        if phase == "data_wait" or len(self._moments) >= _MOMENTS:
             return
         place = self._steps % _EVERY
         # The last moment of the step before is where a timed step begins.

@@ -1,0 +1,125 @@
+"""The usual step on a CPU, in few words.
+
+Most steps of a run that is well are like the one before: the same optimizer and parameters, one
+loss, numbers that are finite and not far from usual, nothing to be sampled. The long way asks
+each of them dozens of questions whose answers have not changed, between cold caches. Here they
+are asked once, after a step that went the long way; those that follow it are taken in few words
+as long as they answer the rest the same, and in any doubt go the long way themselves. Both ways
+write the same rows, which a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from collections.abc import Callable
+from itertools import repeat
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..probes import learning_rate
+from ..probes.loss import Losses
+from ..probes.updates import EVERY as UPDATES_EVERY
+from .inquiry import Inquiry
+from .journal import COST_EVERY, Journal
+from .optimizer import GuardedOptimizer
+from .recovery import Recovery
+from .roster import Roster
+from .trouble import LOOK
+from .verdict import BLANK, Verdict
+
+Opened = tuple[GuardedOptimizer, Verdict]
+
+
+class UsualSteps:
+    """Knows what all steps of the only optimizer have in common, as long as nothing happens."""
+
+    def __init__(
+        self, roster: Roster, journal: Journal, inquiry: Inquiry, recovery: Recovery
+    ) -> None:
+        self._roster, self._journal = roster, journal
+        self._inquiry, self._recovery = inquiry, recovery
+        self._guard: GuardedOptimizer | None = None
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._groups = 0
+        self._every = 1
+        self._row = BLANK
+
+    def open(self, optimizer: Optimizer, losses: Losses) -> Opened | None:
+        """Decide about a step that is about to be taken; None when it must go the long way."""
+        guard, journal, inquiry = self._guard, self._journal, self._inquiry
+        groups = optimizer.param_groups
+        if (
+            guard is None
+            or self._optimizer() is not optimizer
+            # Loading a state makes a new list of groups.
+            or id(groups) != self._groups
+            or losses.passes != 1
+            or len(losses.numbers) != 1
+            or (journal.iteration + 1) % self._every == 0
+            or not inquiry.idle
+            or inquiry.replaying
+            or self._recovery.awaits_step
+        ):
+            return None
+        if len(groups) == 1:
+            parameters = groups[0]["params"]
+        else:
+            parameters = [p for g in groups for p in g["params"]]
+        grads = list(map(_grad_of, parameters))
+        if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
+            return None
+        if not grads[0].is_cpu or not guard.norms.easy(grads):
+            return None
+        reading = guard.norms.read(grads, True)
+        loss = losses.numbers[0]
+        if reading.bad or not guard.outliers.usual(loss, reading.total):
+            return None
+        verdict = Verdict(journal.number(guard), guard.index, self._row.copy())
+        verdict.usual = True
+        verdict.positions, verdict.layers = guard.positions, len(grads)
+        verdict.reading = reading
+        row = verdict.row
+        row["lr"] = learning_rate.read(optimizer)
+        row["loss"] = loss
+        row["grad_norm"] = reading.total
+        row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
+            guard.outliers.numbers
+        )
+        return guard, verdict
+
+    def forget(self) -> None:
+        """Something is different: the next step goes the long way."""
+        self._guard = None
+
+    def learn(self, optimizer: Optimizer, guard: GuardedOptimizer, verdict: Verdict) -> None:
+        """A step that went the long way is over: may the next ones be taken in few words?"""
+        journal = self._journal
+        well = verdict.reading is not None and not (verdict.bad or verdict.outlier or verdict.late)
+        alone = len(self._roster) == 1 and not self._roster.buffers.buffers
+        if not well or not alone or verdict.measured is not None or guard.detect_only:
+            return
+        if self._recovery.attentive or not guard.outliers.passive or not journal.at_ease(guard):
+            return
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        if len(guard.positions) != len(parameters) or not all(p.is_cpu for p in parameters):
+            return
+        self._guard = guard
+        self._optimizer = weakref.ref(optimizer)
+        self._groups = id(optimizer.param_groups)
+        self._every = math.gcd(LOOK, COST_EVERY, journal.often(UPDATES_EVERY), *journal.samples())
+        self._row = BLANK | {
+            "opt": float(guard.index),
+            "skipped": 0.0,
+            "grad_bad": 0.0,
+            "grad_layer": -1.0,
+            "loss_bad": 0.0,
+            "outlier": 0.0,
+            "clip": 1.0,
+            "backwards": 1.0,
+        }
+
+
+_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
