@@ -109,7 +109,7 @@ def test_both_ways_are_one(make_engine, monkeypatch, loop: Loop, norm: bool):
     assert all(map(torch.equal, here, there))
     rows, others = short.rows(), long.rows()
     assert len(rows) == len(others)
-    for column in rows.dtype.names:
+    for column in rows.dtype.names or ():
         if column not in _OTHER:
             np.testing.assert_array_equal(rows[column], others[column], err_msg=column)
     assert [event[:2] for event in short.events] == [event[:2] for event in long.events]
