@@ -3,6 +3,11 @@
 Only lines in the user's files are looked at. What a library does in between counts for the
 user's line that called it; a model, ``backward``, an optimizer and a loader in between are told
 apart by their marks. Costs about a microsecond per line of the user, and nothing when stopped.
+
+Code that passes very many lines is followed in bursts: after its first ``_LINES`` lines of a step
+its frame is left alone, its time is counted as a whole, and every few milliseconds a burst of
+lines is followed again. So a step in pure Python takes about as long as without the trace, and
+what its lines took in the bursts says how its time is divided among them.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -23,6 +29,12 @@ from ._place import frames_from, kind_of
 _LIBRARY, _USER = 0, 1
 FETCH, MODEL, BACKWARD, OPTIMIZER = "fetch", "model", "backward", "optimizer"
 
+# Lines of one code in a step until it is followed in bursts, and lines of a burst; seconds between.
+_LINES = 4_000
+_BURST = 200
+_PAUSE = 0.002
+# Lines that a call must have on average for its time to be worth telling apart.
+_LONG = 40
 # Lines and places beyond which a trace ends by itself: about a quarter of a second.
 _EVENTS = 200_000
 _NODES = 4_000
@@ -63,10 +75,12 @@ def _is_step(code: CodeType) -> bool:
 class Node:
     """A line at work, called through its parents; or a mark (``line`` is 0)."""
 
-    __slots__ = ("calls", "children", "code", "hits", "line", "mark", "parent", "seconds")
+    __slots__ = ("calls", "children", "code", "hits", "line", "mark", "parent", "rest", "seconds")
 
     def __init__(self, parent: Node | None, code: CodeType | None, line: int, mark: str) -> None:
         self.parent, self.code, self.line, self.mark = parent, code, line, mark
+        self.rest = False
+        """Stands for all lines of its code while they are not followed."""
         self.children: dict[tuple[CodeType | None, int], Node] = {}
         self.seconds = 0.0
         self.hits = 0
@@ -93,6 +107,11 @@ class LineTree:
         self._looked = 0
         self._began = 0.0
         self._generators: list[FrameType] = []
+        self._passed: dict[CodeType, int] = {}
+        self._entered: dict[CodeType, int] = {}
+        self._left: list[FrameType] = []
+        """Frames that are left alone until the next burst."""
+        self._wakes = False
 
     # ------------------------------------------------------------------ on and off
 
@@ -108,6 +127,7 @@ class LineTree:
             self._node = self._child(self._node, user.f_code, user.f_lineno, "")
             user.f_trace = self._local
         self.running = True
+        self._passed, self._entered = {}, {}
         _active = self
         self._last = self._began = perf_counter()
         sys.settrace(self._global)
@@ -137,12 +157,13 @@ class LineTree:
         Before Python 3.13 a traced frame keeps a copy of its variables, and with it a step's
         tensors. Must not be called from a trace function: what it has seen is written back.
         """
-        frames = [*frames_from(frame), *self._generators]
-        self._generators = []
+        frames = [*frames_from(frame), *self._generators, *self._left]
+        self._generators, self._left = [], []
         for above in frames:
             if above.f_trace is None:
                 continue
             above.f_trace = None
+            above.f_trace_lines = True
             if _COPIES and above.f_code.co_flags & inspect.CO_OPTIMIZED:
                 above.f_locals.clear()
 
@@ -159,6 +180,14 @@ class LineTree:
                 self._give_up()
             return None
         node = self._node
+        if kind == _USER:
+            passed = self._passed.get(code, 0)
+            entered = self._entered[code] = self._entered.get(code, 0) + 1
+            if passed > _LINES and passed < _LONG * entered:
+                # Called again and again: its time is that of the line that calls it.
+                self._rested()
+                return None
+            self._passed[code] = passed + 1
         node.seconds += perf_counter() - self._last
         self.events += 1
         self._stack.append(node)
@@ -168,6 +197,8 @@ class LineTree:
             if code.co_flags & inspect.CO_GENERATOR and len(self._generators) < _GENERATORS:
                 self._generators.append(frame)
             local = self._local
+            if self._passed[code] > _LINES:
+                self._leave(frame, node)
         else:
             if kind == MODEL:
                 self._sees_model(frame)
@@ -182,10 +213,14 @@ class LineTree:
         self._node.seconds += perf_counter() - self._last
         if event == "line":
             parent = self._stack[-1] if self._stack else self.root
-            line = frame.f_lineno
-            node = parent.children.get((frame.f_code, line))
-            self._node = node = node or self._child(parent, frame.f_code, line, "")
-            node.hits += 1
+            code, line = frame.f_code, frame.f_lineno
+            passed = self._passed[code] = self._passed.get(code, 0) + 1
+            if passed > _LINES:
+                self._leave(frame, parent)
+            else:
+                node = parent.children.get((code, line))
+                self._node = node = node or self._child(parent, code, line, "")
+                node.hits += 1
         elif event == "return":
             self._node = self._stack.pop() if self._stack else self.root
         self.events += 1
@@ -194,6 +229,36 @@ class LineTree:
             self._give_up()
             return None
         return self._local
+
+    def _leave(self, frame: FrameType, parent: Node) -> None:
+        """Follow no more lines of this frame for a while."""
+        frame.f_trace_lines = False
+        # A place of its own: no line has a negative number.
+        node = self._child(parent, frame.f_code, -1, "")
+        node.rest, node.line = True, frame.f_lineno
+        self._node = node
+        self._left.append(frame)
+        self._rested()
+
+    def _rested(self) -> None:
+        """Something is left alone: have somebody wake it."""
+        if not self._wakes:
+            self._wakes = True
+            threading.Thread(target=self._wake, name="holdfast-lines", daemon=True).start()
+
+    def _wake(self) -> None:
+        while self.running and _active is self:
+            sleep(_PAUSE)
+            left, self._left = self._left, []
+            for code, passed in list(self._passed.items()):
+                if passed > _LINES:
+                    # Its calls are counted anew too, so that lines per call stay what they are.
+                    scale = (_LINES - _BURST) / passed
+                    self._passed[code] = _LINES - _BURST
+                    self._entered[code] = int(self._entered.get(code, 0) * scale)
+            for frame in left:
+                frame.f_trace_lines = True
+        self._wakes = False
 
     def _mark(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "return":
@@ -245,6 +310,7 @@ class LineTree:
                 node.seconds, node.hits, node.calls = 0.0, 0, 0
         told = self.inputs
         self.events = self.inputs = self._looked = 0
+        self._passed, self._entered = {}, {}
         if self.running:
             self._last = self._began = perf_counter()
         return told

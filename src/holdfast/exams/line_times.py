@@ -92,12 +92,18 @@ class LineTimes:
         merged: dict[tuple[tuple[Spot, ...], str, bool], Line] = {}
         models = 0.0
         nodes: dict[Node, None] = {n: None for s in steps for n in s.spent}
+        rest = _rest(steps, nodes)
         for node in nodes:
-            seconds = _low(
-                max(0.0, t - extra * weight(h, c))
+            if node.rest:
+                continue
+            more = rest.get(node, 1.0)
+            # Where lines are followed in bursts, all of them are slower, and not by their number.
+            dearer = extra if more == 1.0 else 0.0
+            seconds = more * _low(
+                max(0.0, t - dearer * weight(h, c))
                 for t, h, c in (s.spent.get(node, (0.0, 0, 0)) for s in steps)
             )
-            hits = _low(s.spent.get(node, (0.0, 0, 0))[1] for s in steps)
+            hits = more * _low(s.spent.get(node, (0.0, 0, 0))[1] for s in steps)
             path, mark, function = _where(node)
             if node.mark == MODEL and mark == MODEL and not _inside_model(node):
                 models += hits
@@ -119,6 +125,22 @@ class LineTimes:
             models,
             [line for line in lines if line.seconds > 0 or line.hits],
         )
+
+
+def _rest(steps: Sequence[_Step], nodes: Iterable[Node]) -> dict[Node, float]:
+    """By how much to multiply what was seen of lines that were followed in bursts only."""
+    seen: dict[tuple[Node | None, object], float] = {}
+    unseen: dict[tuple[Node | None, object], float] = {}
+    for node in nodes:
+        kind = unseen if node.rest else seen
+        if not node.mark:
+            spent = sum(s.spent.get(node, (0.0, 0, 0))[0] for s in steps)
+            kind[node.parent, node.code] = kind.get((node.parent, node.code), 0.0) + spent
+    return {
+        node: 1.0 + unseen[at] / seen[at]
+        for node in nodes
+        if not node.rest and (at := (node.parent, node.code)) in unseen and seen.get(at)
+    }
 
 
 def _low(values: Iterable[float]) -> float:

@@ -213,12 +213,12 @@ class TimeWatch:
         """Eight more steps are known: is there anything to look into?"""
         times = self._times
         self._notes.settle(self._times.seconds)
-        if self._reference is None:
-            self._order("reference", frame)
-            return
         waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
         if waits and self._fed > self._unfed and self._may("waits"):
             self._order("waits", frame)
+            return
+        if self._reference is None:
+            self._order("reference", frame)
             return
         if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow"):
             self._order("slow", frame)
