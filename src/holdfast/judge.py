@@ -44,15 +44,23 @@ def ranked(
 ) -> list[Finding]:
     """Worst first; equal ones by cause before consequence, then by step.
 
-    The order of detectors is the order of causes. A finding whose evidence says that it is the
+    The order of detectors is the order of causes; those of one family that know which ``share``
+    of the time is lost are ordered by that. A finding whose evidence says that it is the
     ``consequence`` of another stands behind all of them.
     """
     position = {detector.code: i for i, detector in enumerate(order)}
+    families: dict[str, int] = {}
+    for code, i in position.items():
+        families.setdefault(code[:3], i)
 
     def place(finding: Finding) -> tuple[Any, ...]:
         follows = bool(finding.evidence.get("consequence"))
         cause = position.get(finding.code, len(position))
-        return -finding.severity, follows, cause, finding.step, finding.key
+        share = finding.evidence.get("share")
+        weight = float(share) if isinstance(share, int | float) else 0.0
+        if weight > 0:
+            cause = families.get(finding.code[:3], cause)
+        return -finding.severity, follows, cause, -weight, finding.step, finding.key
 
     return sorted(findings, key=place)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..types import Event
+from ..types import Event, Severity
 from ._memory import MemoryDetector, amount, at, code_of
 from ._told import number
+from .base import Detector
 
 
 class HostGrowth(MemoryDetector):
@@ -36,8 +38,9 @@ class HostGrowth(MemoryDetector):
         2. Bound it: ``collections.deque(maxlen=...)``, or clear it when it has been used.
 
     False alarms:
-        Logs of numbers stay far below the 8 KiB. What the source empties, bounds or asks before it
-        grows is reported only when it has outgrown the data set, or after 96 steps.
+        Logs of numbers stay far below the 8 KiB, and below 16 KiB it is information. What the
+        source empties or asks before it grows is reported only when it has outgrown the data
+        set, or after 96 steps; what grows only while it is shorter than something, never.
 
     Cost:
         None of its own: it judges what the looks for MEM002 have found on the way.
@@ -49,6 +52,16 @@ class HostGrowth(MemoryDetector):
 
     code = "MEM005"
     name = "host_growth"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """Bytes per step from which on it is more than information: a gigabyte in 64,000 steps."""
+
+        warn: float = 16 * 1024.0
+
+    def weight(self, event: Event) -> Severity:
+        """Slow growth matters in very long runs only."""
+        return self.severity if number(event, "bytes") >= self.options.warn else Severity.INFO
 
     def what(self, event: Event) -> str:
         """The name, the line and the amount."""

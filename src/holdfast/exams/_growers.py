@@ -23,6 +23,8 @@ class Habits:
     """Something takes items out, or begins anew inside a loop or a function that is called."""
     tested: bool = False
     """Its length or what is in it is asked before it grows, as caches and bounded lists do."""
+    capped: bool = False
+    """It grows only while it is shorter than something."""
     detached: bool = False
     """It is cut from its graph somewhere."""
     consumed: bool = False
@@ -100,6 +102,8 @@ def _look(node: ast.stmt, name: str, looped: bool, called: bool, found: Habits) 
     test = getattr(node, "test", None)
     if test is not None:
         _test(test, name, found)
+        if isinstance(node, ast.If):
+            found.capped |= _caps(node, name)
     if isinstance(node, ast.Try) and any("KeyError" in ast.dump(h) for h in node.handlers):
         found.tested |= any(_inside(s, name) for s in node.body)
     if hasattr(node, "body"):
@@ -172,6 +176,28 @@ def _test(test: ast.expr, name: str, found: Habits) -> None:
                 isinstance(s, ast.Call) and _named(s.func, "len") and _inside(s, name)
                 for s in sides
             )
+
+
+def _caps(node: ast.If, name: str) -> bool:
+    """Whether a branch that depends on the length of a name is where it grows."""
+    compared = node.test
+    if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
+        return False
+    sides = [compared.left, compared.comparators[0]]
+    lengths = [
+        isinstance(s, ast.Call) and _named(s.func, "len") and _inside(s, name) for s in sides
+    ]
+    if not any(lengths):
+        return False
+    shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
+    return any(
+        isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr in _GROW
+        and _named(_base(part.func.value), name)
+        for statement in (node.body if shorter else node.orelse)
+        for part in ast.walk(statement)
+    )
 
 
 def _consumed(tree: ast.Module, name: str) -> bool:

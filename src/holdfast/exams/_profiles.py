@@ -128,7 +128,7 @@ def line_of(frame: FrameType | None) -> Spot:
 
 
 def turn_of(frame: FrameType | None) -> Turn | None:
-    """The loop at work; None where no line leads to one."""
+    """The loop at work; the line that hands over to it where a framework has it."""
     above = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
     path = tuple((f.f_code.co_filename, f.f_lineno) for f in reversed(above))
     for depth in range(len(path) - 1, -1, -1):
@@ -136,6 +136,8 @@ def turn_of(frame: FrameType | None) -> Turn | None:
         # A loop over optimizers is no loop of steps.
         if first and not (depth == len(path) - 1 and last - first <= 1):
             return Turn(path, depth, first, last)
+    if path:
+        return Turn(path, len(path) - 1, path[-1][1], path[-1][1])
     return None
 
 

@@ -1,8 +1,9 @@
 """Which container of a dataset grows when samples are fetched, and on which line.
 
 A few samples are fetched in this process, all random states put back, and every container that can
-be reached from the dataset is watched; what has grown is cut back to its length. Where nothing
-grows, the workers copy what they only read: the largest container of Python objects is named.
+be reached from the dataset is watched; what has grown is cut back to its length. Caches of its
+methods and the local variables of a stream are asked too. Where nothing grows, the workers copy
+what they only read: the largest container of Python objects is named.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import linecache
 import random
 from collections import deque
 from collections.abc import Iterator
-from types import FrameType
+from time import perf_counter
+from types import FrameType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ import torch
 
 from ._changed import Changed
 from ._growers import habits
-from ._holders import Held, reachable
+from ._holders import CACHED, Held, reachable
 from ._place import kind_of, place_told
 from ._trace import Watchpoint
 
@@ -30,6 +32,9 @@ _SAMPLES = 6
 _WATCHED = 64
 # A list of so many objects is what copying on write is about.
 _MANY = 5_000
+# Samples and seconds of a stream.
+_STREAMED = 24
+_SECONDS = 1.0
 
 
 def examine(dataset: Any, frame: FrameType) -> dict[str, Any]:
@@ -37,13 +42,22 @@ def examine(dataset: Any, frame: FrameType) -> dict[str, Any]:
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
     watched = sorted(found, key=lambda h: h.depth)[:_WATCHED]
     before = [len(h.value) for h in watched]
+    caches = _caches(dataset)
+    filled = [cache.cache_info() for cache in caches]
     watch = Watchpoint([Changed(h) for h in watched], seconds=0.5)
     with _same_dice():
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            return _streamed(dataset) or _copied(dataset, found)
         started = watch.start(frame)
         try:
             _fetch(dataset)
         finally:
             watch.stop()
+    for cache, info in zip(caches, filled, strict=True):
+        if cache.cache_info().currsize > info.currsize and info.maxsize is None:
+            code = cache.__wrapped__.__code__
+            facts = {"path": code.co_qualname, "name": code.co_name, "how": "cache", "mild": False}
+            return facts | {"seen": "source"} | place_told(code.co_filename, code.co_firstlineno)
     for i, (held, length) in enumerate(zip(watched, before, strict=True)):
         if len(held.value) <= length:
             continue
@@ -61,10 +75,46 @@ def examine(dataset: Any, frame: FrameType) -> dict[str, Any]:
 
 def _fetch(dataset: Any) -> None:
     with contextlib.suppress(Exception):  # a sample that cannot be had here tells nothing
-        if isinstance(dataset, torch.utils.data.IterableDataset):
-            return
         for i in range(min(_SAMPLES, len(dataset))):
             dataset[i]
+
+
+def _caches(dataset: Any) -> list[Any]:
+    """Cached methods of the dataset's own classes."""
+    kinds = [kind for kind in type(dataset).__mro__ if kind_of(_source(kind)) == "user"]
+    return [value for kind in kinds for value in vars(kind).values() if type(value) is CACHED]
+
+
+def _streamed(dataset: Any) -> dict[str, Any]:
+    """A container among the local variables of a stream that grows with every sample."""
+    with contextlib.suppress(Exception):
+        stream = iter(dataset)
+        if not isinstance(stream, GeneratorType):
+            return {}
+        began, sizes = perf_counter(), list[dict[str, int]]()
+        for _ in range(_STREAMED):
+            next(stream)
+            sizes.append(_lengths(stream))
+            if perf_counter() - began > _SECONDS:
+                break
+        stream.close()
+        code = stream.gi_code
+        half = len(sizes) // 2
+        for name, length in sizes[-1].items() if half > 1 else ():
+            grown = [later.get(name, 0) - length for later in (sizes[0], sizes[half])]
+            # With every sample, and not only until it is full.
+            if grown[0] < grown[1] <= -(len(sizes) - 1 - half) // 2:
+                known = habits(code.co_filename, name, code.co_name)
+                facts = {"path": name, "name": name, "how": "local", "mild": False}
+                line = known.grows[0] if known.grows else 0
+                return facts | {"seen": "source"} | place_told(code.co_filename, line)
+    return {}
+
+
+def _lengths(stream: GeneratorType[Any, Any, Any]) -> dict[str, int]:
+    frame = stream.gi_frame
+    held = frame.f_locals if frame is not None else {}
+    return {n: len(v) for n, v in held.items() if isinstance(v, list | dict | deque | set)}
 
 
 def _cut(value: Any, length: int) -> None:
@@ -89,11 +139,15 @@ def _copied(dataset: Any, found: list[Held]) -> dict[str, Any]:
 
 def _file_of(dataset: Any) -> str:
     for kind in type(dataset).__mro__:
-        with contextlib.suppress(TypeError, OSError):
-            file = inspect.getsourcefile(kind)
-            if file and kind_of(file) == "user":
-                return file
+        if kind_of(file := _source(kind)) == "user":
+            return file
     return ""
+
+
+def _source(kind: type) -> str:
+    with contextlib.suppress(TypeError, OSError):
+        return inspect.getsourcefile(kind) or "<none>"
+    return "<none>"
 
 
 def _assigned(file: str, name: str) -> int:

@@ -4,12 +4,17 @@ The number of the next graph node stands still under ``no_grad``. Where it moves
 beginning of an evaluation and its end, without a backward pass or a call of ``autograd.grad``, and
 the next loss does not lead there either, graphs were built for nobody. Which line did it is seen
 by following the lines for some milliseconds, in the first evaluations only.
+
+An evaluation that calls neither ``eval()`` nor a loader shows by many more nodes than usual before
+a loss that does not lead to them; its line is looked for where the next one is due.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,6 +31,10 @@ _SECONDS = 0.25
 _NODES = 3
 # Batches of an evaluation at which following may begin once more.
 _BATCHES = 6
+# Times the usual nodes of a step, and nodes, that are too many; steps until that is known.
+_MANY = 4
+_MORE = 40
+_KNOWN = 5
 # Loops over data that are known to train.
 _LOOPS = 64
 
@@ -72,12 +81,20 @@ class Evaluation:
         # Where training asks for its batches: frames above ours, code and line.
         self._usual: tuple[int, CodeType, int] | None = None
         self._last = False
+        self._since = 0
+        self._noticed = False
+        """This step has an evaluation that is known by other signs."""
+        self._nodes: deque[int] = deque(maxlen=8)
+        self._jumps: list[int] = []
+        self._step = 0
+        self._due = -1
 
     def begins(self, frame: FrameType) -> None:
         """``eval()`` was called on a module."""
         if not torch.is_grad_enabled():
             return
         self._finish()
+        self._noticed = True
         self._window = _Window(now(), called=True, place=_asks(frame))
         self.open = True
         self._follow(frame)
@@ -105,7 +122,7 @@ class Evaluation:
         window = self._window
         if window is None:
             window = self._window = _Window(now(), called=False)
-            self.open = True
+            self.open = self._noticed = True
         window.fetches += 1
         window.place = line
         if window.fetches <= _BATCHES and now() - window.low >= _NODES:
@@ -113,8 +130,36 @@ class Evaluation:
         elif self._watch is not None and 0 in self._watch.changes:
             self._watch.pause()
 
+    def step_ended(self, step: int, frame: FrameType) -> None:
+        """A step is over: what comes next may be an evaluation."""
+        self._step = step
+        self._since, self._noticed = now(), False
+        if step == self._due and not self.places:
+            self._follow(frame)
+
+    def _jumped(self, loss: torch.Tensor) -> None:
+        """Have many more nodes been made than a step makes, and not for this loss?"""
+        nodes, made = self._nodes, now() - self._since
+        usual = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
+        due, self._due = self._due == self._step, -1 if self._due == self._step else self._due
+        changes = self._stop() if due else []
+        if not usual or made <= _MANY * usual + _MORE:
+            nodes.append(made)
+            return
+        high = self._since + made - 2 * usual
+        if touches(loss.grad_fn, self._since, high):
+            return
+        self._jumps.append(self._step)
+        gaps = [b - a for a, b in pairwise((-1, *self._jumps))]
+        self._due = self._step + gaps[-1]
+        window = _Window(self._since, called=False, high=high, fetches=2, changes=changes)
+        self._say(window)
+
     def backward(self, loss: Any) -> None:
         """A backward pass begins: what was built since the last batch is wanted."""
+        if isinstance(loss, torch.Tensor) and self._since and not self._noticed:
+            self._jumped(loss)
+        self._since = 0
         if self._usual is None and self._line is not None and len(self._training) < _LOOPS:
             self._training.add(self._line)
         if self.open:

@@ -195,7 +195,7 @@ class GrowthWatch:
         """What kind of growth it is; empty while it may yet turn out harmless."""
         steps = growth.step - growth.since
         known = self._habits(growth.held)
-        if growth.steady < _STEADY:
+        if growth.steady < _STEADY or known.capped:
             return ""
         if 0 < growth.bound <= _SHORT or growth.bound > 0 == growth.weight.graphs:
             return ""

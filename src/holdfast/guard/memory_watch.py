@@ -118,6 +118,7 @@ class MemoryWatch:
         if step % _EVERY == 0 and step:
             self._judge_signs(step)
         self._growth.tick(step, frame)
+        self.evaluation.step_ended(step, frame)
 
     def close(self) -> None:
         """The process ends."""

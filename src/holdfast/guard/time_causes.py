@@ -118,13 +118,24 @@ def own_work(profile: Profile, turn: Turn) -> tuple[list[Line], list[Line]]:
 
     Both are empty where no model is called, for then nobody knows what is before.
     """
-    own = [line for line in _own(profile, turn).values() if line.seconds > 0]
+    # A line that asks a model, or for gradients, makes no batch: it is part of the training.
+    asked = {line.spot for line in profile.lines if line.mark == "model"}
+    own = [
+        line
+        for line in _own(profile, turn).values()
+        if line.seconds > 0 and line.spot not in asked and not _differentiates(line)
+    ]
     models = [line for line in called_models(profile) if turn.holds(line)]
     stepping = [line for line in trained_by(profile) if turn.holds(line)]
     if not models:
         return [], []
     before = [line for line in own if comes_before(line, models) and comes_before(line, stepping)]
     return before, [line for line in own if line not in before]
+
+
+def _differentiates(line: Line) -> bool:
+    called = {call.split(".")[-1] for call in statement(*line.spot).calls}
+    return bool(called & {"grad", "backward"})
 
 
 def written_on_every_step(lines: list[Line], profile: Profile) -> Found | None:
@@ -159,16 +170,9 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
         what = kind_of_work(best) or kind_of_work(above) or kind_by_name(best, turn.depth)
         what, at = what or "work", named(best)
     else:
-        # A validation is made of what training is made of, in another place.
-        known = {turn.inner(line) for line in usual.lines if turn.holds(line)}
-        known.add((turn.path[turn.depth][0], turn.first))
-        there = {s: t for s, t in _in_turn(profile, turn).items() if s not in known}
-        if not there or sum(there.values()) < 0.4 * excess:
+        spot = _elsewhere(profile, usual, turn, excess)
+        if spot is None:
             return None  # the loop waits for its data, or for another process
-        trains = {"backward", "optimizer"}
-        if any(line.mark in trains and turn.inner(line) in there for line in _held(profile, turn)):
-            return None  # another part of the training, as the generator every fifth step
-        spot = max(there, key=lambda s: there[s])
         what, at = "evaluation", named(Line(*spot, "", "", 0.0, 0.0, (), True))
     stalls = times.stalled(100)
     # Stalls on steps that an exam looked into are not all counted, so not first to last.
@@ -193,8 +197,36 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
     )
 
 
-def _held(profile: Profile, turn: Turn) -> list[Line]:
-    return [line for line in profile.lines if turn.holds(line)]
+def _elsewhere(
+    profile: Profile, usual: Profile, turn: Turn, excess: float
+) -> tuple[str, int] | None:
+    """A validation is made of what training is made of, in another place: the line of that."""
+    held = [line for line in profile.lines if turn.holds(line)]
+    known = {turn.inner(line) for line in usual.lines if turn.holds(line)}
+    known.add((turn.path[turn.depth][0], turn.first))
+    there = {s: t for s, t in _in_turn(profile, turn).items() if s not in known}
+    place = turn.inner
+    if sum(there.values()) < 0.4 * excess:
+        # A framework has the loop, and calls another function of the user's from the same line.
+        spots = {spot for line in usual.lines for spot in line.path}
+        new = [(line, s) for line in held for s in line.path[turn.depth + 1 :] if s not in spots]
+        first: dict[int, tuple[str, int]] = {}
+        for line, spot in new:
+            first.setdefault(id(line), spot)
+        there = {}
+        for line in held:
+            if (spot := first.get(id(line))) is not None:
+                there[spot] = there.get(spot, 0.0) + line.seconds
+        if sum(there.values()) < 0.2 * excess:
+            return None
+
+        def place(line: Line) -> tuple[str, int]:
+            return first.get(id(line), ("", 0))
+
+    trains = {"backward", "optimizer"}
+    if any(line.mark in trains and place(line) in there for line in held):
+        return None  # another part of the training, as the generator every fifth step
+    return max(there, key=lambda s: there[s]) if there else None
 
 
 def _reads(line: Line) -> bool:

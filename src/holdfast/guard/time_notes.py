@@ -46,7 +46,8 @@ class TimeNotes:
                 self._told.add(key)
                 if key[0] != "slow_down" and ("slow_down", *key[1:]) in self._told:
                     found.data["consequence"] = "TPT004"
-                self.tell(key[0], {"lost": round(lost, 3), **found.data})
+                share = round(found.share, 3)
+                self.tell(key[0], {"lost": round(lost, 3), "share": share, **found.data})
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:
         """Write it down."""

@@ -382,7 +382,9 @@ class TimeWatch:
         for compiled in self._recompiles.look():
             data = causes.recompiled(compiled)
             if data is not None:
-                self._notes.tell("recompile", {"lost": data["seconds"], **data})
+                share = data["seconds"] / (data["seconds"] + self._times.seconds)
+                data = {"lost": data["seconds"], "share": round(share, 3), **data}
+                self._notes.tell("recompile", data)
 
     def _note(self, found: causes.Found | None) -> None:
         """Take what an exam has found; what is sure needs no other, what is not soon does."""
