@@ -111,6 +111,9 @@ def _look(node: ast.stmt, name: str, looped: bool, called: bool, found: Habits) 
     for part in ast.walk(node):
         if isinstance(part, ast.IfExp):
             _test(part.test, name, found)
+        if isinstance(part, ast.comprehension):
+            for test in part.ifs:
+                _test(test, name, found)
         if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
             continue
         method, owner = part.func.attr, part.func.value

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ._dynamo import hide
 from ._place import frames_from, kind_of
 
 _LIBRARY, _USER = 0, 1
@@ -120,6 +121,7 @@ class LineTree:
         global _active
         if sys.gettrace() is not None or self.running:
             return False
+        hide(*(f.__code__ for f in (LineTree._global, LineTree._local, LineTree._mark)))
         self._stack, self._node, self._models = [], self.root, 0
         above = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
         for user in reversed(above):

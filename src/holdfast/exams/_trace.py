@@ -23,6 +23,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, Protocol
 
+from ._dynamo import hide
 from ._place import forget_locals, frames_from, kind_of
 
 
@@ -73,6 +74,7 @@ class Watchpoint:
         """Begin with a frame and all its callers; False where somebody else traces."""
         if sys.gettrace() is not None:
             return False
+        hide(Watchpoint._call.__code__, Watchpoint._line.__code__)
         self._until = perf_counter() + self._seconds
         inner = None
         for at in frames_from(frame):

@@ -5,6 +5,7 @@ Asks dynamo to be told when it compiles; costs nothing on a step without one.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
@@ -18,6 +19,8 @@ from ._place import frames_from, kind_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _ENTRY = re.compile(r"^\s*\d+/\d+:\s*")
+
+_OURS = os.path.dirname(__file__)
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Recompiles:
             if not name or name in self._seen:
                 continue
             self._seen.add(name)
+            if (metric.co_filename or "").startswith(_OURS):
+                continue
             frame = name.split("/")[0]
             known = self.functions.setdefault(frame, Compiled())
             known.name = str(metric.co_name or known.name)

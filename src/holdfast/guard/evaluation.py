@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..exams._dynamo import compilations
 from ..exams._graphs import now, touches
 from ..exams._place import frames_from, kind_of, place_told
 from ..exams._trace import Change, Watchpoint
@@ -81,7 +82,7 @@ class Evaluation:
         # Where training asks for its batches: frames above ours, code and line.
         self._usual: tuple[int, CodeType, int] | None = None
         self._last = False
-        self._since = 0
+        self._since = self._compiled = 0
         self._noticed = False
         """This step has an evaluation that is known by other signs."""
         self._nodes: deque[int] = deque(maxlen=8)
@@ -133,7 +134,7 @@ class Evaluation:
     def step_ended(self, step: int, frame: FrameType) -> None:
         """A step is over: what comes next may be an evaluation."""
         self._step = step
-        self._since, self._noticed = now(), False
+        self._since, self._noticed, self._compiled = now(), False, compilations()
         if step == self._due and not self.places:
             self._follow(frame)
 
@@ -143,6 +144,8 @@ class Evaluation:
         usual = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
         due, self._due = self._due == self._step, -1 if self._due == self._step else self._due
         changes = self._stop() if due else []
+        if compilations() != self._compiled:
+            return  # a compiler traces the model
         if not usual or made <= _MANY * usual + _MORE:
             nodes.append(made)
             return

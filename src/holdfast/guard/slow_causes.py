@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from torch import nn
 
 from ..exams._loops import loop_around, statement
 from ..exams._profiles import Line, Profile, Turn
@@ -19,6 +24,7 @@ _TRACED = 2e-6
 # What a line of Python and a call of a library take at least: counts grow whatever clocks say.
 _LINE = 4e-8
 _CALL = 1e-7
+_REGISTERS = re.compile(r"\.register_\w*hook\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class Reference:
     """How many have gradients."""
     nodes: int
     """Of the loss's graph; 0 where nobody has counted."""
+    hooks: int = 0
+    """That are registered on the models."""
 
 
 def slow_down(
@@ -67,6 +75,8 @@ def slow_down(
         "counted": counted,
     }
     hooked = _hooked(now.profile, turn)
+    if hooked is None and now.hooks > before.hooks:
+        hooked = _registers(best)
     if hooked is not None and best.mark in ("model", "backward"):
         data |= {**named(hooked), "what": "hooks"}
     elif bigger or (counted and _by_condition(best)):
@@ -93,6 +103,22 @@ def graph_size(loss: object, most: int = 4000) -> int:
                 seen.add(node)
                 todo.append(node)
     return len(seen)
+
+
+def hooks_on(models: Iterable[nn.Module]) -> int:
+    """How many hooks there are on some models."""
+    modules = [module for model in models for module in model.modules()]
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules) + sum(
+        len(m._backward_hooks) for m in modules
+    )
+
+
+def _registers(line: Line) -> Line | None:
+    """The line that registers hooks, in the file of one of them."""
+    for number, text in enumerate(linecache.getlines(line.file), 1):
+        if _REGISTERS.search(text):
+            return Line(line.file, number, "", "", 0.0, 0.0, (), True)
+    return None
 
 
 def _most_grown(

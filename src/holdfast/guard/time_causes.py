@@ -180,7 +180,7 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
     every = max(1.0, float(gaps[(len(gaps) - 1) // 2]) if gaps else 1.0)
     lost = sum(s.excess for s in stalls) / len(stalls)
     share = lost / (lost + every * times.usual)
-    if what == "work" and best is not None and _reads(best):
+    if every == 1 and what == "work" and best is not None and _reads(best):
         return Found("host_reads", share, _reads_of(best, best.hits, share, times.usual))
     return Found(
         "stall",
@@ -274,7 +274,7 @@ def host_reads(ledger: Ledger, profile: Profile, turn: Turn | None, usual: float
         file = code.co_filename
         first, last = loop_around(file, number)
         around = range(first, last + 1) if first else (number,)
-        if turn is not None and file == turn.path[turn.depth][0] and first <= turn.first:
+        if turn is not None and file == turn.path[turn.depth][0] and first <= turn.first <= last:
             around = (number,)  # the loop of the steps itself
         own = sum(line.seconds for line in lines.values() if _in(line, file, around))
         share = own / profile.seconds if profile.seconds else 0.0

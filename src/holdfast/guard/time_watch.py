@@ -62,7 +62,7 @@ class TimeWatch:
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
         self._on = settings.guard.explain
-        self._journal = journal
+        self._roster, self._journal = roster, journal
         self._times = StepTimes()
         self._lines = LineTimes()
         self._recompiles = Recompiles()
@@ -343,7 +343,8 @@ class TimeWatch:
             return
         chosen = [i for i in chosen if i not in stalls] or chosen
         profile = self._profile = self._lines.profile(chosen or None, usual)
-        state = slow_causes.Reference(profile, len(verdict.positions), self._nodes)
+        hooks = slow_causes.hooks_on(self._roster.models())
+        state = slow_causes.Reference(profile, len(verdict.positions), self._nodes, hooks)
         if exam == "waits":
             self._note(input_causes.waits(profile, times, self._batch(), rare=False))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
