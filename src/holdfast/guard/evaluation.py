@@ -86,6 +86,8 @@ class Evaluation:
         self._noticed = False
         """This step has an evaluation that is known by other signs."""
         self._nodes: deque[int] = deque(maxlen=8)
+        self._limit = 0
+        """Nodes of a step about which nobody has a question."""
         self._jumps: list[int] = []
         self._step = 0
         self._due = -1
@@ -134,20 +136,28 @@ class Evaluation:
     def step_ended(self, step: int, frame: FrameType) -> None:
         """A step is over: what comes next may be an evaluation."""
         self._step = step
-        self._since, self._noticed, self._compiled = now(), False, compilations()
+        self._since, self._noticed = now(), False
         if step == self._due and not self.places:
             self._follow(frame)
 
     def _jumped(self, loss: torch.Tensor) -> None:
         """Have many more nodes been made than a step makes, and not for this loss?"""
-        nodes, made = self._nodes, now() - self._since
+        made = now() - self._since
+        due = self._due == self._step
+        if made <= self._limit and not due:
+            return
+        changes: list[Change] = []
+        if due:
+            self._due, changes = -1, self._stop()
+        nodes, compiled = self._nodes, compilations()
+        traced, self._compiled = compiled != self._compiled, compiled
+        if traced:
+            return  # by a compiler, which makes nodes too
         usual = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
-        due, self._due = self._due == self._step, -1 if self._due == self._step else self._due
-        changes = self._stop() if due else []
-        if compilations() != self._compiled:
-            return  # a compiler traces the model
         if not usual or made <= _MANY * usual + _MORE:
             nodes.append(made)
+            if usual:
+                self._limit = _MANY * usual + _MORE
             return
         high = self._since + made - 2 * usual
         if touches(loss.grad_fn, self._since, high):
