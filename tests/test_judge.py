@@ -457,3 +457,15 @@ def test_a_remedy_that_raises_is_written_down(make_rows, monkeypatch):
         "error": "ZeroDivisionError: division by zero",
     }
     assert judge.findings and "cause" not in judge.findings[0].evidence
+
+
+def test_lost_time_is_ranked_by_its_share():
+    def lost(code: str, share: float | None, step: int) -> Finding:
+        evidence = {} if share is None else {"share": share}
+        return Finding(
+            code=code, name="x", severity=Severity.WARNING, step=step, last_step=step, message="m",
+            advice="a", rank=0, evidence=evidence,
+        )  # fmt: skip
+
+    little, much, memory = lost("TPT001", 0.2, 5), lost("TPT005", 0.7, 40), lost("MEM001", None, 60)
+    assert [f.code for f in ranked([little, much, memory])] == ["MEM001", "TPT005", "TPT001"]

@@ -159,10 +159,12 @@ class DetectorSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookoutSettings(Section):
-    """What is watched over many steps; a preview, so on request: ``--look-out``."""
+    """What is watched over many steps: ``--look-out`` for all of it, ``--no-look-out`` for none."""
 
-    memory: bool = False  # memory that grows: graphs, tensors and objects that are kept
-    time: bool = False  # time that goes: data, reads, compiling, stalls, slower and slower
+    memory: bool = True  # memory that grows: graphs, tensors and objects that are kept
+    time: bool = True  # time that goes: data, reads, compiling, stalls, slower and slower
+    # Fetch samples of a loader with workers in this process too, to name the line of its dataset.
+    samples: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

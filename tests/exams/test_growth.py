@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import textwrap
 
@@ -48,6 +49,7 @@ def test_whether_a_graph_has_nodes_of_a_stretch():
         ("for i in y:\n    if i not in x:\n        x[i] = 1", [3], False, True),
         ("for i in y:\n    if len(x) < 9:\n        x.append(i)", [3], False, True),
         ("for i in y:\n    x = x[-9:]", [2], True, False),
+        ("def f():\n    y = [i for i in z if i not in x]\n    x[1] = y", [3], False, True),
         ("x.append(1)", [], False, False),
     ],
 )
@@ -128,7 +130,7 @@ class Hoarder(torch.utils.data.Dataset):
 def test_a_dataset_that_grows():
     dataset = Hoarder()
     before = torch.random.get_rng_state()
-    found = sample_growth.examine(dataset, sys._getframe())
+    found = sample_growth.examine(dataset, sys._getframe(), fetch=True)
     assert (found["path"], found["code"]) == ("self.seen", "self.seen.append(torch.rand(3))")
     assert dataset.seen == [0], "what the exam has put in is taken out"
     assert torch.equal(before, torch.random.get_rng_state())
@@ -149,5 +151,75 @@ def test_a_dataset_of_many_objects(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     import files_of_many  # type: ignore[import-not-found]
 
-    found = sample_growth.examine(files_of_many.Files(), sys._getframe())
+    found = sample_growth.examine(files_of_many.Files(), sys._getframe(), fetch=True)
     assert found["copied"] and (found["path"], found["line"]) == ("self.files", 5)
+
+
+@pytest.mark.parametrize(
+    ("source", "capped"),
+    [
+        ("for i in y:\n    if len(x) < 9:\n        x.append(i)", True),
+        ("for i in y:\n    if 9 > len(x):\n        x.append(i)", True),
+        ("for i in y:\n    if len(x) >= 9:\n        z()\n    else:\n        x.append(i)", True),
+        ("for i in y:\n    x.append(i)\n    if len(x) > 9:\n        print(x[-9:])", False),
+        ("for i in y:\n    if len(x) > 9:\n        x.append(i)", False),
+    ],
+)
+def test_what_grows_only_while_it_is_short(tmp_path, source, capped):
+    file = tmp_path / "a.py"
+    file.write_text(source)
+    assert habits(str(file), "x").capped == capped
+
+
+class Cached(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 32
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019, UP033 (as people write it)
+    def features(self, index: int, start: float) -> list[int]:
+        return [index]
+
+    def __getitem__(self, index: int) -> list[int]:
+        return self.features(index, float(torch.rand(())))
+
+
+def test_a_cached_method_of_a_dataset():
+    Cached.features.cache_clear()
+    told = sample_growth.examine(Cached(), sys._getframe(), fetch=True)
+    assert told["name"] == "features" and told["line"] == _line_of("@functools.lru_cache")
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+
+    def __iter__(self):
+        buffer = []
+        for item in range(10_000):
+            buffer.append(item)  # grows
+            if len(buffer) >= 8:
+                yield buffer[0] if self.keeps else buffer.pop(0)
+
+
+def test_a_stream_that_keeps_what_it_gives():
+    told = sample_growth.examine(Stream(keeps=True), sys._getframe(), fetch=True)
+    assert told["name"] == "buffer" and told["line"] == _line_of("# grows")
+    told = sample_growth.examine(Stream(keeps=False), sys._getframe(), fetch=True)
+    assert told["path"] == ""
+
+
+def test_nothing_is_fetched_unasked():
+    class Touchy(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("fetched")
+
+    told = sample_growth.examine(Touchy(), sys._getframe(), fetch=False)
+    assert told["looked"] is False and told["mild"]
+
+
+def _line_of(text: str) -> int:
+    with open(__file__) as source:
+        return next(n for n, line in enumerate(source, 1) if text in line)

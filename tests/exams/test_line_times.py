@@ -145,3 +145,49 @@ def test_the_loop_of_the_steps_is_found():
         assert turn is not None
         assert turn.first < turn.path[turn.depth][1] <= turn.last
         assert line[1] == step.__code__.co_firstlineno + 1
+
+
+def pairs(count: int) -> int:
+    found = 0
+    for i in range(count):
+        for j in range(count):
+            if (i * j) % 7 == 3 or (i + j) % 11 == 5 or (i - j) % 13 == 2:  # takes most
+                found += 1
+    return found
+
+
+def test_very_many_lines_are_followed_in_bursts():
+    def cheap() -> None:
+        pass
+
+    def work() -> None:
+        cheap()
+        pairs(300)
+
+    began = time.perf_counter()
+    pairs(300)
+    alone = time.perf_counter() - began
+    began = time.perf_counter()
+    profile = profiled(work)
+    assert (time.perf_counter() - began) / 3 < 12 * alone, "followed line by line to the end"
+    lines = profile.by_spot()
+    worst = max(lines.values(), key=lambda line: line.seconds)
+    assert worst.function == "pairs" and worst.line == pairs.__code__.co_firstlineno + 4
+    # What was seen of them is made up for what was not.
+    assert worst.hits > 20_000
+
+
+def test_frames_are_left_as_they_were():
+    profiled(lambda: pairs(300))
+    assert sys._getframe().f_trace_lines and sys._getframe().f_trace is None
+
+
+def test_dynamo_does_not_compile_the_trace():
+    dynamo = pytest.importorskip("torch._dynamo")
+    dynamo.reset()
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), backend="eager")
+    model(torch.ones(2, 4))
+    before = dynamo.utils.counters["frames"]["total"]
+    profiled(lambda: model(torch.ones(2, 4)), steps=4)
+    assert dynamo.utils.counters["frames"]["total"] == before
+    dynamo.reset()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.boot import patches
-from holdfast.config import Settings
+from holdfast.config import LookoutSettings, Settings
 from holdfast.guard.engine import Engine
 from holdfast.guard.recorder import Table
 from holdfast.probes import STEP_COLUMNS
@@ -72,7 +72,8 @@ def make_engine() -> Iterator[MakeEngine]:
     patches.install(lambda: current[-1] if current else None)
 
     def make(settings: Settings | None = None, **guard: Any) -> Engine:
-        settings = settings or Settings()
+        # What is watched over many steps has tests of its own.
+        settings = settings or Settings(lookouts=LookoutSettings(memory=False, time=False))
         settings = replace(settings, guard=replace(settings.guard, **guard))
         recorder = MemoryRecorder()
         engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]

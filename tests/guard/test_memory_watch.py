@@ -58,7 +58,7 @@ class Loop:
         self.watch.close()
         assert self.told.events, "nothing was told"
         first = self.told.events[0]
-        return first["fault"], first["path"], first["code"]
+        return first["fault"], first.get("path", ""), first["code"]
 
 
 @pytest.fixture
@@ -257,3 +257,28 @@ def test_somebody_elses_trace_is_left_alone(loop):
     assert loop.found() == ("MEM002", "losses", "losses.append(loss)")
     assert loop.told.events[0]["seen"] == "source"
     assert inspect.currentframe() is not None
+
+
+def judged(model: nn.Module) -> float:
+    outs = []
+    for _ in range(12):
+        outs.append(model(torch.randn(8, 16)))  # judges
+    return torch.cat(outs).mean().item()
+
+
+def test_an_evaluation_that_calls_neither_eval_nor_a_loader(loop):
+    for step in range(1, 41):
+        loop.train(loop.loss())
+        if step % 10 == 0:
+            judged(loop.model)
+    assert loop.found()[::2] == ("MEM004", "outs.append(model(torch.randn(8, 16)))  # judges")
+
+
+def test_the_same_without_graphs(loop):
+    for step in range(1, 41):
+        loop.train(loop.loss())
+        if step % 10 == 0:
+            with torch.no_grad():
+                judged(loop.model)
+    loop.watch.close()
+    assert not loop.told.events

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import LookoutSettings, Settings
 
-WATCHED = Settings(lookouts=LookoutSettings(time=True))
+WATCHED = Settings(lookouts=LookoutSettings(memory=False, samples=True))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_healthy_loop_says_nothing(watched):
 
 
 def test_nothing_happens_unless_asked_for(make_engine):
-    engine = make_engine(replace(WATCHED, lookouts=LookoutSettings()))
+    engine = make_engine(replace(WATCHED, lookouts=LookoutSettings(memory=False, time=False)))
     growing(40)
     assert engine.lookouts.time is None and not told(engine, "slow_down")
 

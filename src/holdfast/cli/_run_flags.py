@@ -70,16 +70,27 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="make the GradScaler of the script grow and shrink more calmly",
     )
-    group.add_argument(
+    looking = group.add_mutually_exclusive_group()
+    looking.add_argument(
         "--look-out",
         action="store_true",
-        help="also look for memory that grows and time that goes, and name the lines (preview)",
+        help="look for memory that grows and time that goes with every exam, also those that fetch "
+        "samples of a dataset in this process to name its line",
+    )
+    looking.add_argument(
+        "--no-look-out",
+        action="store_true",
+        help="do not look for memory that grows and time that goes",
     )
     group.add_argument(
         "--checkpoint-minutes",
         metavar="M",
         help="minutes between two checkpoints of the full state (default: 10; 0: none)",
     )
+
+
+def _either(on: bool, off: bool) -> str | None:
+    return "true" if on else "false" if off else None
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:
@@ -92,8 +103,9 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "run.health": args.health,
         "rollback.snapshots": "0" if args.no_rollback else None,
         "checkpoint.minutes": args.checkpoint_minutes,
-        "lookouts.memory": "true" if args.look_out else None,
-        "lookouts.time": "true" if args.look_out else None,
+        "lookouts.memory": _either(args.look_out, args.no_look_out),
+        "lookouts.time": _either(args.look_out, args.no_look_out),
+        "lookouts.samples": _either(args.look_out, args.no_look_out),
     }
     changing = {
         "clip.norm": args.clip_norm,

@@ -103,6 +103,11 @@ class InputBound(TimedDetector):
 
 def _advice(event: Event, what: str, workers: int) -> str:
     code = code_of(event)
+    if event.data.get("looked") is False:
+        return (
+            f"raise num_workers from {workers}, or run with --look-out: it fetches a few samples "
+            "in the main process and names the slow line of the dataset"
+        )
     if what == "loader":
         more = "num_workers=2" if not workers else f"num_workers={2 * workers}"
         return f"no line of yours stands out: try DataLoader(..., {more}, persistent_workers=True)"

@@ -72,6 +72,11 @@ class WorkerGrowth(MemoryDetector):
     def next_move(self, event: Event) -> str:
         """What to do at that line."""
         path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
+        if event.data.get("looked") is False:
+            return (
+                "run with --look-out to have samples fetched here and the line named; mostly it "
+                f"is a cache or a log in the dataset, or {path} being copied page by page"
+            )
         if event.data.get("copied"):
             return (
                 f"hold {path} in a numpy array or a tensor instead of Python objects: "

@@ -37,9 +37,17 @@ _STREAMED = 24
 _SECONDS = 1.0
 
 
-def examine(dataset: Any, frame: FrameType) -> dict[str, Any]:
-    """The facts about a dataset whose workers grow."""
+def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
+    """The facts about a dataset whose workers grow.
+
+    Args:
+        dataset: of the loader.
+        frame: the place in the loop.
+        fetch: whether samples may be fetched here; without that only what is copied is named.
+    """
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
+    if not fetch:
+        return _copied(dataset, found) | {"looked": False, "mild": True}
     watched = sorted(found, key=lambda h: h.depth)[:_WATCHED]
     before = [len(h.value) for h in watched]
     caches = _caches(dataset)

@@ -296,6 +296,8 @@ class Engine:
         self.journal.close_step(guard, verdict)
         if self.lookouts.on:
             attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
+        elif verdict.step >= self.lookouts.resumes:
+            self.lookouts.resume()
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.step_ends)
         if self.recovery.awaits_step:
@@ -404,7 +406,6 @@ class Engine:
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
         self.inquiry.close()
-        if self.lookouts.on:
-            attempt(self, "lookouts", self.lookouts.close)
+        attempt(self, "lookouts", self.lookouts.close)
         self.recovery.close()
         self.journal.close()

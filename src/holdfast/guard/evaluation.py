@@ -140,6 +140,10 @@ class Evaluation:
         if step == self._due and not self.places:
             self._follow(frame)
 
+    def pauses(self) -> None:
+        """Steps have gone by unseen: nodes cannot be counted from the last one."""
+        self._since = 0
+
     def _jumped(self, loss: torch.Tensor) -> None:
         """Have many more nodes been made than a step makes, and not for this loss?"""
         made = now() - self._since

@@ -131,6 +131,11 @@ class GrowthWatch:
         elif step >= self._next:
             self._look(step, frame)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something grows, or is being watched."""
+        return self._alert or self._watch is not None or self._carriers is not None
+
     def close(self) -> None:
         """The process ends: tell what is under watch without its line having been seen."""
         if self._watch is not None:

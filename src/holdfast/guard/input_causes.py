@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..exams._loops import statement
@@ -12,6 +13,14 @@ from .time_causes import OWN, OWN_SECONDS, Found, by_spot, ms, named
 
 # A line that made at least this share of the waiting is named.
 _NAMED = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Workers make the samples, and none may be fetched here to see how."""
+
+    asks: Line
+    """The line that asks for a batch."""
 
 
 def waits(profile: Profile, times: StepTimes, batch: int, *, rare: bool) -> Found | None:
@@ -46,9 +55,15 @@ def waits(profile: Profile, times: StepTimes, batch: int, *, rare: bool) -> Foun
     )
 
 
-def loader(look: LoaderLook | None, times: StepTimes, workers: int, rare: bool) -> Found | None:
+def loader(
+    look: LoaderLook | Unseen | None, times: StepTimes, workers: int, rare: bool
+) -> Found | None:
     """The line of a dataset in a worker that makes the loop wait."""
     share = times.share_waited(16)
+    if isinstance(look, Unseen):
+        data = {"share": round(share, 3), "wait_ms": ms(share * times.middle), "workers": workers}
+        data |= {"what": "loader", "rare": rare, "looked": False}
+        return Found("input_bound", share, {**data, **named(look.asks)})
     if look is None or not look.samples:
         return None
     index, slowest = max(look.samples, key=lambda sample: sample[1])

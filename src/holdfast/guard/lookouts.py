@@ -1,11 +1,13 @@
 """Looks out for what no single step shows: memory that grows, and time that goes.
 
-Two watchers, on request, each cheap on nearly every step. What one of them notices orders an exam
-(``exams/``), whose answer is an Event; detectors make findings of these.
+Two watchers, each cheap on nearly every step. What one of them notices orders an exam (``exams/``),
+whose answer is an Event; detectors make findings of these. Where steps are so short that the guard
+is above its allowance, they watch the first steps and rest most of the time from then on.
 """
 
 from __future__ import annotations
 
+import math
 from types import FrameType
 from typing import Any
 
@@ -16,15 +18,24 @@ from .roster import Roster
 from .time_watch import TimeWatch
 from .verdict import Verdict
 
+# Steps that are always watched; after that, of how many so many where the guard must be lean.
+_FIRST = 256
+_ROUND = 1024
+_WATCHED = 128
+
 
 class Lookouts:
-    """Both watchers of one process; None for one that nobody asked for."""
+    """Both watchers of one process; None for one that nobody wants."""
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
         wanted = settings.lookouts
         self.memory = MemoryWatch(settings, roster, journal) if wanted.memory else None
         self.time = TimeWatch(settings, roster, journal) if wanted.time else None
         self.on = wanted.memory or wanted.time
+        self.resumes = math.inf
+        """The step from which on they watch again."""
+        self._budget = journal.budget
+        self._rests = _FIRST
 
     def backward(self, loss: object) -> None:
         """``backward`` is about to be called on ``loss``, for the outermost time."""
@@ -49,6 +60,22 @@ class Lookouts:
             self.memory.step_ended(verdict, frame)
         if self.time is not None:
             self.time.goes_on(frame)
+        if verdict.step >= self._rests and self._budget.lean and not self._busy():
+            self.on, self.resumes = False, verdict.step + _ROUND - _WATCHED
+
+    def resume(self) -> None:
+        """Watch again for a while."""
+        self.on, self._rests = True, int(self.resumes) + _WATCHED
+        self.resumes = math.inf
+        if self.time is not None:
+            self.time.pauses()
+        if self.memory is not None:
+            self.memory.pauses()
+
+    def _busy(self) -> bool:
+        """Whether an exam is under way."""
+        memory = self.memory is not None and self.memory.busy
+        return memory or (self.time is not None and self.time.busy)
 
     def close(self) -> None:
         """The process ends."""

@@ -43,7 +43,9 @@ class MemoryWatch:
         self._settings, self._roster, self._journal = settings, roster, journal
         self._begin()
         self.evaluation = Evaluation(lambda facts: self._found("MEM004", facts))
-        self._workers = Workers(lambda facts: self._found("MEM006", facts))
+        self._workers = Workers(
+            lambda facts: self._found("MEM006", facts), fetch=settings.lookouts.samples
+        )
         self._epoch = 0
         self._iterator = 0
         self._step = -1
@@ -122,6 +124,15 @@ class MemoryWatch:
             self._judge_signs(step)
         self._growth.tick(step, frame)
         self.evaluation.step_ended(step, frame)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a line is being looked for."""
+        return self._growth.busy or self.evaluation.open
+
+    def pauses(self) -> None:
+        """Steps have gone by unseen."""
+        self.evaluation.pauses()
 
     def close(self) -> None:
         """The process ends."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..config import Settings
 from ..exams import loader_times, reads
-from ..exams._profiles import Profile, Turn, line_of, turn_of
+from ..exams._profiles import Line, Profile, Turn, line_of, turn_of
 from ..exams.line_times import LineTimes
 from ..exams.recompiles import Recompiles
 from ..probes.batches import LoaderLedger
@@ -62,6 +62,7 @@ class TimeWatch:
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
         self._on = settings.guard.explain
+        self._may_fetch = settings.lookouts.samples
         self._roster, self._journal = roster, journal
         self._times = StepTimes()
         self._lines = LineTimes()
@@ -72,6 +73,7 @@ class TimeWatch:
         self._source: weakref.ref[Any] | None = None
         self._trained_on = 0
         self._indices: list[Any] = []
+        self._asks = ("", 0)
         self._fetches = self._fed = self._unfed = self._begun = 0
         self._busy = 0.0
         self._opts = 0
@@ -105,6 +107,7 @@ class TimeWatch:
         """The loop has its next batch."""
         self._fetches += 1
         if self._exam == "loader":
+            self._asks = line_of(frame)
             latest = LoaderLedger.of(iterator).at_work()[-1:]
             self._indices = [i for batch in latest for i in batch.indices or ()]
         if id(iterator) != self._iterator:
@@ -160,6 +163,15 @@ class TimeWatch:
                 self._exam = exam
         self._traced = not self._exam and sys.gettrace() is not None
         self._last = perf_counter()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being looked into, or about to be."""
+        return bool(self._exam or self._ordered or self._foreseen) or self._ledger is not None
+
+    def pauses(self) -> None:
+        """Steps have gone by unseen: the next one is the first again."""
+        self._step = -1
 
     def close(self) -> None:
         """The process ends."""
@@ -370,7 +382,10 @@ class TimeWatch:
         source = self._source() if self._source is not None else None
         if source is None or ranks() > 1:
             return
-        found = loader_times.look(source, self._indices, self._lines)
+        if self._may_fetch:
+            found = loader_times.look(source, self._indices, self._lines)
+        else:
+            found = input_causes.Unseen(Line(*self._asks, "", "", 0.0, 0.0, (), True))
         self._note(input_causes.loader(found, self._times, self._workers(), skewed))
 
     def _reads_taken(self, verdict: Verdict) -> None:

@@ -17,10 +17,16 @@ _LEAST = 24 << 10
 
 
 class Workers:
-    """The workers of the loader that is at work."""
+    """The workers of the loader that is at work.
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    Args:
+        tell: takes what is found.
+        fetch: whether samples may be fetched in this process to see what grows.
+    """
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None], *, fetch: bool) -> None:
         self._tell = tell
+        self._may_fetch = fetch
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
@@ -52,7 +58,7 @@ class Workers:
 
     def _examine(self, iterator: Any, frame: FrameType, recent: list[tuple[int, int]]) -> None:
         (first, low), (last, high) = recent[0], recent[-1]
-        facts = sample_growth.examine(iterator._dataset, frame)
+        facts = sample_growth.examine(iterator._dataset, frame, fetch=self._may_fetch)
         count = len(iterator._workers)
         each = (high - low) / (last - first) * count
         self._tell({"bytes": each, "workers": count, "steps": last, **facts})
