@@ -177,7 +177,7 @@ def parse() -> argparse.Namespace:
         "--no-saving", action="store_true", help="the guard alone: no snapshots, no checkpoints"
     )
     parser.add_argument(
-        "--look-out", action="store_true", help="with what watches memory and time over many steps"
+        "--no-look-out", action="store_true", help="without what watches memory and time"
     )
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
@@ -193,7 +193,7 @@ def main() -> int:
             under = [sys.executable, "-m", "holdfast", "run", "--quiet"]
             under += ["--run-dir", f"{folder}/run"]
             under += ["--no-rollback", "--checkpoint-minutes", "0"] if args.no_saving else []
-            under += ["--look-out"] if args.look_out else []
+            under += ["--no-look-out"] if args.no_look_out else []
             return subprocess.run([*under, *sys.argv], check=False).returncode
     results: list[Result] = []
     for workload in WORKLOADS:

@@ -23,7 +23,8 @@ class HostSync(TimedDetector):
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
         the work around them, ``share`` of the step, ``step_ms``; ``lost`` seconds so far;
-        ``function``, ``statement`` and ``key``; ``consequence`` when the line has become slow.
+        ``function``, ``statement`` and ``key``; ``consequence`` when the line has become slow;
+        ``waits`` when a single read waits for a GPU.
 
     Usual causes:
         - A metric that walks over predictions and labels in Python.
@@ -36,8 +37,8 @@ class HostSync(TimedDetector):
         3. Checks of all gradients: ``torch.nn.utils.get_total_norm`` once instead of each.
 
     False alarms:
-        One ``loss.item()`` per step is never reported on a CPU, nor are reads that belong to a
-        call of the model each, as the actions of an agent.
+        One ``loss.item()`` per step is never reported on a CPU, and on a GPU it is information;
+        reads that belong to a call of the model each, as the actions of an agent, are none.
 
     Cost:
         The reading methods are replaced on single steps: three of the first hundred, fewer
@@ -56,6 +57,16 @@ class HostSync(TimedDetector):
         """Name the line that reads."""
         read = word(event, "read")
         how = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(tensor)"}
+        if event.data.get("waits") is True:
+            said = (
+                f"waits for the device on every step ({how.get(read, read)}): "
+                f"{number(event, 'line_ms'):.3g} ms, {number(event, 'share'):.0%} of the step"
+            )
+            advice = (
+                f"keep {code_of(event)} as a tensor (.detach()) and read it every N steps: while "
+                "the host waits it cannot prepare the next step"
+            )
+            return said, advice, Severity.INFO, 0.7
         said = (
             f"reads tensors {number(event, 'reads'):.0f} times per step ({how.get(read, read)}): "
             f"{number(event, 'line_ms'):.3g} ms, {number(event, 'share'):.0%} of the step"

@@ -1,4 +1,4 @@
-"""Tensors of ever other sizes, some of which stay: memory in pieces that fit nobody.
+"""Tensors of ever larger sizes, let go of at once: pieces of memory that no later one fits.
 
 Needs a CUDA device; elsewhere it trains and does nothing wrong.
 """
@@ -8,9 +8,11 @@ from torch import nn
 
 CODE = "MEM007"
 FIRST_STEP = 0
-LINE_OF = "scratch = [torch.empty(size + step * 4096, device=device) for size in SIZES]"
+LINE_OF = "scratch = [torch.empty(size + step * LARGER, device=device) for size in SIZES]"
 
 SIZES = (3 << 20, 5 << 20, 9 << 20, 17 << 20)
+# Two megabytes: the allocator rounds to these.
+LARGER = 1 << 19
 
 
 def main() -> None:
@@ -18,13 +20,13 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    kept: list[torch.Tensor] = []
     loss = torch.tensor(0.0)
     for step in range(200):
         x = torch.randn(32, 64, device=device)
-        scratch = [torch.empty(size + step * 4096, device=device) for size in SIZES]
-        kept = [*kept[-15:], scratch[step % len(SIZES)][:1024].clone()]
+        scratch = [torch.empty(size + step * LARGER, device=device) for size in SIZES]
+        scratch[0][:32] = x[:, 0]
         loss = nn.functional.mse_loss(model(x), x[:, :1])
+        del scratch
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from ..exams._loops import loop_around, shown, statement
 from ..exams._profiles import (
     Line,
@@ -33,6 +35,8 @@ OWN_SECONDS = 0.002
 _READS = 20
 _READS_PER_MODEL = 8
 _READS_SHARE = 0.12
+# Of a step that one read waits for a GPU.
+_WAITS_SHARE = 0.3
 
 _KINDS = {
     "checkpoint": (
@@ -296,7 +300,21 @@ def host_reads(ledger: Ledger, profile: Profile, turn: Turn | None, usual: float
                 "step_ms": ms(usual),
             },
         )
-    return None
+    return _waits_for_device(ledger, usual)
+
+
+def _waits_for_device(ledger: Ledger, usual: float) -> Found | None:
+    """A single read that waits for a GPU: the host cannot prepare the next step meanwhile."""
+    if not torch.cuda.is_initialized() or not ledger.lines or not usual:
+        return None
+    (code, number), read = max(ledger.lines.items(), key=lambda item: item[1].seconds)
+    seconds, count = (each / max(1, ledger.steps) for each in (read.seconds, read.count))
+    share = seconds / usual
+    if share < _WAITS_SHARE or count < 1:
+        return None
+    line = Line(code.co_filename, number, code.co_name, "", seconds, 0.0, (), True)
+    told = _reads_of(line, count, min(1.0, share), usual)
+    return Found("host_reads", 0.0, {**told, "read": read.name, "waits": True})
 
 
 def _in(line: Line, file: str, around: Iterable[int]) -> bool:

@@ -41,7 +41,8 @@ class TimeNotes:
         """Say what has cost enough by now, ``seconds`` into the run."""
         for key, found in list(self._pending.items()):
             lost = found.share * seconds
-            if lost >= _WORTH[key[0]]:
+            # Nobody knows what a wait for a device has cost.
+            if lost >= _WORTH[key[0]] or found.data.get("waits"):
                 del self._pending[key]
                 self._told.add(key)
                 if key[0] != "slow_down" and ("slow_down", *key[1:]) in self._told:

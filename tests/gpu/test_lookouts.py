@@ -1,0 +1,76 @@
+"""Memory and time on a device, in whole runs of small scripts: code and line, or silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
+
+HEAD = """
+    import tempfile, torch
+    from torch import nn
+    torch.manual_seed(0)
+    layers = [m for _ in range(8) for m in (nn.Linear(1024, 1024), nn.GELU())]
+    net = nn.Sequential(*layers, nn.Linear(1024, 10)).cuda()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    total, kept, norms = 0.0, [], {}
+    folder = tempfile.mkdtemp()
+    def batch():
+        return torch.randn(1024, 1024, device="cuda"), torch.randint(0, 10, (1024,), device="cuda")
+    def train():
+        x, y = batch()
+        loss = nn.functional.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        return loss
+"""
+
+LOOPS = {
+    "graph": ("MEM002", "opt.step()\n    total += loss  # HERE"),
+    "pile": ("MEM001", "opt.step()\n    kept.append(net(batch()[0]).detach())  # HERE"),
+    "reads": (
+        "TPT002",
+        "for name, p in net.named_parameters():\n"
+        "        norms[name] = p.grad.norm().item() + p.norm().item()  # HERE\n"
+        "    opt.step()",
+    ),
+    "stall": (
+        "TPT005",
+        "opt.step()\n    if step % 10 == 9:\n"
+        "        torch.save(opt.state_dict(), folder + '/last.pt')  # HERE",
+    ),
+    "healthy": ("", "opt.step()\n    if step % 50 == 49:\n        kept.append(loss.item())"),
+}
+
+
+def findings(tmp_path: Path, text: str) -> tuple[list[dict], int]:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    under = [sys.executable, "-m", "holdfast", "run", "--quiet", "--run-dir", str(tmp_path / "run")]
+    subprocess.run([*under, str(script)], check=True, cwd=tmp_path)
+    told = [
+        json.loads(line)
+        for path in (tmp_path / "run").glob("findings.*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    line = next((n for n, row in enumerate(text.splitlines(), 1) if "# HERE" in row), 0)
+    return [f for f in told if f["severity"] != "info"], line
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_on_a_device(tmp_path: Path, name: str) -> None:
+    code, loop = LOOPS[name]
+    text = f"{textwrap.dedent(HEAD)}\nfor step in range(200):\n    loss = train()\n    {loop}\n"
+    told, line = findings(tmp_path, text)
+    if not code:
+        assert not told
+        return
+    first = next(f for f in told if f["code"] == code)
+    assert (Path(first["file"]).name, first["line"]) == ("train.py", line)
+    assert code == told[0]["code"]
