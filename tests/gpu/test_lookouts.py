@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import holdfast
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
@@ -53,7 +56,10 @@ def findings(tmp_path: Path, text: str) -> tuple[list[dict], int]:
     script = tmp_path / "train.py"
     script.write_text(text)
     under = [sys.executable, "-m", "holdfast", "run", "--quiet", "--run-dir", str(tmp_path / "run")]
-    subprocess.run([*under, str(script)], check=True, cwd=tmp_path)
+    # From another folder, and where holdfast is not installed.
+    source = str(Path(holdfast.__file__).resolve().parents[1])
+    env = {**os.environ, "PYTHONPATH": source}
+    subprocess.run([*under, str(script)], check=True, cwd=tmp_path, env=env)
     told = [
         json.loads(line)
         for path in (tmp_path / "run").glob("findings.*.jsonl")

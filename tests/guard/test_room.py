@@ -108,3 +108,22 @@ def test_pinned_memory_is_let_go_once_nothing_uses_it(monkeypatch: pytest.Monkey
     del view
     gc.collect()
     assert not pinned
+
+
+def test_the_end_of_a_run_waits_for_the_thread(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[int] = []
+
+    def slow(address: int, size: int) -> None:
+        pinned.append(size)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(room, "_pin", slow)
+    making = room.Room(room.plan([5000] * 100, piece=4096), torch.device("cpu"))
+    making.give_up()
+    assert making.ready and len(pinned) < 50, "it went on with the next pieces"
+    mine, taken = belongings(), Snapshots(RollbackSettings(every=8))
+    assert taken.take(mine, 8, 1.0, 0) is None
+    taken.close()
+    assert "holdfast-room" not in {thread.name for thread in threading.enumerate()}

@@ -363,6 +363,7 @@ class Recovery:
         """The run ends."""
         self.vault.close()
         ring = self.snapshots
+        ring.close()
         if ring.count:
             mean = ring.pace.seconds / ring.count * 1e3
             data = {"count": ring.count, "every": ring.pace.every, "ms": mean, "bytes": ring.bytes}

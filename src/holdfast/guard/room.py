@@ -13,7 +13,7 @@ import ctypes
 import mmap
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ from torch import Tensor
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _PIECE = 64 << 20
+# Seconds that the end of a run waits for a piece.
+_PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Room:
         self._device = device
         self._block: Tensor | None = None
         self._error: BaseException | None = None
+        self._given_up = False
         self._thread = threading.Thread(target=self._make, name="holdfast-room", daemon=True)
         self._thread.start()
 
@@ -82,17 +85,25 @@ class Room:
             raise self._error or RuntimeError("no pinned memory")
         return self._block
 
+    def give_up(self, patience: float = _PATIENCE) -> None:
+        """Nobody needs it any more; waits so many seconds for the thread to end.
+
+        A thread that is inside the driver when the interpreter ends takes the process with it.
+        """
+        self._given_up = True
+        self._thread.join(patience)
+
     def _make(self) -> None:
         try:
             if self._device.type == "cuda":
                 # A thread starts on the first device, where another rank may be at home.
                 torch.cuda.set_device(self._device)
-            self._block = _pinned(self.plan)
+            self._block = _pinned(self.plan, lambda: self._given_up)
         except BaseException as error:
             self._error = error
 
 
-def _pinned(wanted: Plan) -> Tensor:
+def _pinned(wanted: Plan, given_up: Callable[[], bool]) -> Tensor:
     memory = mmap.mmap(-1, max(wanted.size, _PAGE))
     with contextlib.suppress(OSError, ValueError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to find
@@ -103,6 +114,8 @@ def _pinned(wanted: Plan) -> Tensor:
     letting_go = weakref.finalize(memory, _let_go, addresses := list[int]())
     letting_go.atexit = False
     for begin, end in wanted.pieces:
+        if given_up():
+            raise RuntimeError("the run is over")
         ctypes.memset(start + begin, 0, end - begin)
         _pin(start + begin, end - begin)
         addresses.append(start + begin)

@@ -99,6 +99,11 @@ class Snapshots:
             return math.inf
         return self._last + self.pace.every
 
+    def close(self) -> None:
+        """The run ends: no thread of ours may be left."""
+        if self._room is not None:
+            self._room.give_up()
+
     def due(self, step: int) -> bool:
         """Whether the next one should be taken now."""
         return step >= self.next_at
@@ -194,7 +199,10 @@ class Snapshots:
             return False
         device = _gpu(tensors)
         if device is not None:
-            if self._room is None or self._room.plan != wanted:
+            if self._room is not None and self._room.plan != wanted:
+                self._room.give_up(patience=0.0)
+                self._room = None
+            if self._room is None:
                 self._room = Room(wanted, device)
             if not self._room.ready:
                 return False
