@@ -31,6 +31,7 @@ from .checkpoint.writer import BackgroundWriter
 from .config import CheckpointSettings
 from .errors import CheckpointError, UsageError
 from .guard.engine import Engine
+from .guard.shield import failed
 
 # The loss told with a checkpoint is the median of so many: that of one batch says little.
 _RECENT = 32
@@ -237,7 +238,7 @@ class Keeper:
         try:
             self._engine.journal.tell(kind, step, data)
         except Exception as error:
-            self._engine.failed("checkpoints", error)
+            failed(self._engine, "checkpoints", error)
 
     def _level(self) -> dict[str, float]:
         values = [float(loss) for loss in self._losses]

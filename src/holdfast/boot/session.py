@@ -119,7 +119,9 @@ def _end() -> None:
             )
         engine.close()
     except Exception as failure:
-        engine.failed("closing", failure)
+        from ..guard.shield import failed
+
+        failed(engine, "closing", failure)
 
 
 def blame(traceback: TracebackType | None) -> tuple[str, int]:

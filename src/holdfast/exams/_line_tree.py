@@ -22,13 +22,12 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ._dynamo import hide
+from ._line_nodes import MODEL, OPTIMIZER, Node, is_step, marks
 from ._place import frames_from, kind_of
 
 _LIBRARY, _USER = 0, 1
-FETCH, MODEL, BACKWARD, OPTIMIZER = "fetch", "model", "backward", "optimizer"
 
 # Lines of one code in a step until it is followed in bursts, and lines of a burst; seconds between.
 _LINES = 4_000
@@ -49,46 +48,6 @@ _COPIES = sys.version_info < (3, 13)
 INPUTS = 16
 
 
-def _code(function: Any) -> CodeType | None:
-    """The code behind a function, below what was wrapped around it."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
-
-
-def _marks() -> dict[CodeType, str]:
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-    known = (
-        (_BaseDataLoaderIter.__dict__["__next__"], FETCH),
-        (nn.Module._wrapped_call_impl, MODEL),
-        (torch.autograd.backward, BACKWARD),
-    )
-    return {code: mark for function, mark in known if (code := _code(function)) is not None}
-
-
-def _is_step(code: CodeType) -> bool:
-    """The wrapper that every optimizer's ``step`` has."""
-    name = getattr(code, "co_qualname", "")
-    return name.endswith("profile_hook_step.<locals>.wrapper")
-
-
-class Node:
-    """A line at work, called through its parents; or a mark (``line`` is 0)."""
-
-    __slots__ = ("calls", "children", "code", "hits", "line", "mark", "parent", "rest", "seconds")
-
-    def __init__(self, parent: Node | None, code: CodeType | None, line: int, mark: str) -> None:
-        self.parent, self.code, self.line, self.mark = parent, code, line, mark
-        self.rest = False
-        """Stands for all lines of its code while they are not followed."""
-        self.children: dict[tuple[CodeType | None, int], Node] = {}
-        self.seconds = 0.0
-        self.hits = 0
-        self.calls = 0
-        """Calls into libraries."""
-
-
 class LineTree:
     """Traces the thread it is started in; ``take`` hands out what a step has added."""
 
@@ -102,7 +61,7 @@ class LineTree:
         self._node = self.root
         self._stack: list[Node] = []
         self._last = 0.0
-        self._kinds: dict[CodeType, Any] = dict(_marks())
+        self._kinds: dict[CodeType, Any] = dict(marks())
         self._nodes = 0
         self._models = 0
         self._looked = 0
@@ -285,7 +244,7 @@ class LineTree:
     def _kind(self, code: CodeType) -> Any:
         if kind_of(code.co_filename) == "user":
             return _USER
-        return OPTIMIZER if _is_step(code) else _LIBRARY
+        return OPTIMIZER if is_step(code) else _LIBRARY
 
     def _child(self, parent: Node, code: CodeType | None, line: int, mark: str) -> Node:
         node = parent.children.get((code, line))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
-from ._line_tree import INPUTS, MODEL, OPTIMIZER
+from ._line_nodes import MODEL, OPTIMIZER
+from ._line_tree import INPUTS
 from ._loops import loop_around
 from ._place import frames_from, kind_of
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from ._line_tree import MODEL, LineTree, Node, costs
+from ._line_nodes import MODEL, Node
+from ._line_tree import LineTree, costs
 from ._profiles import Line, Profile, Spot
 
 # How many times its measured cost the trace may cost beyond it, on a busy machine.

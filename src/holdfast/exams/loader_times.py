@@ -10,7 +10,7 @@ import contextlib
 import copy
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
@@ -102,3 +102,14 @@ def _make(dataset: Any, indices: Sequence[Any], found: LoaderLook, began: float)
         if perf_counter() - began > _SECONDS:
             break
     return made
+
+
+def workers_of(source: Callable[[], Any] | None) -> int:
+    """How many workers the loader behind a weak reference has."""
+    return int(getattr(source() if source is not None else None, "_num_workers", 0) or 0)
+
+
+def batch_of(source: Callable[[], Any] | None) -> int:
+    """Samples that it puts into a batch; 1 where it does not say."""
+    sampler = getattr(source() if source is not None else None, "_index_sampler", None)
+    return int(getattr(sampler, "batch_size", 1) or 1)

@@ -9,7 +9,6 @@ training it watches goes on.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import time
@@ -40,8 +39,8 @@ from .outliers import Outliers
 from .recorder import Recorder
 from .recovery import Recovery
 from .roster import Roster
-from .scaling import Scaling
-from .shield import attempt, out_of_reach, ranks, shielded
+from .scaling import Scaling, note_skip
+from .shield import attempt, failed, out_of_reach, ranks, shielded
 from .usual import UsualSteps
 from .verdict import Verdict
 
@@ -61,8 +60,7 @@ class Engine:
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
         self._read = not settings.guard.device_path
-        self._losses = Losses(read=self._read)
-        self._previous = self._losses
+        self._losses = self._previous = Losses(read=self._read)
         self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
@@ -139,11 +137,14 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        phases, journal = self.phases, self.journal
-        if phases.on_device or journal.by_hand is not None or not self.inquiry.idle:
+        if self.phases.on_device or self.journal.by_hand is not None or not self.inquiry.idle:
             self._backward_done()
-        else:
-            phases.mark("backward", time.perf_counter())
+        elif "loss probe" not in self.off:
+            # The usual case, without the detour.
+            try:
+                self.phases.mark("backward", time.perf_counter())
+            except Exception as error:
+                failed(self, "loss probe", error)
 
     @shielded("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
@@ -291,8 +292,7 @@ class Engine:
         if self._ledger is not None:
             verdict.batches = self._ledger.step()
         self._previous, self._losses = window, Losses(read=self._read)
-        self._early = None
-        self._rng = None
+        self._early = self._rng = None
         self.journal.close_step(guard, verdict)
         if self.lookouts.on:
             attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
@@ -363,10 +363,7 @@ class Engine:
         verdict = self._new_verdict(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
-        verdict.row.update(scaler_skipped=1.0, grad_norm=float("nan"))
-        scale = scaler._get_scale_async()
-        if scale is not None and not scale.is_cuda:
-            verdict.row["scale"] = scale.item()
+        note_skip(verdict, scaler)
         guard.note_losses(verdict, window)
         self._finish(guard, verdict, window)
 
@@ -384,24 +381,9 @@ class Engine:
         return self._losses if self._losses.passes else self._previous
 
     def _losses_decide(self) -> bool:
-        """Whether a bad loss alone condemns the step.
-
-        Never with several ranks, which see different losses and must decide alike; and with
-        several optimizers only when there is no doubt whose loss it is.
-        """
-        if ranks() > 1:
-            return False
-        return len(self.roster) <= 1 or self._window().count == 1
-
-    def failed(self, where: str, error: Exception) -> None:
-        """Something of ours broke: switch it off, put everything back, write it down."""
-        self.off.add(where)
-        if where == "guard":
-            # Nobody will finish what is armed. A failed exam must leave the skip armed.
-            for optimizer, guard in self.roster.all():
-                with contextlib.suppress(Exception):
-                    guard.release(optimizer)
-        self.journal.failure(where, error)
+        """Whether a bad loss alone condemns the step."""
+        # Ranks see different losses and must decide alike; and whose loss it is must be clear.
+        return ranks() == 1 and (len(self.roster) <= 1 or self._window().count == 1)
 
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""

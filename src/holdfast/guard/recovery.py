@@ -75,8 +75,7 @@ class Recovery:
         self._ending: tuple[str, Decision, int] | None = None
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
-        self._last_step = -1
-        self._look_at = 0.0
+        self._last_step, self._look_at = -1, 0.0
         self._epoch = 0
         self._fed = False
         self.attentive = False
@@ -151,8 +150,7 @@ class Recovery:
     def _new_level(self, guard: GuardedOptimizer, trouble: Trouble, verdict: Verdict) -> None:
         guard.outliers.learn_anew()
         trouble.new_level()
-        after = verdict.row["loss"]
-        data = {"opt": guard.index, "before": trouble.usual, "after": after}
+        data = {"opt": guard.index, "before": trouble.usual, "after": verdict.row["loss"]}
         self._journal.tell("level", verdict.step, data)
 
     # ------------------------------------------------------------------ at a boundary
@@ -362,14 +360,9 @@ class Recovery:
     def close(self) -> None:
         """The run ends."""
         self.vault.close()
-        ring = self.snapshots
-        ring.close()
-        if ring.count:
-            mean = ring.pace.seconds / ring.count * 1e3
-            data = {"count": ring.count, "every": ring.pace.every, "ms": mean, "bytes": ring.bytes}
-            self._journal.tell(
-                "snapshots", self._journal.iteration, {**data, "dropped": ring.dropped}
-            )
+        self.snapshots.close()
+        if self.snapshots.count:
+            self._journal.tell("snapshots", self._journal.iteration, self.snapshots.story())
 
 
 def _acceptable(found: Suspicion) -> float:

@@ -51,6 +51,14 @@ class Scaling:
         return None if self._stepped else scaler
 
 
+def note_skip(verdict: Verdict, scaler: Any) -> None:
+    """Fill the row of a step that a scaler has left out."""
+    verdict.row.update(scaler_skipped=1.0, grad_norm=math.nan)
+    scale = scaler._get_scale_async()
+    if scale is not None and not scale.is_cuda:
+        verdict.row["scale"] = scale.item()
+
+
 def exploded(verdict: Verdict) -> bool:
     """Whether the gradient norm of a scaled step was far above what is usual in this run."""
     row = verdict.row

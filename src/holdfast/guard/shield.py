@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from time import perf_counter
@@ -45,7 +46,7 @@ def shielded(
                     phases.mark(ends, began)
                 return call(self, *args)
             except Exception as error:
-                self.failed(where, error)
+                failed(self, where, error)
                 return None
             finally:
                 phases.ours = within
@@ -59,6 +60,17 @@ def shielded(
         return cast(Any, entry)
 
     return decorate
+
+
+def failed(engine: Engine, where: str, error: Exception) -> None:
+    """Something of ours broke: switch it off, put everything back, write it down."""
+    engine.off.add(where)
+    if where == "guard":
+        # Nobody will finish what is armed. A failed exam must leave the skip armed.
+        for optimizer, guard in engine.roster.all():
+            with contextlib.suppress(Exception):
+                guard.release(optimizer)
+    engine.journal.failure(where, error)
 
 
 def attempt(engine: Engine, where: str, what: Callable[..., R], *about: Any) -> R | None:

@@ -99,6 +99,12 @@ class Snapshots:
             return math.inf
         return self._last + self.pace.every
 
+    def story(self) -> dict[str, Any]:
+        """What the end of the run says of them."""
+        mean = self.pace.seconds / max(1, self.count) * 1e3
+        told = {"count": self.count, "every": self.pace.every, "ms": mean, "bytes": self.bytes}
+        return {**told, "dropped": self.dropped}
+
     def close(self) -> None:
         """The run ends: no thread of ours may be left."""
         if self._room is not None:

@@ -321,8 +321,8 @@ def _in(line: Line, file: str, around: Iterable[int]) -> bool:
     return line.file == file and line.line in around and line.direct
 
 
-def recompiled(compiled: Compiled) -> dict[str, Any] | None:
-    """A function that is compiled again for the same reason."""
+def recompiled(compiled: Compiled, trained: float) -> dict[str, Any] | None:
+    """A function that is compiled again for the same reason, so many seconds into the run."""
     same = max(compiled.reasons.values(), default=0)
     # Told when it is clear, and again when there are twice as many.
     if max(same, compiled.times // 2) not in (3, 6, 12, 24, 48):
@@ -336,6 +336,8 @@ def recompiled(compiled: Compiled) -> dict[str, Any] | None:
         "times": compiled.times,
         "same": same,
         "seconds": round(compiled.seconds, 3),
+        "lost": round(compiled.seconds, 3),
+        "share": round(compiled.seconds / max(1e-9, compiled.seconds + trained), 3),
         "guard": compiled.reason,
     }
 

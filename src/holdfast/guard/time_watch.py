@@ -72,23 +72,19 @@ class TimeWatch:
         self._iterator = 0
         self._source: weakref.ref[Any] | None = None
         self._trained_on = 0
-        self._indices: list[Any] = []
-        self._asks = ("", 0)
+        self._indices, self._asks = list[Any](), ("", 0)
         self._fetches = self._fed = self._unfed = self._begun = 0
         self._busy = 0.0
         self._opts = 0
         self._passing = False
-        self._traced = False
-        """Somebody else traces lines, and all is slow."""
+        self._traced = False  # by somebody else, and all is slow
         self._home: tuple[str, int] | None = None
         self._taken_at: list[tuple[str, int]] = []
         self._nodes = 0
         self._turn: Turn | None = None
         self._ordered = self._exam = ""
-        self._walls: list[float] = []
-        self._waits: list[float] = []
-        self._orders: dict[str, int] = {}
-        self._again: dict[str, int] = {}
+        self._walls, self._waits = list[float](), list[float]()
+        self._orders, self._again = dict[str, int](), dict[str, int]()
         self._foreseen = 0
         self._next_look = _LOOK
         self._reference: slow_causes.Reference | None = None
@@ -259,7 +255,7 @@ class TimeWatch:
         self._again[exam] = self._times.count + 8 * 2 ** min(asked, 4)
         self._walls, self._waits, self._taken_at = [], [], []
         self._nodes = 0
-        if exam == "waits" and self._workers():
+        if exam == "waits" and loader_times.workers_of(self._source):
             self._exam = "loader"
         else:
             self._ordered = exam
@@ -276,16 +272,6 @@ class TimeWatch:
         else:
             self._foreseen = 0
             self._order("stall", frame)
-
-    def _workers(self) -> int:
-        source = self._source() if self._source is not None else None
-        return int(getattr(source, "_num_workers", 0) or 0)
-
-    def _batch(self) -> int:
-        """Samples that a loader puts into a batch; 1 where it does not say."""
-        source = self._source() if self._source is not None else None
-        sampler = getattr(source, "_index_sampler", None)
-        return int(getattr(sampler, "batch_size", 1) or 1)
 
     # ------------------------------------------------------------------ under an exam
 
@@ -337,6 +323,7 @@ class TimeWatch:
     def _judge(self, exam: str, verdict: Verdict) -> None:
         """Make something of the lines."""
         times, usual = self._times, self._times.middle
+        batch = loader_times.batch_of(self._source)
         chosen = [i for i, w in enumerate(self._walls) if w < math.inf]
         stalls = [i for i in chosen if times.is_stall(self._walls[i])]
         if exam == "stall":
@@ -349,16 +336,15 @@ class TimeWatch:
         if exam == "waits" and self._skewed():
             least = max(self._waits) / 2
             chosen = [i for i in chosen if self._waits[i] >= least]
-            self._note(
-                input_causes.waits(self._lines.profile(chosen), times, self._batch(), rare=True)
-            )
+            profile = self._lines.profile(chosen)
+            self._note(input_causes.waits(profile, times, batch, rare=True))
             return
         chosen = [i for i in chosen if i not in stalls] or chosen
         profile = self._profile = self._lines.profile(chosen or None, usual)
         hooks = slow_causes.hooks_on(self._roster.models())
         state = slow_causes.Reference(profile, len(verdict.positions), self._nodes, hooks)
         if exam == "waits":
-            self._note(input_causes.waits(profile, times, self._batch(), rare=False))
+            self._note(input_causes.waits(profile, times, batch, rare=False))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
             self._note(slow_causes.slow_down(self._reference, state, self._turn, times))
         elif exam == "reference" and len(chosen) >= 2:
@@ -382,11 +368,11 @@ class TimeWatch:
         source = self._source() if self._source is not None else None
         if source is None or ranks() > 1:
             return
+        found = input_causes.Unseen(Line(*self._asks, "", "", 0.0, 0.0, (), True))
         if self._may_fetch:
             found = loader_times.look(source, self._indices, self._lines)
-        else:
-            found = input_causes.Unseen(Line(*self._asks, "", "", 0.0, 0.0, (), True))
-        self._note(input_causes.loader(found, self._times, self._workers(), skewed))
+        workers = loader_times.workers_of(self._source)
+        self._note(input_causes.loader(found, self._times, workers, skewed))
 
     def _reads_taken(self, verdict: Verdict) -> None:
         ledger, self._ledger = self._ledger, None
@@ -396,10 +382,8 @@ class TimeWatch:
 
     def _recompiled(self) -> None:
         for compiled in self._recompiles.look():
-            data = causes.recompiled(compiled)
+            data = causes.recompiled(compiled, self._times.seconds)
             if data is not None:
-                share = data["seconds"] / (data["seconds"] + self._times.seconds)
-                data = {"lost": data["seconds"], "share": round(share, 3), **data}
                 self._notes.tell("recompile", data)
 
     def _note(self, found: causes.Found | None) -> None:
