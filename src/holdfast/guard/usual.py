@@ -51,6 +51,7 @@ class UsualSteps:
         """Decide about a step that is about to be taken; None when it must go the long way."""
         guard, journal, inquiry = self._guard, self._journal, self._inquiry
         groups = optimizer.param_groups
+        step = journal.iteration + 1
         if (
             guard is None
             or self._optimizer() is not optimizer
@@ -58,7 +59,7 @@ class UsualSteps:
             or id(groups) != self._groups
             or losses.passes != 1
             or len(losses.numbers) != 1
-            or (journal.iteration + 1) % self._every == 0
+            or step % self._every == 0
             or not inquiry.idle
             or inquiry.replaying
             or self._recovery.awaits_step
@@ -77,12 +78,14 @@ class UsualSteps:
         loss = losses.numbers[0]
         if reading.bad or not guard.outliers.usual(loss, reading.total):
             return None
-        verdict = Verdict(journal.number(guard), guard.index, self._row.copy())
+        journal.iteration = step
+        verdict = Verdict(step, guard.index, self._row.copy())
         verdict.usual = True
         verdict.positions, verdict.layers = guard.positions, len(grads)
         verdict.reading = reading
         row = verdict.row
-        row["lr"] = learning_rate.read(optimizer)
+        rate = groups[0].get("lr")
+        row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["loss"] = loss
         row["grad_norm"] = reading.total
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (

@@ -55,6 +55,9 @@ class Losses:
         self.passes += 1
         found: Sequence[Tensor] = ()
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
+            if self._read and tensors.is_cpu and self.passes <= _KEEP:
+                self.numbers.append(tensors.item())
+                return
             found = (tensors,)
         else:
             found = scalars(tensors)
