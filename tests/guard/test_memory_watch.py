@@ -283,3 +283,15 @@ def test_the_same_without_graphs(loop):
                 judged(loop.model)
     loop.watch.close()
     assert not loop.told.events
+
+
+def test_graphs_that_are_differentiated_are_wanted(loop):
+    for step in range(1, 61):
+        if step % 20 == 0:
+            x = torch.randn(8, 16, requires_grad=True)
+            for _ in range(12):
+                loop.watch.differentiates()
+                torch.autograd.grad(loop.model(x).sum(), x)
+        loop.train(loop.loss())
+    loop.watch.close()
+    assert not loop.told.events

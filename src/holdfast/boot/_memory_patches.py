@@ -47,7 +47,7 @@ def _grad(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def grad(*args: Any, **kwargs: Any) -> Any:
         watch = _watch(engine := engine_of())
-        if engine is not None and watch is not None and watch.evaluation.open:
+        if engine is not None and watch is not None:
             attempt(engine, "lookouts", watch.differentiates)
         return original(*args, **kwargs)
 

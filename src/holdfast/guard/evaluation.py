@@ -108,7 +108,9 @@ class Evaluation:
 
     def differentiates(self) -> None:
         """Somebody asks for gradients: the graphs are wanted."""
-        self._drop()
+        self._noticed = True
+        if self.open:
+            self._drop()
 
     def fetched(self, frame: FrameType) -> None:
         """A loop over data has its next batch."""

@@ -161,7 +161,7 @@ class MemoryWatch:
         self.evaluation.ends()
 
     def differentiates(self) -> None:
-        """``torch.autograd.grad`` is called while an evaluation is going on."""
+        """``torch.autograd.grad`` is called."""
         self.evaluation.differentiates()
 
     def _judge_signs(self, step: int) -> None:
