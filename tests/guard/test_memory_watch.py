@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.config import Settings
+from holdfast.guard import growth_watch
 from holdfast.guard.memory_watch import MemoryWatch
 
 STEPS = 24
@@ -62,7 +63,10 @@ class Loop:
 
 
 @pytest.fixture
-def loop():
+def loop(monkeypatch):
+    # Steps of a fraction of a millisecond: looks would come rarely, and rarer on a busy machine.
+    monkeypatch.setattr(growth_watch, "_SHARE", 1.0)
+    monkeypatch.setattr(growth_watch, "_SHARE_ALERT", 1.0)
     # An engine of another test may have begun to follow the lines.
     theirs = sys.gettrace()
     sys.settrace(None)
@@ -101,8 +105,7 @@ def test_a_list_in_a_dictionary_of_an_object(loop):
 
 def test_a_class_attribute(loop):
     Meter.kept.clear()
-    # Steps of a fraction of a millisecond: looks may not come as often as elsewhere.
-    for _ in range(8 * STEPS):
+    for _ in range(STEPS):
         loss = loop.loss()
         loop.train(loss)
         Meter.kept.append(loss)
