@@ -47,7 +47,7 @@ def test_whether_a_graph_has_nodes_of_a_stretch():
         ("for e in z:\n    x = []\n    for i in y:\n        x.append(i)", [4], True, False),
         ("def f():\n    x = []\n    for i in y:\n        x.append(i)", [4], False, False),
         ("for i in y:\n    if i not in x:\n        x[i] = 1", [3], False, True),
-        ("for i in y:\n    if len(x) < 9:\n        x.append(i)", [3], False, True),
+        ("for i in y:\n    if len(x) < 9:\n        x.append(i)", [3], False, False),
         ("for i in y:\n    x = x[-9:]", [2], True, False),
         ("def f():\n    y = [i for i in z if i not in x]\n    x[1] = y", [3], False, True),
         ("x.append(1)", [], False, False),
@@ -163,6 +163,11 @@ def test_a_dataset_of_many_objects(tmp_path, monkeypatch):
         ("for i in y:\n    if len(x) >= 9:\n        z()\n    else:\n        x.append(i)", True),
         ("for i in y:\n    x.append(i)\n    if len(x) > 9:\n        print(x[-9:])", False),
         ("for i in y:\n    if len(x) > 9:\n        x.append(i)", False),
+        ("for i in y:\n    if len(x) >= 9:\n        continue\n    x.append(i)", True),
+        (
+            "def f():\n    x.append(1)\n    if len(x) < 2:\n        return 0\n    return x[-1]",
+            False,
+        ),
     ],
 )
 def test_what_grows_only_while_it_is_short(tmp_path, source, capped):

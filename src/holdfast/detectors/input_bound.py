@@ -67,10 +67,10 @@ class InputBound(TimedDetector):
     class Options(Detector.Options):
         """From when on waiting is a warning; set with the scripts of the catalogue."""
 
-        share: float = 0.3
+        share: float = 0.35
         sample_us: float = 30.0
         loop_ms: float = 2.5
-        loop_share: float = 0.35
+        loop_share: float = 0.45
         hits: float = 40.0
 
     def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:

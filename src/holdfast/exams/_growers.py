@@ -22,7 +22,7 @@ class Habits:
     shrinks: bool = False
     """Something takes items out, or begins anew inside a loop or a function that is called."""
     tested: bool = False
-    """Its length or what is in it is asked before it grows, as caches and bounded lists do."""
+    """What is in it is asked before it grows, as caches do."""
     capped: bool = False
     """It grows only while it is shorter than something."""
     detached: bool = False
@@ -171,18 +171,14 @@ def _flat(target: ast.expr) -> Iterator[ast.expr]:
 
 def _test(test: ast.expr, name: str, found: Habits) -> None:
     for part in ast.walk(test):
-        if isinstance(part, ast.Compare):
-            if any(isinstance(op, ast.In | ast.NotIn) for op in part.ops):
-                found.tested |= any(_inside(c, name) for c in part.comparators)
-            sides = [part.left, *part.comparators]
-            found.tested |= any(
-                isinstance(s, ast.Call) and _named(s.func, "len") and _inside(s, name)
-                for s in sides
-            )
+        if isinstance(part, ast.Compare) and any(
+            isinstance(op, ast.In | ast.NotIn) for op in part.ops
+        ):
+            found.tested |= any(_inside(c, name) for c in part.comparators)
 
 
 def _caps(node: ast.If, name: str) -> bool:
-    """Whether a branch that depends on the length of a name is where it grows."""
+    """Whether it depends on the length of a name that it grows."""
     compared = node.test
     if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
         return False
@@ -193,6 +189,8 @@ def _caps(node: ast.If, name: str) -> bool:
     if not any(lengths):
         return False
     shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
+    if not shorter and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise):
+        return True  # when it is long enough, what follows is left out
     return any(
         isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)

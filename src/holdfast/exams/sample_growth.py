@@ -73,7 +73,12 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
         _cut(held.value, length)
         file, name = _file_of(dataset), held.name
         known = habits(file, name)
-        facts = {"path": held.path, "name": name, "how": held.how, "mild": known.tested}
+        facts = {
+            "path": held.path,
+            "name": name,
+            "how": held.how,
+            "mild": known.tested or known.capped,
+        }
         if changes:
             return facts | {"seen": "trace"} | place_told(changes[0].file, changes[0].line)
         line = known.grows[0] if known.grows else 0
