@@ -87,3 +87,9 @@ def test_the_guard_says_what_to_do(make_rows):
     (sizes,) = findings(make_rows, ("recompile", data | {"guard": shape}))
     (number,) = findings(make_rows, ("recompile", data | {"guard": "k == 3"}))
     assert "dynamic=True" in sizes.advice and "torch.tensor(value)" in number.advice
+
+
+def test_a_short_wait_without_a_line_is_not_worth_a_word(make_rows):
+    short = WAITS | {"what": "loader", "wait_ms": 1.1}
+    assert findings(make_rows, ("input_bound", short)) == []
+    assert findings(make_rows, ("input_bound", short | {"workers": 2}))

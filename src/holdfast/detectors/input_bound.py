@@ -77,6 +77,8 @@ class InputBound(TimedDetector):
         """Name the line; a warning when it is the line that is slow."""
         share, what = number(event, "share"), word(event, "what")
         workers = max(0, int(number(event, "workers") if number(event, "workers") >= 0 else 0))
+        if what == "loader" and not workers and number(event, "wait_ms") < self.options.loop_ms:
+            return None  # nothing stands out, and little is to be gained
         wait = f"{share:.0%} of the time ({number(event, 'wait_ms'):.3g} ms per step)"
         if what == "loop":
             said = f"makes the batch in the loop: {wait} before the model is called"
