@@ -5,9 +5,12 @@
     python benchmarks/overhead.py --write            # also into benchmarks/results/
 
 Runs itself under ``holdfast run``, so that the parent drains the ring as it does for a user.
-Plain blocks have every patch and hook taken out. Blocks of all variants alternate; a ratio is
-that of the lower quartiles, the spread is that of the quartiles within each. Host syncs are
-those that ``torch.cuda.set_sync_debug_mode("warn")`` reports, per step.
+Plain blocks have every patch and hook taken out. Blocks of all variants alternate. ``paired`` is
+the median over rounds of a block's time divided by that of the plain block of its round, which a
+machine that is slower for a second does not move; ``quartiles`` compares lower quartiles over all
+rounds. ``again`` is plain a second time: how far it is from one is what the figures beside it are
+worth. The spread is that of the quartiles within a variant. Host syncs are those that
+``torch.cuda.set_sync_debug_mode("warn")`` reports, per step.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
+from operator import truediv
 from pathlib import Path
 
 import torch
@@ -42,7 +46,8 @@ class Result:
     variant: str
     plain_ms: float
     ms: float
-    ratio: float
+    paired: float
+    quartiles: float
     mean: float
     spread: float
     syncs: float | None
@@ -51,9 +56,10 @@ class Result:
 
 
 def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[Result]:
-    """Alternate blocks of every variant and compare their lower quartiles with plain."""
+    """Alternate blocks of every variant and compare them with plain ones."""
     make: dict[str, Callable[[], Step]] = {
         "plain": partial(workload.make, nothing, False),
+        "again": partial(workload.make, nothing, False),
         "holdfast": partial(workload.make, nothing, False),
     }
     if rivals and workload.rivals:
@@ -89,7 +95,8 @@ def measure(workload: Workload, blocks: int, steps: int, rivals: bool) -> list[R
             variant=name,
             plain_ms=quartiles["plain"][0],
             ms=quartiles[name][0],
-            ratio=quartiles[name][0] / quartiles["plain"][0],
+            paired=statistics.median(map(truediv, times[name], times["plain"])),
+            quartiles=quartiles[name][0] / quartiles["plain"][0],
             mean=statistics.mean(times[name]) / statistics.mean(times["plain"]),
             spread=quartiles[name][2] / quartiles[name][0],
             syncs=_syncs(step[name], name == "holdfast"),
@@ -148,18 +155,23 @@ def markdown(results: list[Result], command: str) -> str:
         f"Hardware: {hardware()}",
         f"Date: {date.today()}",
         "",
-        "Lower quartiles of interleaved blocks; `plain` is the same loop without anything. The",
-        "mean over all blocks has the snapshots in it, which not every block meets, and noise.",
+        "`plain` is the same loop without anything, `again` the same once more: how far that is",
+        "from 1 is what the figures beside it are worth. Milliseconds are lower quartiles of",
+        "interleaved blocks. `paired`: median of a block over the plain block of its round;",
+        "`quartiles`: of the lower quartiles; the mean over all blocks has the snapshots in it,",
+        "which not every block meets, and noise.",
         "`tiny-graph` replays a captured step, which no hook can guard: the run says so.",
         "",
-        "| workload | variant | plain ms | ms | ratio | mean | spread | syncs per step | blocks |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| workload | variant | plain ms | ms | paired | quartiles | mean | spread | syncs per "
+        "step | blocks |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         syncs = "-" if r.syncs is None else f"{r.syncs:g}"
         lines.append(
-            f"| {r.workload} | {r.variant} | {r.plain_ms:.3f} | {r.ms:.3f} | {r.ratio:.4f} "
-            f"| {r.mean:.4f} | {r.spread:.3f} | {syncs} | {r.blocks} x {r.steps} steps |"
+            f"| {r.workload} | {r.variant} | {r.plain_ms:.3f} | {r.ms:.3f} | {r.paired:.4f} "
+            f"| {r.quartiles:.4f} | {r.mean:.4f} | {r.spread:.3f} | {syncs} "
+            f"| {r.blocks} x {r.steps} steps |"
         )
     return "\n".join(lines) + "\n"
 

@@ -23,7 +23,7 @@ from ..exams import reads
 from ..guard import scaling
 from ..guard.engine import Engine
 from ..guard.shield import ranks, shielded
-from . import _memory_patches, _time_patches
+from . import _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
 
 _NOTHING = object()
@@ -260,6 +260,7 @@ TABLE = (
         make=_copy,
         when=torch.backends.cuda.is_built,
     ),
+    *_optimizer_patches.PATCHES,
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
 )

@@ -39,7 +39,9 @@ class RunCommand:
             "--run-dir", metavar="DIR", help="folder for this run (default: a new one under runs/)"
         )
         parser.add_argument(
-            "--no-fused", action="store_true", help="keep optimizers in the form the script chose"
+            "--no-fused",
+            action="store_true",
+            help="keep optimizers in the form the script chose, with what torch wraps around them",
         )
         parser.add_argument(
             "--no-replay",
