@@ -23,8 +23,8 @@ COLUMNS = [
     "loss", "loss_bad", "backwards", "grad_norm", "grad_max", "grad_bad", "grad_layer",
     "skipped", "scaler_skipped", "scale", "lr", "opt", "param_bad", "param_layer", "buffer_bad",
     "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
-    "mem_allocated", "mem_reserved", "rss", "batch", "worker", "guard", "guard_device",
-    "loss_usual", "loss_limit", "norm_usual", "norm_limit", "outlier", "clip",
+    "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
+    "guard_device", "loss_usual", "loss_limit", "norm_usual", "norm_limit", "outlier", "clip",
 ]  # fmt: skip
 
 DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((name, "<f4") for name in COLUMNS)])

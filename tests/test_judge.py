@@ -469,3 +469,32 @@ def test_lost_time_is_ranked_by_its_share():
 
     little, much, memory = lost("TPT001", 0.2, 5), lost("TPT005", 0.7, 40), lost("MEM001", None, 60)
     assert [f.code for f in ranked([little, much, memory])] == ["MEM001", "TPT005", "TPT001"]
+
+
+def test_what_is_said_about_a_line_that_grows_follows_from_that():
+    def told(code: str, share: float, line: int, severity: Severity) -> Finding:
+        return Finding(
+            code=code, name="x", severity=severity, step=3, last_step=3, message="m", advice="a",
+            rank=0, file="train.py", line=line, evidence={"share": share},
+        )  # fmt: skip
+
+    waits = told("TPT001", 0.6, 29, Severity.WARNING)
+    slower = told("TPT004", 0.3, 29, Severity.WARNING)
+    assert ranked([waits, slower]) == [slower, waits]
+    elsewhere = told("TPT004", 0.3, 40, Severity.WARNING)
+    assert ranked([waits, elsewhere]) == [waits, elsewhere]
+    meant = told("TPT004", 0.3, 29, Severity.INFO)
+    assert ranked([waits, meant]) == [waits, meant]
+
+
+def test_what_gets_worse_comes_before_what_is_as_bad_each_time():
+    def told(code: str, **evidence: float) -> Finding:
+        return Finding(
+            code=code, name="x", severity=Severity.WARNING, step=3, last_step=3, message="m",
+            advice="a", rank=0, evidence=evidence,
+        )  # fmt: skip
+
+    slower, stall = told("TPT004", share=0.6), told("TPT005", share=0.9)
+    evaluation, graph = told("MEM004"), told("MEM002")
+    assert ranked([stall, evaluation, slower, graph]) == [graph, stall, slower, evaluation]
+    assert ranked([stall, evaluation]) == [evaluation, stall]

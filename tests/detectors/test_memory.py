@@ -60,6 +60,23 @@ def test_a_run_that_dies_before_its_first_step(make_event):
     assert "weights 3.7 GiB" in finding.message and "smaller" in finding.advice
 
 
+def test_what_a_step_needs_by_part_and_by_module(make_event):
+    sizes = {"weights": 1e9, "gradients": 1e9, "optimizer state": 2e9, "activations": 16e9}
+    facts = {"needs": sizes, "capacity": 12e9, "batch": 64, "fits": 28, "within": "blocks.3.attn"}
+    facts["modules"] = {"blocks.*.attn": sizes, "head": dict.fromkeys(sizes, 0.0)}
+    judge = Judge()
+    judge.feed(None, [make_event("memory", 0, 1, fault="MEM008", asked=2e9, **facts)])
+    (finding,) = judge.close()
+    assert "out of memory in blocks.3.attn" in finding.message
+    assert "a step of 64 samples needs at least 18.6 GiB" in finding.message
+    assert "activations 14.9 GiB), there are 11.2 GiB" in finding.message
+    assert "most of it for blocks.*.attn 18.6 GiB" in finding.message
+    assert (
+        "about 28 of the 64 samples" in finding.advice and "over 3 smaller ones" in finding.advice
+    )
+    assert finding.evidence["modules"]["blocks.*.attn"] == sizes
+
+
 def test_two_events_of_one_step_and_one_line(make_rows, make_event):
     judge = Judge()
     events = [
@@ -102,3 +119,23 @@ def test_fragmentation(make_rows, allocated, reserved, found):
     judge.feed(rows)
     codes = [f.code for f in judge.findings]
     assert codes == ["MEM007"] * found if found else not codes
+
+
+@pytest.mark.parametrize(
+    ("retries", "found"),
+    [
+        (np.arange(16) // 2, True),
+        (np.zeros(16), False),
+        (np.where(np.arange(16) < 12, 0, 1), False),
+        (np.where(np.arange(16) < 12, 0, 30), False),  # once, however often
+        (np.minimum(np.arange(16), 3), False),  # over
+        (np.full(16, np.nan), False),  # a run of an older version
+    ],
+)
+def test_the_allocator_runs_out_again_and_again(make_rows, retries, found):
+    rows = make_rows(16 * 16, mem_allocated=np.nan, mem_reserved=np.nan, mem_retries=np.nan)
+    rows["mem_allocated"][::16], rows["mem_reserved"][::16] = 7e9, 8e9
+    rows["mem_retries"][::16] = retries
+    judge = Judge()
+    judge.feed(rows)
+    assert [f.evidence["key"] for f in judge.findings] == ["retries"] * found

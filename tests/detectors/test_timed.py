@@ -54,6 +54,19 @@ def test_how_bad_it_is(make_rows, kind, data, severity):
     assert "as it was" not in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("data", "says", "cure"),
+    [
+        ({"what": "retries", "retries": 7}, "ran out of memory 7 times", "expandable_segments"),
+        ({"what": "clocks", "clock_before": 1980.0, "clock_now": 900.0}, "1980 to 900 MHz", "smi"),
+    ],
+)
+def test_a_device_that_is_slower_by_itself_has_no_line(make_rows, data, says, cure):
+    (finding,) = findings(make_rows, ("slow_down", {"before_ms": 2.0, "now_ms": 5.0, **data}))
+    assert says in finding.message and cure in finding.advice
+    assert (finding.file, finding.line, finding.severity) == ("", 0, Severity.WARNING)
+
+
 def test_the_slow_sample_is_in_the_advice(make_rows):
     (finding,) = findings(make_rows, ("input_bound", WAITS | {"rare": True, "sample": "407"}))
     assert "407" in finding.advice and "few samples" in finding.message

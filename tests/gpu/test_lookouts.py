@@ -52,14 +52,15 @@ LOOPS = {
 }
 
 
-def findings(tmp_path: Path, text: str) -> tuple[list[dict], int]:
+def findings(tmp_path: Path, text: str, *, dies: bool = False) -> tuple[list[dict], int]:
     script = tmp_path / "train.py"
     script.write_text(text)
     under = [sys.executable, "-m", "holdfast", "run", "--quiet", "--run-dir", str(tmp_path / "run")]
     # From another folder, and where holdfast is not installed.
     source = str(Path(holdfast.__file__).resolve().parents[1])
     env = {**os.environ, "PYTHONPATH": source}
-    subprocess.run([*under, str(script)], check=True, cwd=tmp_path, env=env)
+    ended = subprocess.run([*under, str(script)], check=False, cwd=tmp_path, env=env)
+    assert (ended.returncode != 0) is dies
     told = [
         json.loads(line)
         for path in (tmp_path / "run").glob("findings.*.jsonl")
@@ -80,3 +81,38 @@ def test_on_a_device(tmp_path: Path, name: str) -> None:
     first = next(f for f in told if f["code"] == code)
     assert (Path(first["file"]).name, first["line"]) == ("train.py", line)
     assert code == told[0]["code"]
+
+
+def test_the_allocator_runs_out_again_and_again(tmp_path: Path) -> None:
+    loop = """
+torch.cuda.set_per_process_memory_fraction(0.03)
+for step in range(300):
+    loss = train()
+    # Larger each time than any piece that is left.
+    scratch = torch.empty((1200 + 2 * step) << 18, device="cuda")
+    del scratch
+    opt.step()
+"""
+    told, _ = findings(tmp_path, textwrap.dedent(HEAD) + loop)
+    first = next(f for f in told if f["code"] == "MEM007")
+    assert first["evidence"]["key"] == "retries"
+    assert first["evidence"]["retries"] >= 4
+
+
+def test_what_a_step_that_does_not_fit_needs(tmp_path: Path) -> None:
+    loop = """
+torch.cuda.set_per_process_memory_fraction(0.02)
+def batch():
+    return torch.randn(120_000, 1024, device="cuda"), torch.randint(0, 10, (120_000,)).cuda()
+for step in range(3):
+    loss = train()
+    opt.step()
+"""
+    told, _ = findings(tmp_path, textwrap.dedent(HEAD) + loop, dies=True)
+    (first,) = [f for f in told if f["code"] == "MEM008"]
+    needs, capacity = first["evidence"]["needs"], first["evidence"]["capacity"]
+    # Nine linear layers of 1024 and their activations: input and output of each, GELU between.
+    assert needs["optimizer state"] == 2 * needs["weights"] == 2 * needs["gradients"]
+    assert needs["activations"] > 16 * 4 * 1024 * 120_000
+    assert sum(needs.values()) > capacity
+    assert 0 < first["evidence"]["fits"] < 120_000

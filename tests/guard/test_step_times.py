@@ -59,3 +59,26 @@ def test_a_preempted_step_is_no_stall():
 
 def test_the_share_of_waiting():
     assert abs(fed([0.002] * 43, waited=0.4).share_waited() - 0.4) < 1e-6
+
+
+def test_a_wait_for_data_is_no_stall():
+    walls = [0.03 if i % 10 == 9 else 0.002 for i in range(103)]
+    assert fed(walls).stalls
+    assert not fed(walls, waited=0.7).stalls
+
+
+def test_steps_twice_as_slow_need_one_block():
+    assert fed([0.002] * 19 + [0.005] * 16).slower(1.35, 0.0004) > 2
+    assert not fed([0.002] * 19 + [0.003] * 8).slower(1.35, 0.0004)
+    assert fed([0.002] * 19 + [0.003] * 16).slower(1.35, 0.0004)
+
+
+def test_two_long_stalls_come_back_and_three_short_ones():
+    def seen(wall, last):
+        times = fed([wall if i % 10 == 9 and i > 10 else 0.002 for i in range(last)])
+        return times.come_back(times.stalled(100), 3)
+
+    assert not seen(0.02, 25)
+    assert seen(0.02, 35)
+    assert not seen(0.007, 35)
+    assert seen(0.007, 45)

@@ -52,11 +52,11 @@ ALL: tuple[type[Detector], ...] = (
     LossSpike,
     GradientExplosion,
     StateNotDetached,
-    EvaluationWithGraph,
     GraphKept,
     TensorsPileUp,
     HostGrowth,
     WorkerGrowth,
+    EvaluationWithGraph,
     Fragmentation,
     TooBig,
     # time, behind memory

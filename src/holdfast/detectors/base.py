@@ -64,6 +64,10 @@ class Detector:
     """Uses ``window.batch``: is asked again about a row whose batch record came late."""
     judges_events: ClassVar[bool] = False
     """Judges events alone: is asked at the end of a run about those after its last row."""
+    precedes: ClassVar[str] = ""
+    """The code of a detector that it comes before, wherever it stands in the order of causes."""
+    explains_line: ClassVar[bool] = False
+    """What others of its family say about the same line follows from it."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options:

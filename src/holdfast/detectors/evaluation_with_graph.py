@@ -61,10 +61,10 @@ class EvaluationWithGraph(MemoryDetector):
 
     def what(self, event: Event) -> str:
         """Where, and how much was built."""
-        function = str(event.data.get("function") or "evaluation")
-        where = "at module level" if function == "<module>" else f"in {function}()"
+        function = str(event.data.get("function") or "")
+        where = " at module level" if function == "<module>" else f" in {function}()"
         return (
-            f"evaluation {where} builds autograd graphs that nobody uses, "
+            f"evaluation{where if function else ''} builds autograd graphs that nobody uses, "
             f"{number(event, 'nodes'):.0f} nodes{at(event.data)}"
         )
 

@@ -57,7 +57,7 @@ class StateNotDetached(MemoryDetector):
         """The state, and how far back the loss reaches."""
         age = number(event, "age")
         path = event.data.get("path", "carried state")
-        return f"{path} carries its graph into the next step: the loss reaches back {age:.0f} " + (
+        return f"{path} carries its graph into the next step: it reaches back {age:.0f} " + (
             f"step{'s' * (age != 1)}{at(event.data)}"
         )
 

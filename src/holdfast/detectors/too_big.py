@@ -22,8 +22,13 @@ class TooBig(MemoryDetector):
 
     Evidence:
         ``key``: line; ``asked``: bytes that could not be had; ``parts``: bytes of weights,
-        gradients, optimizer state and the rest, as far as known; ``largest``: the module with the
-        most weights.
+        gradients, optimizer state and the rest that were there; ``needs``: bytes of weights,
+        gradients, optimizer state and activations of a whole step, also of what was yet to come;
+        ``modules``: the same for each of the largest modules, equal ones of a stack together
+        (``layers.*.mlp``); ``capacity``: bytes that there are; ``within``: the module that was at
+        work; ``batch``: samples that went in, ``fits``: how many would have fitted, if
+        activations grow with them; ``largest``: the module with the most weights;
+        ``not_counted``: why there are no activations.
 
     Usual causes:
         - The batch, the image or the sequence is too large: activations grow with all of them.
@@ -40,7 +45,8 @@ class TooBig(MemoryDetector):
         None known: without an error of that kind that ends the script there is no finding.
 
     Cost:
-        None until the error: sums over parameters and optimizer state, once.
+        None until the error: then sums over parameters and optimizer state, and the last call of
+        the model once more with tensors that have a shape and no content (seconds).
 
     Reproduce:
         ``holdfast run -m holdfast.faults.too_big`` does the arithmetic that
@@ -56,12 +62,29 @@ class TooBig(MemoryDetector):
         """What was asked for, and what is there."""
         asked = number(event, "asked")
         wanted = f"{amount(asked)} could not be had" if asked == asked else "memory ran out"
-        return f"out of memory, {wanted}; {_sum(_parts(event))}{at(event.data)}"
+        within = str(event.data.get("within") or "")
+        where = f" in {within}" if within else ""
+        told = [f"out of memory{where}, {wanted}", _needed(event) or _sum(_parts(event))]
+        largest = [
+            f"{name} {amount(sum(_sizes(needs).values()))}"
+            for name, needs in _mapping(event.data.get("modules")).items()
+        ]
+        if _needed(event) and len(largest) > 1:
+            told.append(f"most of it for {', '.join(largest[:3])}")
+        return f"{'; '.join(told)}{at(event.data)}"
 
     def next_move(self, event: Event) -> str:
         """By the largest part."""
-        parts = _parts(event)
+        parts = _sizes(event.data.get("needs")) if _needed(event) else _parts(event)
         largest = max(parts, key=lambda name: parts[name], default="")
+        fits, batch = number(event, "fits"), number(event, "batch")
+        if fits == fits and largest not in ("weights", "gradients"):
+            turns = -(-batch // fits)
+            return (
+                f"about {fits:.0f} of the {batch:.0f} samples would have fitted: accumulate "
+                f"over {turns:.0f} smaller ones, use bf16 autocast, or checkpoint activations "
+                "(torch.utils.checkpoint)"
+            )
         if number(event, "asked") > sum(parts.values()):
             largest = "one tensor"
         if largest == "optimizer state":
@@ -78,19 +101,45 @@ class TooBig(MemoryDetector):
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """The arithmetic."""
+        modules = _mapping(event.data.get("modules"))
         return {
             "asked": number(event, "asked"),
-            "parts": dict(_parts(event)),
-            "largest": str(event.data.get("largest") or ""),
+            "parts": _parts(event),
+            "needs": _sizes(event.data.get("needs")),
+            "modules": {name: _sizes(needs) for name, needs in modules.items()},
+            **{name: number(event, name) for name in ("capacity", "batch", "fits")},
+            **{
+                name: str(event.data.get(name) or "")
+                for name in ("largest", "within", "not_counted")
+            },
         }
 
 
-def _parts(event: Event) -> dict[str, float]:
-    given: object = event.data.get("parts")
+def _mapping(given: object) -> Mapping[str, object]:
     if not isinstance(given, Mapping):
         return {}
     named = cast("Mapping[object, object]", given)
-    return {str(k): float(v) for k, v in named.items() if isinstance(v, int | float)}
+    return {str(name): value for name, value in named.items()}
+
+
+def _sizes(given: object) -> dict[str, float]:
+    return {k: float(v) for k, v in _mapping(given).items() if isinstance(v, int | float)}
+
+
+def _parts(event: Event) -> dict[str, float]:
+    return _sizes(event.data.get("parts"))
+
+
+def _needed(event: Event) -> str:
+    """What a step needs and what there is; "" where its activations could not be counted."""
+    needs, batch = _sizes(event.data.get("needs")), number(event, "batch")
+    if not needs.get("activations"):
+        return ""
+    of = f" of {batch:.0f} samples" if batch > 0 else ""
+    return (
+        f"a step{of} needs at least {amount(sum(needs.values()))} ({_sum(needs)}), there are "
+        f"{amount(number(event, 'capacity'))}"
+    )
 
 
 def _sum(parts: Mapping[str, float]) -> str:

@@ -31,9 +31,10 @@ def marks() -> dict[CodeType, str]:
 
 
 def is_step(code: CodeType) -> bool:
-    """The wrapper that every optimizer's ``step`` has."""
-    name = getattr(code, "co_qualname", "")
-    return name.endswith("profile_hook_step.<locals>.wrapper")
+    """The wrapper that every optimizer's ``step`` has: torch's, or ours in its place."""
+    name = code.co_qualname
+    ours = name == "_step.<locals>.step" and code.co_filename.endswith("_optimizer_patches.py")
+    return ours or name.endswith("profile_hook_step.<locals>.wrapper")
 
 
 class Node:

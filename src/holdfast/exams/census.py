@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import gc
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ __all__ = ["Census", "Chain", "Growth", "Held", "Reading", "Timeline", "named_gr
 
 # Looks that a judgement needs, and steps an old graph must reach back at least.
 _LOOKS = 3
+_ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 _AGE = 6
 # Tensors with a graph that are followed back at each look.
 _CHAINS = 64
@@ -195,15 +197,22 @@ class Census:
             groups.setdefault(_group(held), []).append((held, readings))
         found: list[Growth] = []
         for name, members in groups.items():
-            # Those that grow at every look speak for themselves, the others together.
-            alone = [[m] for m in members if _rises([r.size for r in m[1]])]
-            for part in alone or [members]:
-                totals = [sum(r[i].size for _, r in part) for i in range(_LOOKS)]
-                if not _rises(totals):
-                    continue
-                known = part[0][0].identity if alone else name
-                since = still[known] = self._since.get(known, looks[0].step)
-                found.append(self._growth(part, totals, since, looks))
+            since = looks[0].step
+            together = _sums(members)
+            if _rises(together):
+                since = still[name] = self._since.get(name, since)
+            # Those that grow at every look speak for themselves, the others together. Where each
+            # grows now and then, all of them do as long as the whole does.
+            alone = [m for m in members if _rises([r.size for r in m[1]])]
+            for member in alone:
+                known = member[0].identity
+                first = still[known] = min(since, self._since.get(known, since))
+                growth = self._growth([member], _sums([member]), first, looks)
+                if growth.rate < 0.9:  # now it is this one's turn, now another one's
+                    growth.members += [m[0] for m in members if m is not member][:7]
+                found.append(growth)
+            if not alone and name in still:
+                found.append(self._growth(members, together, since, looks))
         if looks is self._looks:
             self._since = still
         return sorted(found, key=lambda g: -g.per_step)
@@ -278,6 +287,10 @@ class Census:
         return found
 
 
+def _sums(members: Sequence[tuple[Held, list[Reading]]]) -> list[int]:
+    return [sum(readings[i].size for _, readings in members) for i in range(_LOOKS)]
+
+
 def _readings(looks: deque[_Look], identity: str) -> list[Reading] | None:
     readings = [look.sizes.get(identity) for look in looks]
     return None if None in readings else [r for r in readings if r is not None]
@@ -298,7 +311,7 @@ def _group(held: Held) -> str:
     """One name for all that hang below the same named thing."""
     if held.how != "item":
         return held.identity
-    return f"{held.scope}|{held.path.rpartition('[')[0]}[*]"
+    return f"{held.scope}|{_ITEMS.sub('', held.path)}[*]"
 
 
 def _inside(value: Any) -> Any:

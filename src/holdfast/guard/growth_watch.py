@@ -13,9 +13,11 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
+from torch import nn
+
 from ..exams._changed import Changed
 from ..exams._graphs import reach
-from ..exams._growers import Habits, habits, in_loop, refers_to_itself
+from ..exams._growers import Habits, fed_to, habits, in_loop, refers_to_itself
 from ..exams._holders import CACHED
 from ..exams._place import frames_from, kind_of, place_told
 from ..exams._trace import Change, Watchpoint
@@ -30,9 +32,9 @@ _SHARE = 0.003
 _SHARE_ALERT = 0.02
 # Seconds after which a run is worth a thorough look.
 _LONG = 60.0
-# Steps a watchpoint stands at most.
+# Steps a watchpoint stands, where growth is seen on every step.
 _WATCHED = 3
-# Steps to wait where somebody else follows the lines.
+# Steps it stands at most, and waits where somebody else follows the lines.
 _PATIENCE = 12
 # Bytes per step below which plain objects are a log and no leak; where it is clear at once.
 _LEAST = 8 << 10
@@ -54,7 +56,8 @@ class _Case:
     code: str
     held: Held
     facts: dict[str, Any]
-    probes: int
+    members: list[Held]
+    """All whose growth shows the line: it may be the turn of another one."""
     single: bool = False
 
 
@@ -90,7 +93,9 @@ class GrowthWatch:
         self._fed: list[int] = []
         self._watch: Watchpoint | None = None
         self._cases: list[_Case] = []
+        self._watches: list[int] = []
         self._watched = 0
+        self._span = _WATCHED
         self._began: tuple[float, int] | None = None
 
     @property
@@ -260,7 +265,7 @@ class GrowthWatch:
             if held is not None and identity not in self._told:
                 chain = chains.get(identity) or self._suspected[0]
                 facts = {"age": chain.age + 1, "steps": chain.age + 1, "bytes": 0.0}
-                self._set_watch(frame, [_Case(code, held, facts, 1, single=True)])
+                self._set_watch(frame, [_Case(code, held, facts, [held], single=True)])
                 break
         self._census.close()
         self._suspected, self._fed = [], []
@@ -278,13 +283,15 @@ class GrowthWatch:
             "on_device": growth.weight.on_device,
             "kind": type(growth.held.value).__name__,
         }
-        return _Case(code, growth.held, facts, len(growth.members), growth.single)
+        return _Case(code, growth.held, facts, growth.members, growth.single)
 
     def _set_watch(self, frame: FrameType, cases: list[_Case]) -> None:
         self._cases = cases
         self._watched = 0
-        probes = [Changed(case.held) for case in cases]
-        self._watch = Watchpoint(probes)
+        # What grows in turn with others may not do so on the next three steps.
+        self._span = _PATIENCE if any(len(case.members) > 1 for case in cases) else _WATCHED
+        self._watches = [i for i, case in enumerate(cases) for _ in case.members]
+        self._watch = Watchpoint([Changed(held) for case in cases for held in case.members])
         self._watch.start(frame)
 
     def _look_at_watch(self, watch: Watchpoint, frame: FrameType) -> None:
@@ -293,9 +300,9 @@ class GrowthWatch:
             # Somebody else follows the lines just now; that may be over soon.
             if self._watched < _PATIENCE and not watch.start(frame):
                 return
-            self._watched = 0 if watch.began else _WATCHED
-        seen = all(i in watch.changes for i in range(len(self._cases)))
-        if seen or self._watched >= _WATCHED or not watch.active:
+            self._watched = 0 if watch.began else self._span
+        seen = {self._watches[j] for j in watch.changes}
+        if len(seen) == len(self._cases) or self._watched >= self._span or not watch.active:
             self._conclude()
 
     def _conclude(self) -> None:
@@ -305,7 +312,8 @@ class GrowthWatch:
             return
         watch.stop()
         for i, case in enumerate(cases):
-            change = self._chosen(case, watch.changes.get(i, []))
+            seen = [c for j, found in watch.changes.items() if self._watches[j] == i for c in found]
+            change = self._chosen(case, seen)
             if change is None and case.single and case.code != "MEM003":
                 continue  # a value that is simply another one each time
             self._told.add(case.held.identity)
@@ -322,7 +330,10 @@ class GrowthWatch:
     def _say(self, case: _Case, change: Change | None) -> None:
         held = case.held
         facts = {**case.facts, "path": held.path, "name": held.name, "how": held.how}
+        code = case.code
         if change is not None:
+            if code == "MEM002" and case.single and _through_a_model(held, change):
+                code = "MEM003"
             facts |= {"seen": "trace", "function": change.function, "callers": change.callers}
             facts |= place_told(change.file, change.line)
         else:
@@ -330,7 +341,22 @@ class GrowthWatch:
             lines = known.grows or known.assigned
             facts |= {"seen": "source" if len(lines) == 1 else "guess"}
             facts |= place_told(held.file, lines[0] if lines else 0)
-        self._tell(case.code, facts)
+        self._tell(code, facts)
+
+
+def _through_a_model(held: Held, change: Change) -> bool:
+    """Whether a model makes the new value of the old one: a state, also where no loss uses it."""
+    owner = held.owner
+    known = {**owner.f_globals, **owner.f_locals} if isinstance(owner, FrameType) else {}
+    for callee in fed_to(change.file, change.line, held.name):
+        root, *path = callee.split(".")
+        value: Any = owner if root == "self" and root not in known else known.get(root)
+        for attribute in path:
+            value = getattr(value, attribute, None)
+        whose = value if root == "self" else getattr(value, "__self__", value)
+        if isinstance(whose, nn.Module):
+            return True
+    return False
 
 
 def _renewed(held: Held) -> bool:

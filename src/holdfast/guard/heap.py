@@ -10,6 +10,8 @@ import numpy as np
 import psutil
 import torch
 
+from ..probes.memory import allocated
+
 # Readings that are kept, the blocks they are looked at in, and how many of those must rise.
 _KEPT = 64
 _BLOCKS = 8
@@ -59,7 +61,7 @@ class Heap:
         """Note what is in use at the end of a step."""
         self._host.append((step, self._read()))
         if step % _DEVICE_EVERY == 0 and torch.cuda.is_initialized():
-            self._device.append((step, torch.cuda.memory_allocated()))
+            self._device.append((step, allocated()))
 
     @property
     def now(self) -> int:

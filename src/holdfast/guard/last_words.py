@@ -1,4 +1,4 @@
-"""What a run died of, where that was memory: the arithmetic, and state that was not detached."""
+"""What a run died of, where that was memory, and where; state that was not detached."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ import torch
 from ..exams._growers import habits
 from ..exams._place import kind_of, place_told
 from ..exams.census import Held
-from .roster import Roster
 
 _MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
-_ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
-_UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
 _SECOND_TIME = ("through the graph a second time", "modified by an inplace operation")
 
 
@@ -38,35 +35,6 @@ def second_time(found: BaseException | None) -> bool:
     return isinstance(found, RuntimeError) and any(w in str(found) for w in _SECOND_TIME)
 
 
-def arithmetic(found: BaseException, roster: Roster) -> dict[str, Any]:
-    """What the memory was needed for, as far as anybody knows."""
-    parts = {"weights": 0, "gradients": 0, "optimizer state": 0}
-    weights: dict[str, int] = {}
-    for optimizer, guard in roster.all():
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
-        for name, p in zip(guard.layers, tensors, strict=False):
-            size = p.numel() * p.element_size()
-            parts["weights"] += size
-            module = name.rpartition(".")[0] or name
-            weights[module] = weights.get(module, 0) + size
-            if p.grad is not None:
-                parts["gradients"] += p.grad.numel() * p.grad.element_size()
-            state = optimizer.state.get(p, {})
-            parts["optimizer state"] += sum(
-                v.numel() * v.element_size() for v in state.values() if torch.is_tensor(v)
-            )
-    if torch.cuda.is_initialized():
-        rest = torch.cuda.max_memory_allocated() - sum(parts.values())
-        parts["activations and others"] = max(0, rest)
-    asked = _ASKED.search(str(found))
-    facts: dict[str, Any] = {"parts": parts, "killed": True, "seen": "trace"}
-    if asked is not None:
-        facts["asked"] = float(asked[1]) * 1024.0 ** _UNITS[asked[2].lower()]
-    if weights:
-        facts["largest"] = max(weights, key=lambda name: weights[name])
-    return facts | _place(found.__traceback__)
-
-
 def carried(held: Held, age: int) -> dict[str, Any]:
     """The facts of a state that was still on the graph of an earlier step when the run died."""
     file = held.file
@@ -84,7 +52,7 @@ def carried(held: Held, age: int) -> dict[str, Any]:
     }
 
 
-def _place(traceback: TracebackType | None) -> dict[str, Any]:
+def place(traceback: TracebackType | None) -> dict[str, Any]:
     """The innermost line of the user's own code."""
     file, line = "", 0
     while traceback is not None:

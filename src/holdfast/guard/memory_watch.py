@@ -12,7 +12,7 @@ from ..config import Settings
 from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
-from . import last_words
+from . import last_words, needs
 from .evaluation import Evaluation
 from .growth_watch import GrowthWatch
 from .heap import Heap
@@ -142,7 +142,7 @@ class MemoryWatch:
         self._growth.close()
         self.evaluation.close()
         if died is not None and last_words.ran_out(died):
-            facts = last_words.arithmetic(died, self._roster)
+            facts = needs.arithmetic(died, self._roster) | last_words.place(died.__traceback__)
             if self._told:
                 facts["consequence"] = self._first
             self._found("MEM008", facts)

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..exams._loops import loop_around, statement
 from ..exams._profiles import Line, Profile, Turn
+from ..probes.memory import counters
 from .step_times import StepTimes
 from .time_causes import Found, ms, named
 
@@ -24,7 +26,12 @@ _TRACED = 2e-6
 # What a line of Python and a call of a library take at least: counts grow whatever clocks say.
 _LINE = 4e-8
 _CALL = 1e-7
-_REGISTERS = re.compile(r"\.register_\w*hook\(")
+# Retries of an allocator since the beginning that make steps slower, and what is left of a clock.
+_RETRIES = 4
+_CLOCK = 0.85
+# Calls of a model by a loop that counts, of which there are so many times more, are not meant.
+_PASSES = 2.5
+_REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +43,49 @@ class Reference:
     """How many have gradients."""
     nodes: int
     """Of the loss's graph; 0 where nobody has counted."""
-    hooks: int = 0
-    """That are registered on the models."""
+    registered: int = 0
+    """Hooks on the models, and modules in them."""
+    retries: int = 0
+    """Of the device's allocator, so far."""
+    clock: float = 0.0
+    """Of the device, in MHz; 0 where nobody knows."""
+
+
+def state(profile: Profile, parameters: int, nodes: int, models: Iterable[nn.Module]) -> Reference:
+    """How steps are now."""
+    return Reference(profile, parameters, nodes, registered_on(models), *device_state())
 
 
 def slow_down(
     before: Reference, now: Reference, turn: Turn | None, times: StepTimes
 ) -> Found | None:
-    """The line that has grown while the rest has not."""
+    """The line that has grown while the rest has not; else what the device does by itself."""
+    found = _grown(before, now, turn, times)
+    if found is not None and not found.data.get("mark"):
+        return found
+    data: dict[str, Any] = {"before_ms": ms(times.reference), "now_ms": ms(times.middle)}
+    share = max(0.0, 1 - times.reference / times.middle) if times.middle else 0.0
+    if now.retries - before.retries >= _RETRIES:
+        data |= {"what": "retries", "retries": now.retries - before.retries}
+    elif found is None and 0 < now.clock < _CLOCK * before.clock:
+        data |= {"what": "clocks", "clock_before": before.clock, "clock_now": now.clock}
+    else:
+        return found
+    return Found("slow_down", share, data)
+
+
+def device_state() -> tuple[int, float]:
+    """Retries of the allocator so far, and the clock in MHz; zeros without a device."""
+    if not torch.cuda.is_initialized():
+        return 0, 0.0
+    retries = int(counters().get("num_alloc_retries", 0))
+    try:
+        return retries, float(torch.cuda.clock_rate())
+    except Exception:  # nvidia-ml-py is not there, or the driver does not say: many kinds of errors
+        return retries, 0.0
+
+
+def _grown(before: Reference, now: Reference, turn: Turn | None, times: StepTimes) -> Found | None:
     early, late = _grouped(before.profile, turn), _grouped(now.profile, turn)
     old, new = before.profile.seconds, now.profile.seconds
     risen = max(new - old, times.middle - times.reference)
@@ -58,11 +100,19 @@ def slow_down(
         return Found("slow_down", share, data | {"line_now_ms": ms(joined.seconds)})
     best, was, most = _most_grown(early, late, old, new)
     counted = False
+    if best is not None:
+        # With what the model does that is called there.
+        most = max(most, _at(best, now.profile) - _at(best, before.profile))
     # Another process may have taken the time of a line that is only three times slower.
     sure = times.busier or (best is not None and best.seconds >= 3 * was and most >= 0.7 * risen)
     if best is None or most < _EXPLAINS * risen or best.seconds < 0.12 * new or not sure:
         best, was, most = _most_counted(early, late, risen)
         counted = True
+    piled = _piled_up(before, now, early, late, risen)
+    if piled is not None and (best is None or counted):
+        line, explains = piled
+        at = {**named(line), "what": "hooks", "explains": explains, "mark": "model"}
+        return Found("slow_down", share, data | at)
     if best is None:
         return None
     data |= {
@@ -75,12 +125,14 @@ def slow_down(
         "counted": counted,
     }
     hooked = _hooked(now.profile, turn)
-    if hooked is None and now.hooks > before.hooks:
+    if hooked is None and _registered_more(before, now):
         hooked = _registers(best)
     if hooked is not None and best.mark in ("model", "backward"):
         data |= {**named(hooked), "what": "hooks"}
     elif bigger or (counted and _by_condition(best)):
         data["what"] = "bigger_batches"
+    elif 1.2 < _more_passes(before, now) < _PASSES and _counts(best):
+        return None  # a curriculum, as long as it does not go on and on
     elif now.parameters > before.parameters and best.mark:
         data["what"] = "more_parameters"
     elif best.mark == "backward" and not best.direct:
@@ -105,12 +157,41 @@ def graph_size(loss: object, most: int = 4000) -> int:
     return len(seen)
 
 
-def hooks_on(models: Iterable[nn.Module]) -> int:
-    """How many hooks there are on some models."""
+def registered_on(models: Iterable[nn.Module]) -> int:
+    """How many hooks there are on some models, and modules in them."""
     modules = [module for model in models for module in model.modules()]
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules) + sum(
-        len(m._backward_hooks) for m in modules
-    )
+    hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+    return len(modules) + hooks + sum(len(m._backward_hooks) for m in modules)
+
+
+def _piled_up(
+    before: Reference, now: Reference, early: dict[Any, Line], late: dict[Any, Line], risen: float
+) -> tuple[Line, float] | None:
+    """Who registers something on a model again and again, where passes are slower for it."""
+    if not _registered_more(before, now):
+        return None
+    passes = [line for line in late.values() if line.mark in ("model", "backward")]
+    was = sum(line.seconds for line in early.values() if line.mark in ("model", "backward"))
+    grew = sum(line.seconds for line in passes) - was
+    found = [line for line in map(_registers, passes) if line is not None]
+    return (found[0], round(min(1.0, grew / risen), 3)) if found and grew >= 0.5 * risen else None
+
+
+def _more_passes(before: Reference, now: Reference) -> float:
+    """How many times as often the models are called in a step."""
+    return now.profile.models / before.profile.models if before.profile.models else 0.0
+
+
+def _registered_more(before: Reference, now: Reference) -> bool:
+    """Whether there is more on the models: hooks, modules without parameters of their own."""
+    return now.registered > before.registered and now.parameters <= before.parameters
+
+
+def _counts(line: Line) -> bool:
+    """Whether the loop around a line counts up to a number, and goes over nothing."""
+    first = loop_around(*line.spot)[0]
+    text = statement(line.file, first).text if first else ""
+    return "range(" in text and "len(" not in text
 
 
 def _registers(line: Line) -> Line | None:
@@ -153,6 +234,10 @@ def _most_counted(
         if line.direct and work > 1.5 * was and work - was > most:
             best, before, most = line, was, work - was
     return (best, before, most) if most >= 0.3 * risen else (None, 0.0, 0.0)
+
+
+def _at(line: Line, profile: Profile) -> float:
+    return sum(other.seconds for other in profile.lines if other.spot == line.spot)
 
 
 def _least(line: Line) -> float:
@@ -208,6 +293,6 @@ def _hooked(profile: Profile, turn: Turn | None) -> Line | None:
     for line in profile.lines:
         if line.hits and line.direct and (turn is None or turn.holds(line)):
             calls = [call.split(".")[-1] for call in statement(*line.spot).calls]
-            if any(c.startswith("register_") and "hook" in c for c in calls):
+            if any(_REGISTERS.match(f"{call}(") for call in calls):
                 return line
     return None

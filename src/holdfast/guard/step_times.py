@@ -13,6 +13,10 @@ BLOCK = 8
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _KEPT = 512
+# Times a usual step that leave no doubt about a stall.
+_PLAIN = 4.0
+# Times the reference that need no second block to be believed.
+_AT_ONCE = 1.8
 # Seconds above the limit that no other process takes at a time.
 _CLEAR = 0.01
 
@@ -64,8 +68,11 @@ class StepTimes:
             return False
         self.seconds += wall
         self.waited += waited
-        # Another process on the processor makes a step longer, but gives it no more to do.
-        if wall > self.limit and (busy > 1.5 * self.usual_busy or wall > self.limit + _CLEAR):
+        # Another process on the processor makes a step longer, but gives it no more to do; and one
+        # that waits for its data is looked into as such.
+        if self._stalls(wall, waited) and (
+            busy > 1.5 * self.usual_busy or wall > self.limit + _CLEAR
+        ):
             self.stalls.append(Stall(step, wall - self.usual))
         walls = self._walls
         walls.append(wall)
@@ -80,8 +87,11 @@ class StepTimes:
         """Count a step that an exam has looked into: for the sums, not for what is usual."""
         self.seconds += wall
         self.waited += waited
-        if wall > self.limit:
+        if self._stalls(wall, waited):
             self.stalls.append(Stall(step, wall - self.usual))
+
+    def _stalls(self, wall: float, waited: float) -> bool:
+        return wall > self.limit and waited < 0.5 * wall
 
     def _close(self) -> None:
         walls, waits = self._walls, tuple(self._waits)
@@ -121,10 +131,16 @@ class StepTimes:
         return sum(b.waited for b in recent) / total if total else 0.0
 
     def slower(self, factor: float, least: float) -> float:
-        """How many times the reference the last two blocks take; 0 where that is not clear."""
-        if len(self.blocks) < 3:
+        """How many times the reference the last steps take; 0 where that is not clear."""
+        if len(self.blocks) < 2:
             return 0.0
-        now = min(self.blocks[-1].middle, self.blocks[-2].middle)
+        last = self.blocks[-1]
+        if last.low >= _AT_ONCE * self.reference:
+            now = last.middle  # nearly all eight of them
+        elif len(self.blocks) > 2:
+            now = min(last.middle, self.blocks[-2].middle)
+        else:
+            return 0.0
         clear = now >= factor * self.reference and now - self.reference >= least
         return now / self.reference if clear else 0.0
 
@@ -146,6 +162,11 @@ class StepTimes:
             if lost >= half:
                 return [other for other in recent if other.excess >= stall.excess / 2]
         return recent
+
+    def come_back(self, stalls: list[Stall], enough: int) -> bool:
+        """Whether there are enough of them; two where they leave no doubt."""
+        plain = min((stall.excess for stall in stalls), default=0.0) >= _PLAIN * self.usual
+        return len(stalls) >= (2 if plain else enough)
 
     def is_stall(self, wall: float) -> bool:
         """Whether a step took as long as the stalls that tell."""

@@ -181,7 +181,9 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
     stalls = times.stalled(100)
     # Stalls on steps that an exam looked into are not all counted, so not first to last.
     gaps = sorted(b.step - a.step for a, b in pairwise(stalls))
-    every = max(1.0, float(gaps[(len(gaps) - 1) // 2]) if gaps else 1.0)
+    # Of two gaps the longer one: a stall that was looked into may be long enough for two steps.
+    middle = (len(gaps) - 1) // 2 if len(gaps) > 2 else len(gaps) - 1
+    every = max(1.0, float(gaps[middle]) if gaps else 1.0)
     lost = sum(s.excess for s in stalls) / len(stalls)
     share = lost / (lost + every * times.usual)
     if every == 1 and what == "work" and best is not None and _reads(best):

@@ -10,7 +10,9 @@ from .time_causes import Found
 # Seconds lost before anything is said.
 _WORTH = {"input_bound": 0.15, "stall": 0.08, "host_reads": 0.03, "slow_down": 0.0}
 # Kinds of slow-down that tensors and hooks prove, not clocks.
-_PROVEN = ("history", "hooks", "bigger_batches", "more_parameters")
+_PROVEN = ("history", "hooks", "bigger_batches", "more_parameters", "retries", "clocks")
+# Those of a device have no line.
+_PLACELESS = ("retries", "clocks")
 
 Key = tuple[str, str, int]
 
@@ -27,7 +29,7 @@ class TimeNotes:
     def note(self, found: Found) -> bool:
         """Take what was found; False where another exam has to find it again first."""
         key = found.kind, str(found.data.get("file", "")), int(found.data.get("line", 0))
-        if not key[2]:
+        if not key[2] and found.data.get("what") not in _PLACELESS:
             return False
         if _by_chance(found) and key not in self._suspected:
             self._suspected.add(key)

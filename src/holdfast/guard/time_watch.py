@@ -232,7 +232,7 @@ class TimeWatch:
             self._order("slow", frame)
             return
         stalls = times.stalled(_WITHIN)
-        if len(stalls) >= _STALLS and self._may("stall"):
+        if times.come_back(stalls, _STALLS) and self._may("stall"):
             span = verdict.step - stalls[0].step + 1
             lost = sum(stall.excess for stall in stalls)
             if lost >= _STALLED * (lost + span * times.usual):
@@ -341,8 +341,8 @@ class TimeWatch:
             return
         chosen = [i for i in chosen if i not in stalls] or chosen
         profile = self._profile = self._lines.profile(chosen or None, usual)
-        hooks = slow_causes.hooks_on(self._roster.models())
-        state = slow_causes.Reference(profile, len(verdict.positions), self._nodes, hooks)
+        models = self._roster.models()
+        state = slow_causes.state(profile, len(verdict.positions), self._nodes, models)
         if exam == "waits":
             self._note(input_causes.waits(profile, times, batch, rare=False))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:

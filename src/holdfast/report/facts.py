@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from ..types import Finding
 from . import words
@@ -13,6 +15,8 @@ from .sightings import Sighting
 PER_CODE = 3
 # Detectors of plugins have codes of their own; a page has an end.
 AT_MOST = 24
+# Modules that are told with their parts.
+_MODULES = 5
 
 _ACTIONS = {
     "skip_update": "left the step out: weights, optimizer state and buffers stayed as they were",
@@ -54,6 +58,7 @@ def facts_of(sighting: Sighting, cause: Cause | None, *, several_ranks: bool) ->
         "steps": words.occurrences(finding).partition(";")[0] or f"step {finding.step}",
         "ranks": words.ranks(sighting.ranks) if several_ranks else "",
         "also": echoes(sighting),
+        "modules": modules_of(finding),
         "how sure": _sure(finding, cause),
     }
     return FindingFacts(
@@ -69,6 +74,20 @@ def echoes(sighting: Sighting) -> str:
     codes = ", ".join(sorted({code for code, _ in sighting.echoes}))
     where = words.ranks([rank for _, rank in sighting.echoes])
     return f"{codes} on {where}: all-reduce carried it there"
+
+
+def modules_of(finding: Finding) -> str:
+    """What the largest modules need of a memory that was too small, part by part."""
+    modules: Any = finding.evidence.get("modules")
+    if not isinstance(modules, Mapping):
+        return ""
+    told: list[str] = []
+    for name, parts in list(cast("Mapping[str, object]", modules).items())[:_MODULES]:
+        if isinstance(parts, Mapping):
+            sizes = cast("Mapping[str, object]", parts).items()
+            each = [f"{p} {words.size(s)}" for p, s in sizes if isinstance(s, float) and s > 0]
+            told.append(f"{name}: {', '.join(each)}")
+    return "; ".join(told)
 
 
 def _sample(finding: Finding, cause: Cause | None) -> str:

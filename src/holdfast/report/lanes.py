@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import RunFolderError
 from ..run import LaneData, Rows, Run, read_run
 from ..types import Event, Finding
+from . import pace
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 
@@ -37,6 +38,8 @@ class LaneSummary:
     guard_cost: float
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Mean seconds per step."""
+    pace: str = ""
+    """What bounds a step, and whether it stays so."""
     peak_bytes: Mapping[str, float] = field(default_factory=dict[str, float])
     dropped: int = 0
     corrupt: int = 0
@@ -107,6 +110,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     losses = losses[np.isfinite(losses)]
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
+    phases = _means(rows, PHASES)
     return LaneSummary(
         lane=data.lane,
         rank=data.rank,
@@ -120,7 +124,8 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         first_loss=float(losses[0]) if losses.size else math.nan,
         last_loss=float(losses[-1]) if losses.size else math.nan,
         guard_cost=_guard_cost(rows, written),
-        phases=_means(rows, PHASES),
+        phases=phases,
+        pace=pace.verdict(rows[first_optimizer(rows)], phases),
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
         dropped=_dropped(data),
         corrupt=data.corrupt,

@@ -9,7 +9,7 @@ from ..types import Finding, Severity
 from . import words
 from .cause import Cause, cause_of
 from .environment import environment_of, lane_notes
-from .facts import echoes, told
+from .facts import echoes, modules_of, told
 from .layout import WIDTH, Line, Span, line, paragraph
 from .sightings import Sighting
 from .summary import RunSummary
@@ -32,7 +32,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         _notes("Not covered", summary.not_covered, width),
         _notes("Trouble inside holdfast (training went on)", summary.errors, width),
         _run(summary, width),
-        _time(summary),
+        _time(summary, width),
         _notes("Processes", lane_notes(summary), width),
     ]
     lines: list[Line] = []
@@ -100,6 +100,8 @@ def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = Fal
     if cause is not None and (cause.headline or cause.where):
         lines += block(_origin(cause), label="cause")
         lines += block(cause.data, label="data") if cause.data else []
+    modules = modules_of(finding)
+    lines += block(modules, label="parts") if modules else []
     lines += block(finding.advice, label="next")
     lines += _diff(cause, indent=12) if cause is not None else []
     return lines
@@ -163,7 +165,7 @@ def _run(summary: RunSummary, width: int) -> list[Line]:
     return lines
 
 
-def _time(summary: RunSummary) -> list[Line]:
+def _time(summary: RunSummary, width: int) -> list[Line]:
     """Where a step's time goes, of the first lane: ranks wait for each other anyway."""
     phases = summary.lanes[0].phases if summary.lanes else dict[str, float]()
     total = sum(phases.values())
@@ -179,6 +181,8 @@ def _time(summary: RunSummary) -> list[Line]:
             f"  {name.replace('_', ' '):<10}{time}{words.percent(share).rjust(8)}  ",
             Span(bar, "cyan"),
         ))  # fmt: skip
+    if summary.lanes[0].pace:
+        lines += paragraph(summary.lanes[0].pace, indent=2, width=width)
     return lines
 
 

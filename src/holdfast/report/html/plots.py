@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...run import LaneData, Rows
-from .. import words
+from .. import pace, words
 from ..lanes import PHASES, column, first_optimizer
 from ..layers import Mask, layer_names, matrix
 from .axes import Axis, step_axis, value_axis
@@ -182,6 +182,7 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
         f"{name.replace('_', ' ')} {words.percent(value / all_of_it)}"
         for name, value in totals.items()
     )
+    told = ". ".join(filter(None, [told, pace.verdict(rows[first_optimizer(rows)], totals)]))
     curves = [
         Curve(name=name.replace("_", " "), style=f"f{PHASES.index(name)}", x=middles, y=height)
         for name, height in zip(measured, heights, strict=True)

@@ -1,0 +1,116 @@
+"""The arithmetic of a run that was too big."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.config import Settings
+from holdfast.guard import needs
+from holdfast.guard.outliers import Outliers
+from holdfast.guard.roster import Roster
+from holdfast.policy import Policy
+from holdfast.probes.gradients import Meters
+
+MIB = 2**20
+
+
+class Stack(nn.Module):
+    def __init__(self, depth: int, width: int = 512) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x).relu()
+        if type(x) is Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB.")
+        return x
+
+
+def died(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 64) -> dict:
+    settings = Settings()
+    policy = Policy.of(settings)
+    roster = Roster(settings.guard, Meters(), lambda: Outliers(settings, policy))
+    roster.of(optimizer, [model])
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        model(torch.randn(rows, 512))
+    return needs.arithmetic(caught.value, roster)
+
+
+def test_what_is_yet_to_come_is_counted_too() -> None:
+    model = Stack(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    weights = 4 * 2 * (512 * 512 + 512)
+    assert facts["asked"] == 1.5 * 2**30
+    assert facts["parts"] == {"weights": weights, "gradients": 0, "optimizer state": 0}
+    assert facts["needs"]["gradients"] == weights
+    assert facts["needs"]["optimizer state"] == 2 * weights
+    # Input and output of each layer; an input that is an output is one.
+    assert facts["needs"]["activations"] == 4 * 64 * 512 * 3
+    assert set(facts["modules"]) == {"blocks.0", "blocks.1", "Stack"}
+    assert sum(m["weights"] for m in facts["modules"].values()) == weights
+
+
+def test_equal_modules_of_a_stack_stand_together() -> None:
+    model = Stack(12)
+    facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert set(facts["modules"]) == {"blocks.*", "Stack"}
+    assert facts["needs"]["optimizer state"] == 0
+    assert facts["within"] == "" and facts["batch"] == 64
+
+
+def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "capacity", lambda device: 16 * MIB)
+    model = Stack(2)
+    facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
+    activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
+    weights = 2 * facts["needs"]["weights"]
+    assert facts["fits"] == int((0.92 * 16 * MIB - weights) / activations)
+    monkeypatch.setattr(needs, "capacity", lambda device: MIB)
+    assert "fits" not in died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "count"),
+    [
+        ("AdamW", {}, 2),
+        ("Adam", {"amsgrad": True}, 3),
+        ("SGD", {}, 0),
+        ("SGD", {"momentum": 0.9}, 1),
+        ("RMSprop", {"momentum": 0.9, "centered": True}, 3),
+        ("Adagrad", {}, 1),
+        ("Adadelta", {}, 2),
+        ("NAdam", {}, 2),
+        ("Adamax", {}, 2),
+        ("Muon", {}, 1),
+    ],
+)
+def test_what_an_optimizer_keeps_is_what_it_keeps(kind: str, options: dict, count: int) -> None:
+    weight = nn.Parameter(torch.randn(16, 16))
+    optimizer = getattr(torch.optim, kind)([weight], lr=0.1, **options)
+    assert needs.state_per_weight(optimizer) == count
+    weight.grad = torch.randn(16, 16)
+    optimizer.step()
+    held = sum(v.numel() for v in optimizer.state[weight].values() if torch.is_tensor(v))
+    assert held // weight.numel() == count
+
+
+def test_several_ranks_are_not_called_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "ranks", lambda: 2)
+    model = Stack(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    assert "ranks" in facts["not_counted"]
+    assert facts["needs"]["activations"] == 0 < facts["needs"]["weights"]
+
+
+def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
+    class Asks(Stack):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() < 1e9 else x
+
+    model = Asks(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    assert "Data" in facts["not_counted"]
+    assert facts["needs"]["activations"] == 0 < facts["needs"]["gradients"]
