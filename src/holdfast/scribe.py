@@ -81,6 +81,7 @@ class Scribe:
             elif lane.writer.last_error:
                 self.errors.append(f"{lane.name}: {lane.writer.last_error}")
         self._lanes.clear()
+        self.run.remove_dead_claims()
 
     def _find_lanes(self) -> None:
         for name in self.run.lanes():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -204,6 +206,20 @@ def test_a_lane_whose_ring_is_gone_is_still_taken(run: Run) -> None:
     run.remove_ring("r0")
     assert run.claim_lane(0, 12) == "r0-p12"
     assert not run.ring_path("r0").exists()
+
+
+def test_a_claim_goes_with_its_process_if_that_made_no_ring(run: Run) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    child = process.pid
+    process.wait()
+    first = run.claim_lane(0, child)
+    dead, alive = run.claim_lane(0, child), run.claim_lane(0, os.getpid())
+    Path(f"{run.ring_path(dead)}.tmp").touch()
+    drained = run.claim_lane(0, child)
+    Ring.create(run.ring_path(drained), 4096, pid=child)
+    run.remove_dead_claims()
+    assert set(run.lanes()) == {first, alive, drained}, "whose process has ended is not known of r0"
+    assert not list(run.path.glob("*.tmp"))
 
 
 def test_claiming_in_a_folder_that_is_gone(run: Run) -> None:

@@ -96,16 +96,15 @@ class Held:
 def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
     """Every container, tensor, array and text within reach of the code that runs ``frame``."""
     seen: set[int] = set()
-    # What runs comes first: a large program has many modules.
-    near, modules = _near(frame)
-    found = _follow(deque(near), seen, _SECONDS)
-    far = deque(_far(modules))
+    # What runs comes first, and the files it is in: a large program has many modules.
+    found = _follow(deque(_near(frame)), seen, _SECONDS)
+    found += _follow(deque(_beside(frame)), seen, _SECONDS)
+    far = deque(_far())
     if thorough:
         far.extend(_strays())
     found += _follow(far, seen, _SECONDS * (3 if thorough else 1))
-    for at in frames_from(frame):
-        if kind_of(at.f_code.co_filename) == "user":
-            forget_locals(at)
+    for at in _running(frame):
+        forget_locals(at)
     return found
 
 
@@ -145,31 +144,33 @@ def _measurable(value: Any) -> bool:
 # ------------------------------------------------------------------ where paths begin
 
 
-def _near(frame: FrameType | None) -> tuple[list[Held], set[int]]:
-    """Variables of what is running, and the dictionaries of modules that are among it."""
-    found: list[Held] = []
-    modules: set[int] = set()
-    for at in frames_from(frame):
-        file = at.f_code.co_filename
-        if kind_of(file) != "user":
-            continue
+def _near(frame: FrameType | None) -> Iterator[Held]:
+    """Variables of what is running."""
+    for at in _running(frame):
         names = at.f_locals
         if names is at.f_globals:
-            if id(names) not in modules:
-                modules.add(id(names))
-                found += _globals(file, names)
+            yield from _globals(at.f_code.co_filename, names)
             continue
-        scope = f"{file}:{at.f_code.co_name}"
-        found += [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
-    return found, modules
+        scope = f"{at.f_code.co_filename}:{at.f_code.co_name}"
+        yield from [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
 
 
-def _far(modules: set[int]) -> Iterator[Held]:
-    """Globals of all other files of the user."""
+def _beside(frame: FrameType | None) -> Iterator[Held]:
+    """Globals of the files that functions run from."""
+    for file, names in {at.f_code.co_filename: at.f_globals for at in _running(frame)}.items():
+        yield from _globals(file, names)
+
+
+def _far() -> Iterator[Held]:
+    """Globals of all files of the user."""
     for name in _user_modules():
         module = sys.modules.get(name)
-        if module is not None and id(vars(module)) not in modules:
+        if module is not None:
             yield from _globals(str(module.__file__), vars(module))
+
+
+def _running(frame: FrameType | None) -> list[FrameType]:
+    return [at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user"]
 
 
 _modules_known: tuple[int, list[str]] = (0, [])

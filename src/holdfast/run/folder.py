@@ -21,6 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.durable import BINARY, TEMPORARY, replace_file
@@ -239,6 +241,15 @@ class Run:
         self.ring_path(lane).unlink(missing_ok=True)
 
     # Leaving no clutter.
+
+    def remove_dead_claims(self) -> None:
+        """Remove what later processes left that were killed before they had a ring."""
+        for lane in self.lanes():
+            ring, pid = self.ring_path(lane), _lane_order(lane)[1]
+            with contextlib.suppress(OSError):
+                if pid > 0 and ring.stat().st_size == 0 and not psutil.pid_exists(pid):
+                    ring.with_name(ring.name + TEMPORARY).unlink(missing_ok=True)
+                    ring.unlink()
 
     def is_empty(self) -> bool:
         """True when no step was recorded and nothing found; damaged files count as content."""
