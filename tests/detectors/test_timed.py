@@ -38,6 +38,7 @@ def findings(make_rows, *events: tuple[str, dict]):
         ("input_bound", WAITS | {"what": "loop", "hits": 1, "makes": True}, Severity.INFO),
         ("slow_down", SLOWER, Severity.WARNING),
         ("slow_down", SLOWER | {"what": "hooks"}, Severity.WARNING),
+        ("slow_down", SLOWER | {"what": "retries", "retries": 7}, Severity.WARNING),
         ("slow_down", SLOWER | {"what": "bigger_batches"}, Severity.INFO),
         ("slow_down", SLOWER | {"what": "more_parameters"}, Severity.INFO),
         ("stall", STALLS, Severity.WARNING),

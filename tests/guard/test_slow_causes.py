@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from holdfast.exams._profiles import Line, Profile
 from holdfast.guard import slow_causes
-from holdfast.guard.slow_causes import Reference, device_state, registered_on, slow_down
+from holdfast.guard.slow_causes import Reference, registered_on, slow_down, state
 from holdfast.guard.step_times import StepTimes
 from holdfast.guard.time_notes import TimeNotes
 
@@ -111,6 +111,24 @@ def test_some_more_passes_are_meant_where_a_loop_counts(
     assert (found.data["what"] if found else "") == what
 
 
+@pytest.mark.parametrize(
+    ("runs_out", "what"), [(1.0, "retries"), (0.25, "retries"), (0.1, "work"), (0.0, "work")]
+)
+def test_a_line_is_slow_because_the_allocator_runs_out(
+    slower: StepTimes, script: str, runs_out: float, what: str
+) -> None:
+    before = Reference(Profile(2e-3, 16.0, 1.0, lines(script, 8, "", 5e-4, 1)), 4, 20)
+    profile = Profile(5e-3, 16.0, 1.0, lines(script, 8, "", 35e-4, 1))
+    now = Reference(profile, 4, 20, retries=3, runs_out=runs_out)
+    found = slow_down(before, now, None, slower)
+    assert found is not None
+    assert (found.data["what"], found.data["line"]) == (what, 8)
+    # What can be counted has grown by itself, and memory may be short because of that.
+    more = Profile(5e-3, 16.0, 1.0, lines(script, 8, "", 6e-4, 60_000))
+    found = slow_down(before, Reference(more, 4, 20, runs_out=runs_out), None, slower)
+    assert found is not None and found.data["what"] == "work"
+
+
 def test_what_the_device_does_is_told_without_a_line(slower: StepTimes) -> None:
     found = slow_down(at(1), at(9), None, slower)
     journal = Told()
@@ -133,7 +151,8 @@ def test_modules_and_hooks_are_counted() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks a device")
 def test_without_a_device_there_is_nothing_to_say() -> None:
-    assert device_state() == (0, 0.0)
+    now = state(Profile(lines=[]), 4, 0, [])
+    assert (now.retries, now.clock, now.runs_out) == (0, 0.0, 0.0)
 
 
 def test_a_clock_that_nobody_can_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +162,5 @@ def test_a_clock_that_nobody_can_read_is_left_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(slow_causes, "counters", lambda: {"num_alloc_retries": 3})
     monkeypatch.setattr(torch.cuda, "clock_rate", rate)
-    assert device_state() == (3, 0.0)
+    now = state(Profile(lines=[]), 4, 0, [], since=(1, 4))
+    assert (now.retries, now.clock, now.runs_out) == (3, 0.0, 0.5)

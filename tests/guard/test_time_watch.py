@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import LookoutSettings, Settings
+from holdfast.guard import slow_causes
 
 WATCHED = Settings(lookouts=LookoutSettings(memory=False, samples=True))
 
@@ -81,6 +82,45 @@ def test_a_line_that_grows(watched):
     (event,) = told(watched, "slow_down")
     assert event["line"] == here(growing, "# grows")
     assert event["line_now_ms"] > 2 * event["line_before_ms"]
+
+
+class Allocator:
+    """Stands in for the device's: full from some step on, and then it runs out on each of them."""
+
+    def __init__(self, full: int) -> None:
+        self.calls, self.full, self.retries = 0, full, 0
+
+    def allocate(self) -> torch.Tensor:
+        self.calls += 1
+        if self.calls > self.full:
+            self.retries += 1
+            time.sleep(0.004)
+        return torch.empty(16)
+
+
+def allocating(steps: int, allocator: Allocator) -> None:
+    model, optimizer = parts()
+    for _ in range(steps):
+        scratch = allocator.allocate()  # allocates
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del scratch
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_line_that_waits_for_memory(watched, monkeypatch, counts):
+    allocator = Allocator(full=40)
+    monkeypatch.setattr(slow_causes, "retries", lambda: allocator.retries if counts else 0)
+    allocating(100, allocator)
+    (event,) = told(watched, "slow_down")
+    if counts:
+        assert event["what"] == "retries" and event["retries"] >= 8
+    else:
+        assert event["what"] == "work"
+    assert event["line"] in (
+        here(allocating, "# allocates"), here(Allocator.allocate, "time.sleep"),
+    )  # fmt: skip
 
 
 def stalling(steps: int) -> None:

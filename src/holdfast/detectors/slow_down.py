@@ -18,9 +18,10 @@ class SlowDown(TimedDetector):
     What it detects:
         The median step of the last blocks takes clearly longer than the fastest block of the
         run. The lines of the loop are timed again and compared with their times at the
-        beginning: a line that has grown while the rest has not is the cause. Where no line has,
-        a device is asked: its allocator may have run out again and again, its clock may have
-        fallen. A host that has become slower makes all lines slower, and is not reported.
+        beginning: a line that has grown while the rest has not is the cause, unless the device's
+        allocator ran out while it was timed: then that is. Where no line has grown, the device is
+        asked too: its allocator may have run out again and again, its clock may have fallen. A
+        host that has become slower makes all lines slower, and is not reported.
 
     Why it matters:
         What grows with the number of steps costs the square of it in the end: a run that is a
@@ -30,8 +31,9 @@ class SlowDown(TimedDetector):
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
         line, ``explains``: its share of the growth, ``counted``: by how often it is passed and not
         by its time, ``mark``: within which part of a step,
-        ``what``: ``work``, ``history``, ``hooks``, ``graph``; without a line ``retries``
-        (``retries`` of the allocator) or ``clocks`` (``clock_before`` and ``clock_now`` in MHz);
+        ``what``: ``work``, ``history``, ``hooks``, ``graph``; ``retries`` (so many of the
+        allocator) with the line that allocates, where one stands out; ``clocks``
+        (``clock_before`` and ``clock_now`` in MHz) without a line;
         or what is mostly meant: ``bigger_batches``, ``more_parameters``;
         ``lost`` seconds so far; ``function``, ``statement`` and ``key``; ``consequence`` when
         memory is the cause.
@@ -83,7 +85,8 @@ class SlowDown(TimedDetector):
             return said, _advice(event, what), Severity.INFO, 0.5
         if what == "retries":
             count = number(event, "retries")
-            said = f"{steps}: the allocator ran out of memory {count:.0f} times since"
+            waits = "waits for memory: " if number(event, "line") > 0 else ""
+            said = f"{waits}{steps}, and the allocator ran out of memory {count:.0f} times since"
             return said, _advice(event, what), Severity.WARNING, 0.8
         if what == "clocks":
             fell = f"{number(event, 'clock_before'):.0f} to {number(event, 'clock_now'):.0f} MHz"

@@ -26,11 +26,14 @@ _TRACED = 2e-6
 # What a line of Python and a call of a library take at least: counts grow whatever clocks say.
 _LINE = 4e-8
 _CALL = 1e-7
-# Retries of an allocator since the beginning that make steps slower, and what is left of a clock.
+# Retries of an allocator since the beginning that make steps slower; on every which step of those
+# whose lines are timed, they are what makes a line slow; and what is left of a clock.
 _RETRIES = 4
+_EVERY = 4
 _CLOCK = 0.85
 # Calls of a model by a loop that counts, of which there are so many times more, are not meant.
 _PASSES = 2.5
+_PLACE = ("file", "line", "function", "code")
 _REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 
 
@@ -49,11 +52,22 @@ class Reference:
     """Of the device's allocator, so far."""
     clock: float = 0.0
     """Of the device, in MHz; 0 where nobody knows."""
+    runs_out: float = 0.0
+    """Retries per step while the lines were timed."""
 
 
-def state(profile: Profile, parameters: int, nodes: int, models: Iterable[nn.Module]) -> Reference:
-    """How steps are now."""
-    return Reference(profile, parameters, nodes, registered_on(models), *device_state())
+def state(
+    profile: Profile,
+    parameters: int,
+    nodes: int,
+    models: Iterable[nn.Module],
+    since: tuple[int, int] = (0, 1),
+) -> Reference:
+    """How steps are now; ``since`` are the retries before these steps, and how many these are."""
+    count, (begun, steps) = retries(), since
+    runs_out = (count - begun) / max(1, steps)
+    registered = registered_on(models)
+    return Reference(profile, parameters, nodes, registered, count, _clock(), runs_out)
 
 
 def slow_down(
@@ -61,12 +75,16 @@ def slow_down(
 ) -> Found | None:
     """The line that has grown while the rest has not; else what the device does by itself."""
     found = _grown(before, now, turn, times)
-    if found is not None and not found.data.get("mark"):
+    # An allocator that runs out makes the lines slow that allocate.
+    runs_out = now.runs_out * _EVERY >= 1 and (found is None or _by_its_time(found))
+    if found is not None and not found.data.get("mark") and not runs_out:
         return found
     data: dict[str, Any] = {"before_ms": ms(times.reference), "now_ms": ms(times.middle)}
     share = max(0.0, 1 - times.reference / times.middle) if times.middle else 0.0
-    if now.retries - before.retries >= _RETRIES:
+    if runs_out or now.retries - before.retries >= _RETRIES:
         data |= {"what": "retries", "retries": now.retries - before.retries}
+        if runs_out and found is not None:
+            data |= {key: found.data[key] for key in _PLACE}
     elif found is None and 0 < now.clock < _CLOCK * before.clock:
         data |= {"what": "clocks", "clock_before": before.clock, "clock_now": now.clock}
     else:
@@ -74,15 +92,23 @@ def slow_down(
     return Found("slow_down", share, data)
 
 
-def device_state() -> tuple[int, float]:
-    """Retries of the allocator so far, and the clock in MHz; zeros without a device."""
+def _by_its_time(found: Found) -> bool:
+    """Whether only the clock says that a line has grown, and nothing that can be counted."""
+    return found.data["what"] == "work" and not found.data["counted"]
+
+
+def retries() -> int:
+    """How often the device's allocator has run out so far; 0 without a device."""
+    return int(counters().get("num_alloc_retries", 0)) if torch.cuda.is_initialized() else 0
+
+
+def _clock() -> float:
     if not torch.cuda.is_initialized():
-        return 0, 0.0
-    retries = int(counters().get("num_alloc_retries", 0))
+        return 0.0
     try:
-        return retries, float(torch.cuda.clock_rate())
+        return float(torch.cuda.clock_rate())
     except Exception:  # nvidia-ml-py is not there, or the driver does not say: many kinds of errors
-        return retries, 0.0
+        return 0.0
 
 
 def _grown(before: Reference, now: Reference, turn: Turn | None, times: StepTimes) -> Found | None:

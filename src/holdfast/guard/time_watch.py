@@ -80,7 +80,7 @@ class TimeWatch:
         self._traced = False  # by somebody else, and all is slow
         self._home: tuple[str, int] | None = None
         self._taken_at: list[tuple[str, int]] = []
-        self._nodes = 0
+        self._nodes = self._retries = 0
         self._turn: Turn | None = None
         self._ordered = self._exam = ""
         self._walls, self._waits = list[float](), list[float]()
@@ -254,7 +254,7 @@ class TimeWatch:
         asked = self._orders[exam] = self._orders.get(exam, 0) + 1
         self._again[exam] = self._times.count + 8 * 2 ** min(asked, 4)
         self._walls, self._waits, self._taken_at = [], [], []
-        self._nodes = 0
+        self._nodes, self._retries = 0, slow_causes.retries()
         if exam == "waits" and loader_times.workers_of(self._source):
             self._exam = "loader"
         else:
@@ -322,8 +322,7 @@ class TimeWatch:
 
     def _judge(self, exam: str, verdict: Verdict) -> None:
         """Make something of the lines."""
-        times, usual = self._times, self._times.middle
-        batch = loader_times.batch_of(self._source)
+        times, batch = self._times, loader_times.batch_of(self._source)
         chosen = [i for i, w in enumerate(self._walls) if w < math.inf]
         stalls = [i for i in chosen if times.is_stall(self._walls[i])]
         if exam == "stall":
@@ -340,9 +339,10 @@ class TimeWatch:
             self._note(input_causes.waits(profile, times, batch, rare=True))
             return
         chosen = [i for i in chosen if i not in stalls] or chosen
-        profile = self._profile = self._lines.profile(chosen or None, usual)
+        profile = self._profile = self._lines.profile(chosen or None, times.middle)
         models = self._roster.models()
-        state = slow_causes.state(profile, len(verdict.positions), self._nodes, models)
+        since = self._retries, len(self._walls)
+        state = slow_causes.state(profile, len(verdict.positions), self._nodes, models, since)
         if exam == "waits":
             self._note(input_causes.waits(profile, times, batch, rare=False))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
