@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 
 from holdfast.config import Settings
-from holdfast.guard import needs
+from holdfast.guard import last_words, needs
 from holdfast.guard.outliers import Outliers
 from holdfast.guard.roster import Roster
 from holdfast.policy import Policy
@@ -114,3 +117,32 @@ def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
     facts = died(model, torch.optim.AdamW(model.parameters()))
     assert "Data" in facts["not_counted"]
     assert facts["needs"]["activations"] == 0 < facts["needs"]["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("error", "room", "out"),
+    [
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to"), 1 << 40, True),
+        (RuntimeError("could not create a primitive"), 1 << 20, True),
+        (RuntimeError("could not create a primitive"), 1 << 40, False),
+        (RuntimeError("shapes cannot be multiplied"), 1 << 20, False),
+        (MemoryError(), 1 << 40, True),
+        (None, 1 << 20, False),
+    ],
+)
+def test_what_it_looks_like(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, room: int, out: bool
+) -> None:
+    monkeypatch.setattr(needs, "room", lambda: room)
+    assert last_words.ran_out(error) is out
+
+
+def test_the_room_that_is_left() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    there = needs.room()
+    mapped = psutil.Process().memory_info().vms
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), limit[1]))
+        assert needs.room() <= 64 << 20 < there
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)

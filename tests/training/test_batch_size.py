@@ -151,6 +151,7 @@ def test_memory_is_expected_to_grow_in_a_straight_line():
         (torch.OutOfMemoryError("CUDA out of memory. Tried"), True),
         (MemoryError(), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),

@@ -109,6 +109,11 @@ def test_each_beats_those_before_it(file):
     assert (found.train.data.workers, found.train.data.batch, found.width) == (5, 9, 4)
 
 
+def test_what_a_platform_suggests_may_be_no_setting_of_a_recipe():
+    recipe = dataclasses.replace(made(), settings=Train)
+    assert resolve(recipe, platform="arm") == resolve(recipe, platform="none") == Train()
+
+
 def test_a_preset_may_be_nested():
     found = resolve(made(presets=PRESETS), preset="nested", platform="none")
     assert not found.train.data.shuffle and found.train.lr == 1e-5 and found.train.steps == 7

@@ -149,7 +149,7 @@ def _tell_choices(args: argparse.Namespace, config: str | None, resume: Any, set
     for suggestion, line in zip(platform.suggestions, platform.lines(), strict=True):
         value = settings
         for name in suggestion.key.split("."):
-            value = getattr(value, name)
+            value = getattr(value, name, None)
         if str(value) == suggestion.value:
             _tell(line)
 

@@ -12,8 +12,12 @@ import torch
 from ..exams._growers import habits
 from ..exams._place import kind_of, place_told
 from ..exams.census import Held
+from . import needs
 
 _MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
+# What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
+_NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
+_FULL = 256 << 20
 _SECOND_TIME = ("through the graph a second time", "modified by an inplace operation")
 
 
@@ -27,7 +31,10 @@ def ran_out(found: BaseException | None) -> bool:
     """Whether it is one of memory."""
     if isinstance(found, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(found, RuntimeError) and bool(_MEMORY.search(str(found)))
+    if not isinstance(found, RuntimeError):
+        return False
+    said = str(found)
+    return bool(_MEMORY.search(said) or (_NO_REASON.search(said) and needs.room() < _FULL))
 
 
 def second_time(found: BaseException | None) -> bool:

@@ -87,6 +87,17 @@ def capacity(device: torch.device) -> int:
     return min(there, max(0, limit - (used.vms - used.rss)))
 
 
+def room() -> int:
+    """Bytes of host memory that this process could still ask for."""
+    free = psutil.virtual_memory().available
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return (
+        free
+        if limit == resource.RLIM_INFINITY
+        else min(free, limit - psutil.Process().memory_info().vms)
+    )
+
+
 def _of_the_call(
     found: BaseException, modules: dict[str, dict[str, int]], roster: Roster
 ) -> dict[str, Any]:

@@ -10,7 +10,11 @@ import torch
 
 # Linux keeps the limits of a container here; elsewhere these files are missing.
 _GROUP = Path("/sys/fs/cgroup")
-_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
+# As devices say it, then torch on x86 processors, on others, the system, and libraries of CUDA.
+_TEXTS = (
+    "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory",
+    "alloc_failed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,10 @@ def resolve(
     data: dict[str, Any] = {}
     machine = platforms.named(platform)
     for suggestion in machine.suggestions:
-        text = f"{suggestion.key}={suggestion.value}"
-        _put(kind, data, suggestion.key, suggestion.value, f"{text} (platform {machine.name})")
+        text = f"{suggestion.key}={suggestion.value} (platform {machine.name})"
+        # A recipe with settings of its own may have nothing of the kind.
+        if suggestion.key in dict(_flat(_defaults(kind))):
+            _put(kind, data, suggestion.key, suggestion.value, text)
     if preset is not None:
         for key, value in _flat(_preset(recipe, preset)):
             written = value if isinstance(value, str) else _written(value)
