@@ -18,6 +18,13 @@ def _watch(engine: Engine | None) -> MemoryWatch | None:
     return None if engine is None else engine.lookouts.memory
 
 
+def creates_graph(engine: Engine, loss: object) -> None:
+    """``backward`` is called on ``loss`` with ``create_graph``."""
+    watch = _watch(engine)
+    if watch is not None and not torch.compiler.is_compiling():
+        attempt(engine, "lookouts", watch.creates_graph, loss, sys._getframe())
+
+
 def _eval(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def eval(self: Any) -> Any:

@@ -35,7 +35,10 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return original(*args, **kwargs)
-        engine.backward_begins(args[0] if args else kwargs.get("tensors"))
+        loss = args[0] if args else kwargs.get("tensors")
+        engine.backward_begins(loss)
+        if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
+            _memory_patches.creates_graph(engine, loss)
         try:
             return original(*args, **kwargs)
         finally:

@@ -37,6 +37,8 @@ class GraphKept(MemoryDetector):
         - ``losses.append(loss)``, ``outputs.append(model(x))`` to average or plot later.
         - ``self.last_output = out`` in a list or a moving average on a module or a trainer.
         - A forward hook that stores outputs.
+        - ``backward(create_graph=True)`` on something that is no parameter, as the inputs of a
+          gradient penalty: its ``.grad`` and the graph of that hold each other.
 
     What to do:
         1. Store a number: ``total_loss += loss.item()``, or ``loss.detach()`` where reading it
@@ -72,6 +74,11 @@ class GraphKept(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Where to write ``.item()`` or ``.detach()``."""
+        if event.data.get("how") == "cycle":
+            return (
+                f"in `{code_of(event.data)}` ask for the gradient with torch.autograd.grad(..., "
+                "create_graph=True) instead, or set .grad of that leaf to None after its use"
+            )
         return detach_advice(event.data)
 
     def numbers(self, event: Event) -> Mapping[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 _GROW = {"append", "extend", "add", "update", "insert", "appendleft", "extendleft", "setdefault",
          "push", "put", "put_nowait", "write"}  # fmt: skip
+REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 _SHRINK = {"clear", "pop", "popleft", "popitem", "remove", "discard", "get_nowait"}
 
 
@@ -178,8 +180,10 @@ def _test(test: ast.expr, name: str, found: Habits) -> None:
 
 
 def _caps(node: ast.If, name: str) -> bool:
-    """Whether it depends on the length of a name that it grows."""
+    """Whether it depends on the length of a name that it grows, or on a sum of what is in it."""
     compared = node.test
+    if _grows_in(node.body, name) and _within_budget(node):
+        return True
     if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
         return False
     sides = [compared.left, compared.comparators[0]]
@@ -191,14 +195,32 @@ def _caps(node: ast.If, name: str) -> bool:
     shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
     if not shorter and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise):
         return True  # when it is long enough, what follows is left out
-    return any(
-        isinstance(part, ast.Call)
-        and isinstance(part.func, ast.Attribute)
-        and part.func.attr in _GROW
-        and _named(_base(part.func.value), name)
-        for statement in (node.body if shorter else node.orelse)
-        for part in ast.walk(statement)
-    )
+    return _grows_in(node.body if shorter else node.orelse, name)
+
+
+def _grows_in(body: list[ast.stmt], name: str) -> bool:
+    """Whether one of these statements puts something into a name."""
+    for part in (part for statement in body for part in ast.walk(statement)):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            grown = part.func.attr in _GROW and _named(_base(part.func.value), name)
+        else:
+            targets = part.targets if isinstance(part, ast.Assign) else []
+            grown = any(isinstance(t, ast.Subscript) and _named(_base(t), name) for t in targets)
+        if grown:
+            return True
+    return False
+
+
+def _within_budget(node: ast.If) -> bool:
+    """Whether what is compared with a limit is counted up when something is put in."""
+    compared = node.test
+    if not isinstance(compared, ast.Compare) or not isinstance(
+        compared.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE
+    ):
+        return False
+    counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
+    names = [getattr(t, "attr", getattr(t, "id", "")) for t in counted]
+    return any(_inside(compared, name) for name in names if name)
 
 
 def _consumed(tree: ast.Module, name: str) -> bool:
@@ -228,6 +250,25 @@ def in_loop(file: str, line: int) -> bool:
     for node, looped, _ in _statements(tree):
         if node.lineno <= line <= (node.end_lineno or node.lineno):
             found = looped or isinstance(node, ast.For | ast.While)
+    return found
+
+
+def registers(file: str) -> list[int]:
+    """The lines of a file that register hooks or parametrizations."""
+    lines = enumerate(linecache.getlines(file), 1)
+    return [number for number, text in lines if REGISTERS.search(text)]
+
+
+def function_at(file: str, line: int) -> str:
+    """The innermost function around a line; empty at the top of a file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ""
+    found = ""
+    for node, _, function in _statements(tree):
+        if node.lineno <= line <= (node.end_lineno or node.lineno):
+            found = function.rpartition(".")[2]
     return found
 
 

@@ -38,6 +38,8 @@ _TEXT = 1024
 # Libraries keep objects of objects of objects; their users keep things near.
 _INTO_LIBRARIES = 3
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps the functions that were registered on it."""
 CACHED = type(functools.lru_cache(lambda: None))
 """What ``functools.cache`` and ``lru_cache`` make of a function."""
 _SEQUENCES = (list, deque, tuple)
@@ -49,7 +51,6 @@ _TORCHS_OWN = {
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks", "training", "_compiled_call_impl",
 }  # fmt: skip
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(slots=True)
@@ -289,8 +290,11 @@ def _module(held: Held, module: nn.Module) -> Iterator[Held]:
             if value is not None:
                 path = f"{held.path}[{name}]" if name.isdigit() else f"{held.path}.{name}"
                 yield _down(held, path, "attribute", inside[table], name, value)
-    for table in _HOOKS:
-        for hook in list(inside.get(table, {}).values()):
+    for table in HOOKS:
+        hooks = inside.get(table, {})
+        if len(hooks) > 1:  # more and more of them keep what they hold
+            yield _down(held, f"{held.path}.{table}", "attribute", inside, table, hooks)
+        for hook in list(hooks.values()):
             yield _down(held, f"{held.path}'s hook", "object", None, None, hook)
     if kind_of(str(_file_of(type(module)))) == "user":
         yield _down(held, type(module).__name__, "object", None, None, type(module))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from dataclasses import dataclass, field
@@ -94,6 +95,9 @@ class Weight:
         inside = getattr(value, "__dict__", None)
         if isinstance(value, type) or depth >= _DEPTH:
             return
+        for cell in getattr(value, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty one
+                self.add(cell.cell_contents, depth + 1)
         if isinstance(inside, dict):
             for item in list(islice(inside.values(), _ITEMS)):
                 self.add(item, depth + 1)

@@ -5,6 +5,7 @@ Asks dynamo to be told when it compiles; costs nothing on a step without one.
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -14,10 +15,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from ._growers import habits
 from ._loops import shown
 from ._place import frames_from, kind_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+_ATTRIBUTE = re.compile(r"^(?:G\['(?P<root>\w+)'\])?.*\.(?P<name>\w+) == ")
 _ENTRY = re.compile(r"^\s*\d+/\d+:\s*")
 
 _OURS = os.path.dirname(__file__)
@@ -30,7 +33,8 @@ class Compiled:
     name: str = ""
     file: str = ""
     line: int = 0
-    """Where it was called when it was compiled last."""
+    """What changes the attribute that a guard asks for; else where it was called when it was
+    compiled last."""
     defined: str = ""
     times: int = 0
     """Compilations after the first."""
@@ -97,8 +101,34 @@ class Recompiles:
             if reason:
                 known.reason = _guard(reason)
                 known.reasons.update({_NUMBER.sub("#", known.reason): 1})
+                files = {known.file: 0, str(metric.co_filename): int(metric.co_firstlineno or 0)}
+                known.file, known.line = _changes(known.reason, files) or (known.file, known.line)
             changed.append(known)
         return changed
+
+
+def _changes(guard: str, files: dict[str, int]) -> tuple[str, int] | None:
+    """The user's line that gives the attribute in a guard another value.
+
+    Args:
+        guard: ``self.epoch == 3``, ``G['metric']._count == 7``.
+        files: that of the caller, and that of the compiled function with its first line.
+    """
+    found = _ATTRIBUTE.search(guard)
+    if found is None:
+        return None
+    root, name = found["root"] or "", found["name"]
+    for file in files:
+        known = habits(file, name)
+        if kind_of(file) == "user" and (lines := known.assigned or known.grows):
+            return file, lines[0]
+    for file, first in files.items():
+        if root and first and kind_of(file) == "user":
+            # A library does it: the line that calls it.
+            for at, text in enumerate(linecache.getlines(file)[first:], first + 1):
+                if re.search(rf"\b{root}\.\w+\(", text):
+                    return file, at
+    return None
 
 
 def _guard(reason: str) -> str:

@@ -43,11 +43,15 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
     Args:
         dataset: of the loader.
         frame: the place in the loop.
-        fetch: whether samples may be fetched here; without that only what is copied is named.
+        fetch: whether samples may be fetched here; without that the source is read, and what is
+            copied is named.
     """
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
     if not fetch:
-        return _copied(dataset, found) | {"looked": False, "mild": True}
+        return _by_source(dataset, found) or _copied(dataset, found) | {
+            "looked": False,
+            "mild": True,
+        }
     watched = sorted(found, key=lambda h: h.depth)[:_WATCHED]
     before = [len(h.value) for h in watched]
     caches = _caches(dataset)
@@ -84,6 +88,22 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
         line = known.grows[0] if known.grows else 0
         return facts | {"seen": "source"} | place_told(file, line)
     return _copied(dataset, found)
+
+
+def _by_source(dataset: Any, found: list[Held]) -> dict[str, Any]:
+    """A container that a line of its owner's class puts something into, and none takes it out."""
+    for held in sorted(found, key=lambda h: h.depth):
+        owner = dataset
+        for name in held.path.split(".")[1:-1]:
+            owner = getattr(owner, name, None)
+        file = _file_of(owner)
+        known = habits(file, held.name)
+        # Not those of a local variable of the same name.
+        lines = [n for n in known.grows if f".{held.name}" in linecache.getline(file, n)]
+        if held.how == "attribute" and lines and not (known.shrinks or known.capped):
+            facts = {"path": held.path, "name": held.name, "how": held.how, "mild": known.tested}
+            return facts | {"seen": "source"} | place_told(file, lines[0])
+    return {}
 
 
 def _fetch(dataset: Any) -> None:

@@ -17,8 +17,16 @@ from torch import nn
 
 from ..exams._changed import Changed
 from ..exams._graphs import reach
-from ..exams._growers import Habits, fed_to, habits, in_loop, refers_to_itself
-from ..exams._holders import CACHED
+from ..exams._growers import (
+    Habits,
+    fed_to,
+    function_at,
+    habits,
+    in_loop,
+    refers_to_itself,
+    registers,
+)
+from ..exams._holders import CACHED, HOOKS
 from ..exams._place import frames_from, kind_of, place_told
 from ..exams._trace import Change, Watchpoint
 from ..exams.census import Census, Chain, Growth, Held, Timeline
@@ -338,9 +346,11 @@ class GrowthWatch:
             facts |= place_told(change.file, change.line)
         else:
             known = self._habits(held)
-            lines = known.grows or known.assigned
+            hooks = registers(held.file) if held.name in HOOKS else []
+            lines = hooks or known.grows or known.assigned
+            line = lines[0] if lines else 0
             facts |= {"seen": "source" if len(lines) == 1 else "guess"}
-            facts |= place_told(held.file, lines[0] if lines else 0)
+            facts |= {"function": function_at(held.file, line), **place_told(held.file, line)}
         self._tell(code, facts)
 
 

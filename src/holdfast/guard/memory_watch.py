@@ -13,6 +13,7 @@ from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
 from . import last_words, needs
+from .cycles import Cycles
 from .evaluation import Evaluation
 from .growth_watch import GrowthWatch
 from .heap import Heap
@@ -61,6 +62,7 @@ class MemoryWatch:
     def _begin(self) -> None:
         self._timeline = Timeline()
         self._sentinels = Sentinels()
+        self._cycles = Cycles()
         self._heap = Heap()
         self._growth = GrowthWatch(self._timeline, self._found, lambda: self._epoch)
 
@@ -80,6 +82,10 @@ class MemoryWatch:
                 # A loop without an optimizer of torch: its backward passes beat the time.
                 self._beats = True
                 self._beat(self._passes - _WITHOUT - 1, sys._getframe())
+
+    def creates_graph(self, loss: object, frame: FrameType) -> None:
+        """``backward`` is about to be called on ``loss`` with ``create_graph``."""
+        self._cycles.backward(loss, self._step + 1, frame)
 
     def _look_back(self, loss: Tensor) -> None:
         """One of the first losses: does it lead into the step before?"""
@@ -167,6 +173,9 @@ class MemoryWatch:
     def _judge_signs(self, step: int) -> None:
         if self._told:
             return  # the signs are explained, and looks go on by themselves
+        if (facts := self._cycles.kept(step)) is not None:
+            self._found("MEM002", facts)
+            return
         oldest = self._sentinels.oldest()
         old = oldest is not None and step - oldest >= _OLD
         grows = self._heap.slope() > _STEEP or self._heap.slope(32) > _SLOW

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..exams._growers import REGISTERS, registers
 from ..exams._loops import loop_around, statement
 from ..exams._profiles import Line, Profile, Turn
 from ..probes.memory import counters
@@ -34,7 +33,6 @@ _CLOCK = 0.85
 # Calls of a model by a loop that counts, of which there are so many times more, are not meant.
 _PASSES = 2.5
 _PLACE = ("file", "line", "function", "code")
-_REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +220,8 @@ def _counts(line: Line) -> bool:
 
 def _registers(line: Line) -> Line | None:
     """The line that registers hooks, in the file of one of them."""
-    for number, text in enumerate(linecache.getlines(line.file), 1):
-        if _REGISTERS.search(text):
-            return Line(line.file, number, "", "", 0.0, 0.0, (), True)
+    for number in registers(line.file):
+        return Line(line.file, number, "", "", 0.0, 0.0, (), True)
     return None
 
 
@@ -319,6 +316,6 @@ def _hooked(profile: Profile, turn: Turn | None) -> Line | None:
     for line in profile.lines:
         if line.hits and line.direct and (turn is None or turn.holds(line)):
             calls = [call.split(".")[-1] for call in statement(*line.spot).calls]
-            if any(_REGISTERS.match(f"{call}(") for call in calls):
+            if any(REGISTERS.match(f"{call}(") for call in calls):
                 return line
     return None

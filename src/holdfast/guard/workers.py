@@ -30,6 +30,7 @@ class Workers:
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
+        self._facts: dict[str, Any] = {}
         self._done = False
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
@@ -53,12 +54,20 @@ class Workers:
             b[1] - a[1] > _LEAST * (b[0] - a[0]) / len(iterator._workers)
             for a, b in pairwise(recent)
         ):
+            facts = self._facts = self._facts or sample_growth.examine(
+                iterator._dataset, frame, fetch=self._may_fetch
+            )
+            # What is asked before it grows may be a cache, which is full after one pass over the
+            # data. Where the workers live longer than that, time will tell.
+            if facts.get("mild") and facts.get("line") and iterator._persistent_workers:
+                if self._fetched < 2 * len(iterator._index_sampler):
+                    return
+                facts["mild"] = False
             self._done = True
-            self._examine(iterator, frame, recent)
+            self._say(iterator, recent, facts)
 
-    def _examine(self, iterator: Any, frame: FrameType, recent: list[tuple[int, int]]) -> None:
+    def _say(self, iterator: Any, recent: list[tuple[int, int]], facts: dict[str, Any]) -> None:
         (first, low), (last, high) = recent[0], recent[-1]
-        facts = sample_growth.examine(iterator._dataset, frame, fetch=self._may_fetch)
         count = len(iterator._workers)
         each = (high - low) / (last - first) * count
         self._tell({"bytes": each, "workers": count, "steps": last, **facts})
