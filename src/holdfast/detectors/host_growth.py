@@ -38,7 +38,7 @@ class HostGrowth(MemoryDetector):
         2. Bound it: ``collections.deque(maxlen=...)``, or clear it when it has been used.
 
     False alarms:
-        Logs of numbers stay far below the 8 KiB, and below 16 KiB it is information. What the
+        Logs of numbers stay far below the 8 KiB, and below 32 KiB it is information. What the
         source empties or asks before it grows is reported only when it has outgrown the data
         set, or after 96 steps; what grows only while it is shorter than something, never.
 
@@ -55,9 +55,9 @@ class HostGrowth(MemoryDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """Bytes per step from which on it is more than information: a gigabyte in 64,000 steps."""
+        """Bytes per step from which on it is more than information: a gigabyte in 32,000 steps."""
 
-        warn: float = 16 * 1024.0
+        warn: float = 32 * 1024.0
 
     def weight(self, event: Event) -> Severity:
         """Slow growth matters in very long runs only."""

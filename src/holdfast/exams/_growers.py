@@ -291,7 +291,7 @@ def refers_to_itself(file: str, line: int, name: str) -> bool:
 
 
 def fed_to(file: str, line: int, name: str) -> list[str]:
-    """What the statement at a line calls with the former value to get the new one, dotted."""
+    """What the statement at a line calls with or on the former value to get the new one, dotted."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -299,7 +299,7 @@ def fed_to(file: str, line: int, name: str) -> list[str]:
     for node, _, _ in _statements(tree):
         if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or node.lineno):
             calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
-            given = [c for c in calls if any(_inside(a, name) for a in _arguments(c))]
+            given = [c for c in calls if any(_inside(a, name) for a in (c.func, *_arguments(c)))]
             return [ast.unparse(call.func) for call in given]
     return []
 

@@ -53,6 +53,11 @@ _DOUBTFUL = 96
 _SMALL = 40
 # Growth that has slowed down to less than this share levels off.
 _STEADY = 0.4
+# What makes a new value by writing into a part of the old one.
+_OVERWRITES = {
+    "index_copy", "index_put", "scatter", "where", "masked_scatter", "slice_scatter",
+    "select_scatter",
+}  # fmt: skip
 # A queue with so few places is meant to be one.
 _SHORT = 512
 
@@ -355,11 +360,17 @@ class GrowthWatch:
 
 
 def _through_a_model(held: Held, change: Change) -> bool:
-    """Whether a model makes the new value of the old one: a state, also where no loss uses it."""
+    """Whether a model makes the new value of the old one: a state, also where no loss uses it.
+
+    So is what a module keeps and writes into, part by part.
+    """
     owner = held.owner
+    inside = isinstance(owner, dict) and "_modules" in owner  # the attributes of a module
     known = {**owner.f_globals, **owner.f_locals} if isinstance(owner, FrameType) else {}
     for callee in fed_to(change.file, change.line, held.name):
         root, *path = callee.split(".")
+        if inside and path and path[-1] in _OVERWRITES:
+            return True
         value: Any = owner if root == "self" and root not in known else known.get(root)
         for attribute in path:
             value = getattr(value, attribute, None)

@@ -128,7 +128,7 @@ class TimeWatch:
         wall, waited = now - self._last, row["data_wait"]
         waited = waited if waited == waited else 0.0
         # A step in which we did a lot ourselves says nothing, and neither does the first of an
-        # epoch, for which workers may have been started.
+        # epoch where workers are started for it.
         guard = row["guard"]
         begins = self._traced or (guard > _OURS and guard > 0.3 * wall)
         if self._iterator != self._trained_on:
@@ -136,7 +136,8 @@ class TimeWatch:
             # ask a new iterator for each batch.
             self._begun += 1
             epoch = self._fed > self._unfed and self._begun < 0.6 * self._fed
-            begins = begins or epoch or self._begun == 1
+            starts = epoch and loader_times.workers_of(self._source) > 0
+            begins = begins or starts or self._begun == 1
             self._trained_on = self._iterator
         if self._fetches:
             self._fed += 1
