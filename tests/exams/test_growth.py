@@ -164,6 +164,10 @@ def test_a_dataset_of_many_objects(tmp_path, monkeypatch):
         ("for i in y:\n    x.append(i)\n    if len(x) > 9:\n        print(x[-9:])", False),
         ("for i in y:\n    if len(x) > 9:\n        x.append(i)", False),
         ("for i in y:\n    if len(x) >= 9:\n        continue\n    x.append(i)", True),
+        ("for i in y:\n    if len(x) < 9:\n        x[i] = 1", True),
+        ("for i in y:\n    if used + i <= 9:\n        x[i] = 1\n        used += i", True),
+        ("for i in y:\n    if used + i <= 9:\n        x[i] = 1\n        other += i", False),
+        ("for i in y:\n    if used == 9:\n        x[i] = 1\n        used += i", False),
         (
             "def f():\n    x.append(1)\n    if len(x) < 2:\n        return 0\n    return x[-1]",
             False,
@@ -228,3 +232,30 @@ def test_nothing_is_fetched_unasked():
 def _line_of(text: str) -> int:
     with open(__file__) as source:
         return next(n for n, line in enumerate(source, 1) if text in line)
+
+
+class Plans:
+    def __init__(self) -> None:
+        self.plans: dict[float, list[int]] = {}
+
+    def plan(self, factor: float) -> list[int]:
+        if factor not in self.plans:
+            self.plans[factor] = [1]  # plans
+        return self.plans[factor]
+
+
+class Planned(torch.utils.data.Dataset):
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.augment = Plans()
+
+    def __getitem__(self, index: int) -> list[int]:
+        return self.augment.plan(float(torch.rand(())))
+
+
+def test_what_the_source_of_a_dataset_says(tmp_path, monkeypatch):
+    names: list[str] = []
+    names.append("a")  # a variable of another function has the same name
+    told = sample_growth.examine(Planned(names), sys._getframe(), fetch=False)
+    assert (told["path"], told["line"]) == ("self.augment.plans", _line_of("# plans"))
+    assert told["mild"], "it is asked before it grows, as caches are"

@@ -331,3 +331,90 @@ def test_graphs_that_are_differentiated_are_wanted(loop):
         loop.train(loop.loss())
     loop.watch.close()
     assert not loop.told.events
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_leaf_that_its_own_gradient_keeps(loop, freed):
+    for _ in range(48):
+        x = torch.randn(8, 16, requires_grad=True)
+        score = loop.model(x).sum()
+        loop.watch.creates_graph(score, sys._getframe())  # the line that calls
+        score.backward(create_graph=True)
+        assert x.grad is not None
+        slope = x.grad.norm()
+        loop.model.zero_grad()
+        loop.train((slope - 1) ** 2)
+        if freed:
+            x.grad = None
+    loop.watch.close()
+    told = [(e["fault"], e["how"], e["code"].split("  #")[0]) for e in loop.told.events]
+    line = "loop.watch.creates_graph(score, sys._getframe())"
+    assert told == ([] if freed else [("MEM002", "cycle", line)])
+
+
+class Probe:
+    """Keeps some outputs of a layer, for ever: nobody removes its hook."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        store: list[torch.Tensor] = []
+
+        def note(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            if len(store) < 2:
+                store.append(output.detach().repeat(64, 32))
+
+        layer.register_forward_hook(note)
+
+
+def test_hooks_that_keep_what_they_saw(loop):
+    for step in range(140):
+        if step % 4 == 0:
+            Probe(loop.model[0])
+        loop.train(loop.loss())
+    code, path, line = loop.found()
+    assert (code, line) == ("MEM001", "layer.register_forward_hook(note)")
+    assert path.endswith(".model[0]._forward_hooks")
+
+
+class Memory(nn.Module):
+    """One row per node, of which some are written in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(64, 16)
+
+    def write(self, values: torch.Tensor) -> None:
+        self.table = self.table.index_copy(0, torch.arange(8), values)
+
+
+def test_a_table_of_a_module_is_a_state(loop):
+    memory, cell = Memory(), nn.Linear(16, 16)
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        memory.write(cell(torch.randn(8, 16)))
+    line = "self.table = self.table.index_copy(0, torch.arange(8), values)"
+    assert loop.found() == ("MEM003", "memory.table", line)
+
+
+class Forecaster(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.step(x)
+
+    def path(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x).relu() + 1
+
+
+def test_who_calls_a_method_that_calls_the_model(loop):
+    model = Forecaster()
+    for _ in range(2):
+        loop.watch.evaluates(sys._getframe())
+        ahead = model.path(torch.randn(4, 16))
+        del ahead
+        loop.watch.trains()
+        loop.train(loop.loss())
+    loop.watch.close()
+    assert loop.told.events[-1]["code"] == "ahead = model.path(torch.randn(4, 16))"

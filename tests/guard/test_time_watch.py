@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import LookoutSettings, Settings
 from holdfast.guard import slow_causes
@@ -142,6 +143,37 @@ def test_a_line_that_stalls(watched):
     (event,) = told(watched, "stall")
     assert event["line"] == here(save_checkpoint, "# stalls")
     assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
+
+
+def epochs(count: int, ends: Callable[[nn.Module], Any]) -> None:
+    model, optimizer = parts()
+    for _ in range(count):
+        for (x,) in DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        ends(model)
+
+
+def draws(_: nn.Module) -> None:
+    time.sleep(0.05)  # draws
+
+
+def validates(model: nn.Module) -> None:
+    with torch.no_grad():
+        for x in torch.ones(800, 4, 8):
+            model(x).sum()
+
+
+def test_what_is_done_between_short_epochs(watched):
+    epochs(12, draws)
+    (event,) = told(watched, "stall")
+    assert event["line"] == here(draws, "# draws")
+
+
+def test_validation_between_epochs_is_no_stall(watched):
+    epochs(12, validates)
+    assert not told(watched, "stall")
 
 
 def reading(steps: int) -> float:

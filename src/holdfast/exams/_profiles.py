@@ -142,6 +142,16 @@ def turn_of(frame: FrameType | None) -> Turn | None:
     return None
 
 
+def outer(turn: Turn) -> Turn:
+    """The loop around a loop, as of epochs around one of steps; the same where there is none."""
+    for depth in range(turn.depth, -1, -1):
+        file, line = turn.path[depth]
+        first, last = loop_around(file, turn.first if depth == turn.depth else line)
+        if first:
+            return Turn(turn.path, depth, first, last)
+    return turn
+
+
 def comes_before(line: Line, others: Sequence[Line]) -> bool:
     """Whether a line stands above all of the others where their ways part."""
     for other in others:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,7 @@ from ..exams._profiles import (
     Turn,
     called_models,
     comes_before,
+    outer,
     trained_by,
 )
 from ..exams.reads import Ledger
@@ -157,11 +158,25 @@ def written_on_every_step(lines: list[Line], profile: Profile) -> Found | None:
 # ---------------------------------------------------------------------- stalls
 
 
-def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Found | None:
-    """What the loop does on the steps that take many times the usual one."""
+def stall(
+    profile: Profile, usual: Profile, turn: Turn, times: StepTimes, epochs: Set[int] = frozenset()
+) -> Found | None:
+    """What the loop does on the steps that take many times the usual one.
+
+    Args:
+        profile: the lines of such steps.
+        usual: those of others.
+        turn: the loop.
+        times: of all steps.
+        epochs: the steps that began one.
+    """
     excess = max(profile.seconds - times.usual, 0.0)
     if not times.stalls or not excess:
         return None
+    stalls = times.stalled(100)
+    between = {stall.step for stall in stalls} <= epochs
+    if between:
+        turn = outer(turn)
     own = _own(profile, turn)
     for spot, line in _own(usual, turn).items():
         if spot in own:
@@ -178,7 +193,8 @@ def stall(profile: Profile, usual: Profile, turn: Turn, times: StepTimes) -> Fou
         if spot is None:
             return None  # the loop waits for its data, or for another process
         what, at = "evaluation", named(Line(*spot, "", "", 0.0, 0.0, (), True))
-    stalls = times.stalled(100)
+    if between and what == "evaluation":
+        return None  # what everybody does between two epochs
     # Stalls on steps that an exam looked into are not all counted, so not first to last.
     gaps = sorted(b.step - a.step for a, b in pairwise(stalls))
     # Of two gaps the longer one: a stall that was looked into may be long enough for two steps.

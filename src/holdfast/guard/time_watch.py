@@ -74,8 +74,7 @@ class TimeWatch:
         self._trained_on = 0
         self._indices, self._asks = list[Any](), ("", 0)
         self._fetches = self._fed = self._unfed = self._begun = 0
-        self._busy = 0.0
-        self._opts = 0
+        self._epochs, self._busy, self._opts = set[int](), 0.0, 0
         self._passing = False
         self._traced = False  # by somebody else, and all is slow
         self._home: tuple[str, int] | None = None
@@ -127,8 +126,7 @@ class TimeWatch:
             return
         wall, waited = now - self._last, row["data_wait"]
         waited = waited if waited == waited else 0.0
-        # A step in which we did a lot ourselves says nothing, and neither does the first of an
-        # epoch where workers are started for it.
+        # A step in which we did a lot says nothing, nor one for which workers are started.
         guard = row["guard"]
         begins = self._traced or (guard > _OURS and guard > 0.3 * wall)
         if self._iterator != self._trained_on:
@@ -136,6 +134,7 @@ class TimeWatch:
             # ask a new iterator for each batch.
             self._begun += 1
             epoch = self._fed > self._unfed and self._begun < 0.6 * self._fed
+            self._epochs |= {step} if epoch else set()
             starts = epoch and loader_times.workers_of(self._source) > 0
             begins = begins or starts or self._begun == 1
             self._trained_on = self._iterator
@@ -331,7 +330,7 @@ class TimeWatch:
                 others = [i for i in chosen if i not in stalls]
                 usually = self._lines.profile(others) if others else self._reference.profile
                 found = self._lines.profile(stalls)
-                self._note(causes.stall(found, usually, self._turn, times))
+                self._note(causes.stall(found, usually, self._turn, times, self._epochs))
             return
         if exam == "waits" and self._skewed():
             least = max(self._waits) / 2
