@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from holdfast.exams._profiles import Line, Profile
+from holdfast.exams.loader_times import nesting
 from holdfast.guard import slow_causes
 from holdfast.guard.slow_causes import Reference, registered_on, slow_down, state
 from holdfast.guard.step_times import StepTimes
@@ -127,6 +129,30 @@ def test_a_line_is_slow_because_the_allocator_runs_out(
     more = Profile(5e-3, 16.0, 1.0, lines(script, 8, "", 6e-4, 60_000))
     found = slow_down(before, Reference(more, 4, 20, runs_out=runs_out), None, slower)
     assert found is not None and found.data["what"] == "work"
+
+
+def test_a_dataset_that_is_wrapped_again_and_again(slower: StepTimes, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("for batch in loader:\n    train(batch)\n    data = Subset(data, chosen)\n")
+
+    def fetches(seconds: float) -> list[Line]:
+        return [Line(str(path), 1, "", "fetch", seconds, 1, ((str(path), 1),), direct=False)]
+
+    before = Reference(Profile(2e-3, lines=fetches(5e-4)), 4, 20, nested=(1, "Subset"))
+    for depth, what in ((40, "nested"), (2, "")):
+        now = Reference(Profile(5e-3, lines=fetches(35e-4)), 4, 20, nested=(depth, "Subset"))
+        found = slow_down(before, now, None, slower)
+        assert (found.data["what"] if found else "") == what
+        if found is not None:
+            assert found.data["line"] == 3
+
+
+def test_how_deep_datasets_are_nested() -> None:
+    data: Dataset[int] = ConcatDataset([TensorDataset(torch.ones(4)), TensorDataset(torch.ones(4))])
+    for _ in range(3):
+        data = Subset(data, [0, 1])
+    assert nesting(iter(DataLoader(data))) == (5, "Subset")
+    assert nesting(object())[0] == 0
 
 
 def test_what_the_device_does_is_told_without_a_line(slower: StepTimes) -> None:

@@ -34,6 +34,15 @@ def _tree(file: str) -> ast.Module | None:
         return None
 
 
+def kept(file: str, kind: str) -> int:
+    """The first line that makes an object of a class and gives it a name; 0 where none does."""
+    for node in ast.walk(_tree(file) or ast.Module([], [])):
+        made = node.value if isinstance(node, ast.Assign) else None
+        if isinstance(made, ast.Call) and ast.unparse(made.func).split(".")[-1] == kind:
+            return made.lineno
+    return 0
+
+
 def shown(file: str) -> str:
     """A path as seen from the working directory, where it lies below it."""
     try:

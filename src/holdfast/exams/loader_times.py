@@ -109,6 +109,19 @@ def workers_of(source: Callable[[], Any] | None) -> int:
     return int(getattr(source() if source is not None else None, "_num_workers", 0) or 0)
 
 
+def nesting(iterator: Any, most: int = 2000) -> tuple[int, str]:
+    """How many datasets a loader's dataset is wrapped in, one in the other, and the outermost."""
+    dataset, depth = getattr(iterator, "_dataset", None), 0
+    kind = type(dataset).__name__
+    while dataset is not None and depth < most:
+        depth += 1
+        parts = getattr(dataset, "datasets", None)
+        dataset = (
+            parts[0] if isinstance(parts, list) and parts else getattr(dataset, "dataset", None)
+        )
+    return depth, kind
+
+
 def batch_of(source: Callable[[], Any] | None) -> int:
     """Samples that it puts into a batch; 1 where it does not say."""
     sampler = getattr(source() if source is not None else None, "_index_sampler", None)

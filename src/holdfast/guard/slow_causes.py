@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..exams._growers import REGISTERS, registers
-from ..exams._loops import loop_around, statement
+from ..exams._loops import kept, loop_around, statement
 from ..exams._profiles import Line, Profile, Turn
 from ..probes.memory import counters
 from .step_times import StepTimes
@@ -32,6 +32,8 @@ _EVERY = 4
 _CLOCK = 0.85
 # Calls of a model by a loop that counts, of which there are so many times more, are not meant.
 _PASSES = 2.5
+# Datasets within each other that a loop has made, and nobody by hand.
+_NESTED = 8
 _PLACE = ("file", "line", "function", "code")
 
 
@@ -52,6 +54,8 @@ class Reference:
     """Of the device, in MHz; 0 where nobody knows."""
     runs_out: float = 0.0
     """Retries per step while the lines were timed."""
+    nested: tuple[int, str] = (0, "")
+    """Datasets in datasets, and the kind of the outermost one."""
 
 
 def state(
@@ -60,12 +64,13 @@ def state(
     nodes: int,
     models: Iterable[nn.Module],
     since: tuple[int, int] = (0, 1),
+    nested: tuple[int, str] = (0, ""),
 ) -> Reference:
     """How steps are now; ``since`` are the retries before these steps, and how many these are."""
     count, (begun, steps) = retries(), since
     runs_out = (count - begun) / max(1, steps)
     registered = registered_on(models)
-    return Reference(profile, parameters, nodes, registered, count, _clock(), runs_out)
+    return Reference(profile, parameters, nodes, registered, count, _clock(), runs_out, nested)
 
 
 def slow_down(
@@ -163,6 +168,8 @@ def _grown(before: Reference, now: Reference, turn: Turn | None, times: StepTime
         if not now.nodes > 1.2 * before.nodes > 0:
             return None
         data["what"] = "graph"
+    elif now.nested[0] > before.nested[0] + _NESTED and (line := kept(best.file, now.nested[1])):
+        data |= {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "what": "nested"}
     elif best.mark and not best.direct:
         return None  # within a library, and nothing of the user's has grown
     return Found("slow_down", share, data)

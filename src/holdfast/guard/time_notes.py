@@ -9,8 +9,10 @@ from .time_causes import Found
 
 # Seconds lost before anything is said.
 _WORTH = {"input_bound": 0.15, "stall": 0.08, "host_reads": 0.03, "slow_down": 0.0}
-# Kinds of slow-down that tensors and hooks prove, not clocks.
-_PROVEN = ("history", "hooks", "bigger_batches", "more_parameters", "retries", "clocks")
+# Kinds of slow-down that something counted proves, not only time.
+_PROVEN = (
+    "history", "hooks", "nested", "bigger_batches", "more_parameters", "retries", "clocks",
+)  # fmt: skip
 # Those of a device have no line.
 _PLACELESS = ("retries", "clocks")
 

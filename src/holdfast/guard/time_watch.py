@@ -79,7 +79,7 @@ class TimeWatch:
         self._traced = False  # by somebody else, and all is slow
         self._home: tuple[str, int] | None = None
         self._taken_at: list[tuple[str, int]] = []
-        self._nodes = self._retries = 0
+        self._nodes, self._retries, self._nested = 0, 0, (0, "")
         self._turn: Turn | None = None
         self._ordered = self._exam = ""
         self._walls, self._waits = list[float](), list[float]()
@@ -101,6 +101,8 @@ class TimeWatch:
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
         self._fetches += 1
+        if self._exam in ("reference", "slow"):
+            self._nested = max(self._nested, loader_times.nesting(iterator))
         if self._exam == "loader":
             self._asks = line_of(frame)
             latest = LoaderLedger.of(iterator).at_work()[-1:]
@@ -127,8 +129,7 @@ class TimeWatch:
         wall, waited = now - self._last, row["data_wait"]
         waited = waited if waited == waited else 0.0
         # A step in which we did a lot says nothing, nor one for which workers are started.
-        guard = row["guard"]
-        begins = self._traced or (guard > _OURS and guard > 0.3 * wall)
+        begins = self._traced or row["guard"] > max(_OURS, 0.3 * wall)
         if self._iterator != self._trained_on:
             # Validation fetches too, in a loop that may make its batches itself; and some loops
             # ask a new iterator for each batch.
@@ -254,7 +255,7 @@ class TimeWatch:
         asked = self._orders[exam] = self._orders.get(exam, 0) + 1
         self._again[exam] = self._times.count + 8 * 2 ** min(asked, 4)
         self._walls, self._waits, self._taken_at = [], [], []
-        self._nodes, self._retries = 0, slow_causes.retries()
+        self._nodes, self._retries, self._nested = 0, slow_causes.retries(), (0, "")
         if exam == "waits" and loader_times.workers_of(self._source):
             self._exam = "loader"
         else:
@@ -338,11 +339,12 @@ class TimeWatch:
             profile = self._lines.profile(chosen)
             self._note(input_causes.waits(profile, times, batch, rare=True))
             return
-        chosen = [i for i in chosen if i not in stalls] or chosen
+        others = [i for i in chosen if i not in stalls]
+        chosen = others if len(others) > 1 else chosen  # under a trace all may look like stalls
         profile = self._profile = self._lines.profile(chosen or None, times.middle)
-        models = self._roster.models()
-        since = self._retries, len(self._walls)
-        state = slow_causes.state(profile, len(verdict.positions), self._nodes, models, since)
+        since, count = (self._retries, len(self._walls)), len(verdict.positions)
+        models, nested = self._roster.models(), self._nested
+        state = slow_causes.state(profile, count, self._nodes, models, since, nested)
         if exam == "waits":
             self._note(input_causes.waits(profile, times, batch, rare=False))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
@@ -360,8 +362,7 @@ class TimeWatch:
         """Workers make the samples: take those of a batch that came late."""
         self._waits.append(waited)
         recent = [w for block in list(self._times.blocks)[-4:] for w in block.waits]
-        skewed = self._skewed()
-        mean = max(recent) / 2 if skewed else sum(recent) / len(recent)
+        mean = max(recent) / 2 if (skewed := self._skewed()) else sum(recent) / len(recent)
         if waited < mean and len(self._waits) < _HUNT:
             return
         self._exam = ""
@@ -382,8 +383,7 @@ class TimeWatch:
 
     def _recompiled(self) -> None:
         for compiled in self._recompiles.look():
-            data = causes.recompiled(compiled, self._times.seconds)
-            if data is not None:
+            if (data := causes.recompiled(compiled, self._times.seconds)) is not None:
                 self._notes.tell("recompile", data)
 
     def _note(self, found: causes.Found | None) -> None:
