@@ -36,6 +36,8 @@ OWN_SECONDS = 0.002
 _READS = 20
 _READS_PER_MODEL = 8
 _READS_SHARE = 0.12
+# How often the line of a stall is passed on each of those that were caught.
+_EACH = 0.6
 # Of a step that one read waits for a GPU.
 _WAITS_SHARE = 0.3
 
@@ -185,6 +187,8 @@ def stall(
             own[spot].seconds -= math.inf if steady else 1.2 * line.seconds
     best = max(own.values(), key=lambda line: line.seconds, default=None)
     if best is not None and best.seconds >= 0.4 * excess:
+        if best.hits < _EACH:
+            return None  # one of these steps was long because of it, the other for another reason
         above = Line(*turn.inner(best), "", "", 0.0, 0.0, (), True)
         what = kind_of_work(best) or kind_of_work(above) or kind_by_name(best, turn.depth)
         what, at = what or "work", named(best)
@@ -194,7 +198,9 @@ def stall(
             return None  # the loop waits for its data, or for another process
         what, at = "evaluation", named(Line(*spot, "", "", 0.0, 0.0, (), True))
     if between and what == "evaluation":
-        return None  # what everybody does between two epochs
+        if _by_models(profile) - _by_models(usual) >= 0.3 * excess:
+            return None  # what everybody does between two epochs
+        what = "work"
     # Stalls on steps that an exam looked into are not all counted, so not first to last.
     gaps = sorted(b.step - a.step for a, b in pairwise(stalls))
     # Of two gaps the longer one: a stall that was looked into may be long enough for two steps.
@@ -217,6 +223,10 @@ def stall(
             "stalls": len(stalls),
         },
     )
+
+
+def _by_models(profile: Profile) -> float:
+    return sum(line.seconds for line in profile.lines if line.mark == "model")
 
 
 def _elsewhere(
