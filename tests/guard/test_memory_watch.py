@@ -418,3 +418,24 @@ def test_who_calls_a_method_that_calls_the_model(loop):
         loop.train(loop.loss())
     loop.watch.close()
     assert loop.told.events[-1]["code"] == "ahead = model.path(torch.randn(4, 16))"
+
+
+@pytest.mark.filterwarnings("ignore:More than 20 figures")
+@pytest.mark.parametrize("closed", [False, True])
+def test_figures_that_nobody_closes(loop, closed):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    try:
+        for _ in range(STEPS if not closed else 2 * STEPS):
+            loop.train(loop.loss())
+            figure = pyplot.figure(figsize=(2, 2))
+            if closed:
+                pyplot.close(figure)
+    finally:
+        loop.watch.close()
+        pyplot.close("all")
+    told = [(e["fault"], e["path"], e["code"]) for e in loop.told.events]
+    line = "figure = pyplot.figure(figsize=(2, 2))"
+    assert told == ([] if closed else [("MEM005", "pyplot's figures", line)])

@@ -172,6 +172,9 @@ def test_modules_and_hooks_are_counted() -> None:
         counts.append(registered_on([net]))
     net.register_forward_hook(lambda *_: None)
     counts.append(registered_on([net]))
+    for _ in range(2):
+        next(net.parameters()).register_hook(lambda grad: grad)
+        counts.append(registered_on([net]))
     assert counts == sorted(set(counts))
 
 

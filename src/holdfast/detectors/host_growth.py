@@ -31,6 +31,7 @@ class HostGrowth(MemoryDetector):
     Usual causes:
         - ``tolist()`` or ``numpy()`` of whole batches kept for a log.
         - Records of every step in a list of dictionaries, images for a summary.
+        - Figures of pyplot that nobody closes: it keeps every one.
         - ``np.append`` or ``+=`` on a text in the loop, which also copies all of it each time.
 
     What to do:
@@ -74,6 +75,8 @@ class HostGrowth(MemoryDetector):
         """What to do at that line."""
         path, line = str(event.data.get("path") or "the container"), code_of(event.data)
         where = f" at `{line}`" if line else ""
+        if event.data.get("name") == "figs":
+            return f"close each figure when it has been used: plt.close(figure){where}"
         return (
             f"write it to a file instead of keeping it in {path}{where}, or bound it: "
             f"collections.deque(maxlen=...), or {path}.clear() when it has been used"

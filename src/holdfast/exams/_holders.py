@@ -163,7 +163,11 @@ def _beside(frame: FrameType | None) -> Iterator[Held]:
 
 
 def _far() -> Iterator[Held]:
-    """Globals of all files of the user."""
+    """Globals of all files of the user, and what pyplot keeps until it is closed."""
+    pyplot = sys.modules.get("matplotlib._pylab_helpers")
+    if pyplot is not None:
+        kept: Any = pyplot.Gcf
+        yield Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")
     for name in _user_modules():
         module = sys.modules.get(name)
         if module is not None:

@@ -92,6 +92,11 @@ class Weight:
             self.others += sys.getsizeof(value)
         except Exception:  # an object may lie about its size
             self.others += 64
+        if type(value).__module__.startswith("matplotlib."):
+            with contextlib.suppress(Exception):  # no figure, or one that cannot be drawn
+                width, height = value.canvas.get_width_height()
+                self.others += 4 * width * height
+                return
         inside = getattr(value, "__dict__", None)
         if isinstance(value, type) or depth >= _DEPTH:
             return

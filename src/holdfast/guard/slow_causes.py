@@ -189,10 +189,13 @@ def graph_size(loss: object, most: int = 4000) -> int:
 
 
 def registered_on(models: Iterable[nn.Module]) -> int:
-    """How many hooks there are on some models, and modules in them."""
+    """How many hooks there are on some models and their weights, and modules in them."""
     modules = [module for model in models for module in model.modules()]
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
-    return len(modules) + hooks + sum(len(m._backward_hooks) for m in modules)
+    hooks += sum(len(m._backward_hooks) for m in modules)
+    weights = [weight for m in modules for weight in m._parameters.values() if weight is not None]
+    hooks += sum(len(weight._backward_hooks or ()) for weight in weights)
+    return len(modules) + hooks
 
 
 def _piled_up(
