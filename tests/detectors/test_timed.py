@@ -40,6 +40,7 @@ def findings(make_rows, *events: tuple[str, dict]):
         ("slow_down", SLOWER | {"what": "hooks"}, Severity.WARNING),
         ("slow_down", SLOWER | {"what": "retries", "retries": 7}, Severity.WARNING),
         ("slow_down", SLOWER | {"what": "nested"}, Severity.WARNING),
+        ("slow_down", SLOWER | {"what": "drawn"}, Severity.WARNING),
         ("slow_down", SLOWER | {"what": "bigger_batches"}, Severity.INFO),
         ("slow_down", SLOWER | {"what": "more_parameters"}, Severity.INFO),
         ("stall", STALLS, Severity.WARNING),

@@ -11,7 +11,7 @@ import torch
 
 from holdfast.exams import sample_growth
 from holdfast.exams._graphs import now, number_of, reach, touches
-from holdfast.exams._growers import habits, in_loop, refers_to_itself
+from holdfast.exams._growers import draws_more, habits, in_loop, refers_to_itself
 from holdfast.exams._sizes import Weight
 from holdfast.exams._trace import Watchpoint
 
@@ -81,6 +81,16 @@ def test_bytes_of_values():
     assert both.graphs == 0 and both.count == 2
     assert Weight().add({"loss": (tensor.requires_grad_() * 2).sum()}).graphs == 1
     assert Weight().add([list(range(1000, 2000))] * 2).others > 20_000
+
+
+def test_an_error_weighs_what_its_frames_hold():
+    def fail() -> None:
+        batch = torch.zeros(1 << 16)
+        raise ValueError(batch.shape)
+
+    with pytest.raises(ValueError) as caught:
+        fail()
+    assert Weight().add(caught.value).tensors > 1 << 18
 
 
 class Length:
@@ -232,6 +242,21 @@ def test_nothing_is_fetched_unasked():
 def _line_of(text: str) -> int:
     with open(__file__) as source:
         return next(n for n, line in enumerate(source, 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("def frame():\n    ax.plot(x, y)\n    ax.set_xlim(0, 1)\n    fig.canvas.draw()", 2),
+        ("def frame():\n    ax.cla()\n    ax.plot(x, y)\n    fig.canvas.draw()", 0),
+        ("def other():\n    ax.plot(x, y)\ndef frame():\n    pass\n    fig.savefig(path)", 0),
+        ("def frame():\n    ax.plot(x, y)\n    ax.set_xlim(0, 1)\n    model(x)", 0),
+    ],
+)
+def test_what_is_added_to_a_picture(tmp_path, source, line):
+    file = tmp_path / "a.py"
+    file.write_text(source)
+    assert draws_more(str(file), len(source.splitlines())) == line
 
 
 class Plans:

@@ -31,8 +31,8 @@ class SlowDown(TimedDetector):
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
         line, ``explains``: its share of the growth, ``counted``: by how often it is passed and not
         by its time, ``mark``: within which part of a step,
-        ``what``: ``work``, ``history``, ``hooks``, ``graph``, ``nested``; ``retries`` (so many of
-        the allocator) with the line that allocates, where one stands out; ``clocks``
+        ``what``: ``work``, ``history``, ``hooks``, ``graph``, ``nested``, ``drawn``; ``retries``
+        (so many of the allocator) with the line that allocates, where one stands out; ``clocks``
         (``clock_before`` and ``clock_now`` in MHz) without a line;
         or what is mostly meant: ``bigger_batches``, ``more_parameters``;
         ``lost`` seconds so far; ``function``, ``statement`` and ``key``; ``consequence`` when
@@ -44,6 +44,7 @@ class SlowDown(TimedDetector):
           at the start of each epoch: every pass runs one more of them.
         - The graph of earlier steps hangs on the loss: backward reaches further and further.
         - A loop whose end grows with the step.
+        - A plot into axes that nobody clears: each picture draws all that came before.
         - A ``Subset`` or ``ConcatDataset`` of the one before: each sample is handed through all.
         - Memory of the device that is nearly full: the allocator gives its cache back and begins
           anew (MEM007).
@@ -98,6 +99,8 @@ class SlowDown(TimedDetector):
             said = f"registers one more again and again: {steps}"
         elif what == "nested":
             said = f"wraps a dataset into another one again and again: {steps}"
+        elif what == "drawn":
+            said = f"adds to a picture that is drawn whole each time: {steps}"
         elif what == "history":
             said = f"joins a history that grows: {steps}"
         else:
@@ -112,6 +115,10 @@ def _advice(event: Event, what: str) -> str:
         return "nothing if that is meant (a curriculum, unfreezing); otherwise look what grows here"
     if what == "hooks":
         return f"do {code} once, in front of the loop, or remove what it registered before"
+    if what == "drawn":
+        return (
+            f"clear the axes (ax.cla()) before {code}, or change what is there with set_data(...)"
+        )
     if what == "nested":
         return (
             f"keep indices instead of datasets in {code}, and make one Subset of the first dataset"

@@ -12,6 +12,9 @@ from functools import lru_cache
 _GROW = {"append", "extend", "add", "update", "insert", "appendleft", "extendleft", "setdefault",
          "push", "put", "put_nowait", "write"}  # fmt: skip
 REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
+_DRAWS = re.compile(r"\.(draw|draw_idle|savefig|pause|flush_events|print_png|tostring_rgb)\(")
+_ADDS = re.compile(r"\.(plot|scatter|bar|hist|imshow|text|annotate|fill_between|step|errorbar)\(")
+_CLEARS = re.compile(r"\.(clear|cla|clf|close|remove|set_data|set_offsets|subplots|figure)\(")
 _SHRINK = {"clear", "pop", "popleft", "popitem", "remove", "discard", "get_nowait"}
 
 
@@ -270,6 +273,26 @@ def function_at(file: str, line: int) -> str:
         if node.lineno <= line <= (node.end_lineno or node.lineno):
             found = function.rpartition(".")[2]
     return found
+
+
+def draws_more(file: str, line: int) -> int:
+    """The line that adds to a picture which the statement at ``line`` draws; 0 where it is cleared.
+
+    Only what stands in the same function, or at the top of the file, is looked at.
+    """
+    if not _DRAWS.search(linecache.getline(file, line)):
+        return 0
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return 0
+    function = function_at(file, line)
+    simple = [node for node, _, _ in _statements(tree) if not hasattr(node, "body")]
+    inside = [node.lineno for node in simple if function_at(file, node.lineno) == function]
+    texts = {number: linecache.getline(file, number) for number in inside}
+    if any(_CLEARS.search(text) for text in texts.values()):
+        return 0
+    return next((n for n, text in texts.items() if n < line and _ADDS.search(text)), 0)
 
 
 def refers_to_itself(file: str, line: int, name: str) -> bool:

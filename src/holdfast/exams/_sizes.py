@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from ._place import kind_of
 
 _DEPTH = 4
 _ITEMS = 24
@@ -77,11 +80,11 @@ class Weight:
         items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         total = len(items)
         if total <= _ITEMS:
-            for item in items:
+            for item in list(items):  # one of them may be our own set
                 self.add(item, depth + 1)
             return
         before = self.tensors, self.others
-        for item in islice(items, _ITEMS):
+        for item in list(islice(items, _ITEMS)):
             self.add(item, depth + 1)
         scale = total / _ITEMS - 1
         self.tensors += scale * (self.tensors - before[0])
@@ -100,6 +103,12 @@ class Weight:
         inside = getattr(value, "__dict__", None)
         if isinstance(value, type) or depth >= _DEPTH:
             return
+        if isinstance(value, BaseException):
+            # Its traceback keeps the variables of all functions it came through.
+            for frame, _ in traceback.walk_tb(value.__traceback__):
+                if kind_of(frame.f_code.co_filename) == "user":
+                    for item in list(islice(frame.f_locals.values(), _ITEMS)):
+                        self.add(item, depth + 1)
         for cell in getattr(value, "__closure__", None) or ():
             with contextlib.suppress(ValueError):  # an empty one
                 self.add(cell.cell_contents, depth + 1)

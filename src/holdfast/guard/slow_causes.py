@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..exams._growers import REGISTERS, registers
+from ..exams._growers import REGISTERS, draws_more, registers
 from ..exams._loops import kept, loop_around, statement
 from ..exams._profiles import Line, Profile, Turn
 from ..probes.memory import counters
@@ -170,6 +170,8 @@ def _grown(before: Reference, now: Reference, turn: Turn | None, times: StepTime
         data["what"] = "graph"
     elif now.nested[0] > before.nested[0] + _NESTED and (line := kept(best.file, now.nested[1])):
         data |= {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "what": "nested"}
+    elif not best.mark and (line := draws_more(*best.spot)):
+        data |= {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "what": "drawn"}
     elif best.mark and not best.direct:
         return None  # within a library, and nothing of the user's has grown
     return Found("slow_down", share, data)
