@@ -120,6 +120,12 @@ class Weight:
                 self.add(getattr(value, name, None), depth + 1)
 
 
+def oldest(value: Any) -> Any:
+    """The item that came first; None where there is none, or nobody knows."""
+    items = value.values() if isinstance(value, dict) else value
+    return next(iter(items), None) if isinstance(value, dict | list | tuple | deque) else None
+
+
 def newest(value: Any, count: int) -> list[Any]:
     """The items that came last, as far as a container tells; of a set any."""
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ._graphs import number_of, reach
 from ._holders import CACHED, Held, walk
-from ._sizes import Weight, newest
+from ._sizes import Weight, newest, oldest
 
 __all__ = ["Census", "Chain", "Growth", "Held", "Reading", "Timeline", "named_graphs"]
 
@@ -236,6 +236,8 @@ class Census:
             per_step = rate * weight.bytes / max(1, readings[-1].size)
         else:
             added = max(1, min(8, readings[-1].size - readings[0].size))
+            # What the first one holds as well is not more with each of them.
+            weight.seen |= Weight().add(oldest(_inside(value))).seen
             for item in newest(_inside(value), added):
                 weight.add(item)
             per_step = rate * weight.bytes / added
