@@ -111,7 +111,7 @@ def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
 
 def reachable(thing: Any, name: str = "self") -> list[Held]:
     """The same of one object: everything that hangs below it."""
-    return _follow(deque([Held(name, name, "object", None, None, thing, "")]), set(), _SECONDS)
+    return _follow(deque([Held(name, name, "object", None, None, thing, "")]), set(), 5 * _SECONDS)
 
 
 def _follow(queue: deque[Held], seen: set[int], seconds: float) -> list[Held]:

@@ -236,8 +236,9 @@ class Census:
             per_step = rate * weight.bytes / max(1, readings[-1].size)
         else:
             added = max(1, min(8, readings[-1].size - readings[0].size))
-            # What the first one holds as well is not more with each of them.
-            weight.seen |= Weight().add(oldest(_inside(value))).seen
+            if readings[-1].size > added:
+                # What the first one holds as well is not more with each of them.
+                weight.seen |= Weight().add(oldest(_inside(value))).seen
             for item in newest(_inside(value), added):
                 weight.add(item)
             per_step = rate * weight.bytes / added

@@ -87,7 +87,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
             return facts | {"seen": "trace"} | place_told(changes[0].file, changes[0].line)
         line = known.grows[0] if known.grows else 0
         return facts | {"seen": "source"} | place_told(file, line)
-    return _copied(dataset, found)
+    return _by_source(dataset, found) or _copied(dataset, found)
 
 
 def _by_source(dataset: Any, found: list[Held]) -> dict[str, Any]:
