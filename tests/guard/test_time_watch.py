@@ -166,7 +166,7 @@ def validates(model: nn.Module) -> None:
 
 
 def test_what_is_done_between_short_epochs(watched):
-    epochs(12, draws)
+    epochs(30, draws)
     (event,) = told(watched, "stall")
     assert event["line"] == here(draws, "# draws")
 
