@@ -99,6 +99,23 @@ for step in range(300):
     assert first["evidence"]["retries"] >= 4
 
 
+def test_steps_that_are_slow_because_the_allocator_runs_out(tmp_path: Path) -> None:
+    loop = """
+torch.cuda.set_per_process_memory_fraction(0.03)
+for step in range(400):
+    loss = train()
+    # From some step on larger each time than any piece that is left.
+    size = 1200 + 2 * max(0, step - 100)
+    scratch = torch.empty(size << 18, device="cuda")  # HERE
+    del scratch
+    opt.step()
+"""
+    told, line = findings(tmp_path, textwrap.dedent(HEAD) + loop)
+    first = next(f for f in told if f["code"] == "TPT004")
+    assert first["evidence"]["what"] == "retries"
+    assert (Path(first["file"]).name, first["line"]) == ("train.py", line)
+
+
 def test_what_a_step_that_does_not_fit_needs(tmp_path: Path) -> None:
     loop = """
 torch.cuda.set_per_process_memory_fraction(0.02)

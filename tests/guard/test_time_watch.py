@@ -145,6 +145,25 @@ def test_a_line_that_stalls(watched):
     assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
 
 
+def test_the_watch_rests_after_a_stall_that_was_foreseen(watched):
+    stalling(120)
+    assert told(watched, "stall")
+    settles(watched)
+    # Of a stage that ends before the stall it waits for, nothing is left to wait for.
+    watched.lookouts.time._foreseen = watched.journal.iteration + 10_000
+    settles(watched)
+
+
+def settles(engine) -> None:
+    """An ordinary loop of a new optimizer, after which nothing is looked into any more."""
+    model, optimizer = parts()
+    for _ in range(60):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not engine.lookouts.time.busy
+
+
 def epochs(count: int, ends: Callable[[nn.Module], Any]) -> None:
     model, optimizer = parts()
     for _ in range(count):

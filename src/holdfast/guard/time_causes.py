@@ -197,7 +197,7 @@ def stall(
         if spot is None:
             return None  # the loop waits for its data, or for another process
         what, at = "evaluation", named(Line(*spot, "", "", 0.0, 0.0, (), True))
-    if between and what == "evaluation":
+    if between and (what == "evaluation" or (best and _calls_model(best, profile))):
         if _by_models(profile) - _by_models(usual) >= 0.3 * excess:
             return None  # what everybody does between two epochs
         what = "work"
@@ -223,6 +223,10 @@ def stall(
             "stalls": len(stalls),
         },
     )
+
+
+def _calls_model(line: Line, profile: Profile) -> bool:
+    return any(other.spot == line.spot and other.mark == "model" for other in profile.lines)
 
 
 def _by_models(profile: Profile) -> float:

@@ -1,8 +1,7 @@
 """Watches the time of a run: waits, steps that become slower, stalls, reads, recompilations.
 
-Every step is timed, which costs about a microsecond. What stands out orders an exam of a few
-steps (``exams/line_times``, ``loader_times``, ``reads``); what that finds is judged in
-``time_causes`` and written down as an Event.
+Every step is timed. What stands out orders an exam of a few steps (``exams/line_times``,
+``loader_times``, ``reads``); what that finds is judged in ``time_causes`` and becomes an Event.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class TimeWatch:
         self._indices, self._asks = list[Any](), ("", 0)
         self._fetches = self._fed = self._unfed = self._begun = 0
         self._epochs, self._busy, self._opts = set[int](), 0.0, 0
-        self._passing = False
-        self._traced = False  # by somebody else, and all is slow
+        self._passing = self._traced = False  # traced by somebody else, and all is slow
         self._home: tuple[str, int] | None = None
         self._taken_at: list[tuple[str, int]] = []
         self._nodes, self._retries, self._nested = 0, 0, (0, "")
@@ -84,8 +82,7 @@ class TimeWatch:
         self._ordered = self._exam = ""
         self._walls, self._waits = list[float](), list[float]()
         self._orders, self._again = dict[str, int](), dict[str, int]()
-        self._foreseen = 0
-        self._next_look = _LOOK
+        self._foreseen, self._next_look = 0, _LOOK
         self._reference: slow_causes.Reference | None = None
         self._profile: Profile | None = None
         self._ledger: reads.Ledger | None = None
@@ -164,7 +161,8 @@ class TimeWatch:
     @property
     def busy(self) -> bool:
         """Whether something is being looked into, or about to be."""
-        return bool(self._exam or self._ordered or self._foreseen) or self._ledger is not None
+        at_work = self._exam or self._ordered or self._step <= self._foreseen
+        return bool(at_work) or self._ledger is not None
 
     def pauses(self) -> None:
         """Steps have gone by unseen: the next one is the first again."""
@@ -216,7 +214,7 @@ class TimeWatch:
         self._reference = None
         self._lines.stop()
         self._ordered = self._exam = ""
-        self._home = None
+        self._home, self._foreseen = None, 0
 
     def _consider(self, verdict: Verdict, frame: FrameType) -> None:
         """Eight more steps are known: is there anything to look into?"""
@@ -340,7 +338,9 @@ class TimeWatch:
             self._note(input_causes.waits(profile, times, batch, rare=True))
             return
         others = [i for i in chosen if i not in stalls]
-        chosen = others if len(others) > 1 else chosen  # under a trace all may look like stalls
+        # Under a trace all may look like stalls; and an allocator that runs out makes some.
+        if len(others) > 1 and slow_causes.retries() == self._retries:
+            chosen = others
         profile = self._profile = self._lines.profile(chosen or None, times.middle)
         since, count = (self._retries, len(self._walls)), len(verdict.positions)
         models, nested = self._roster.models(), self._nested
