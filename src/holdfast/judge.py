@@ -47,7 +47,8 @@ def ranked(
     The order of detectors is the order of causes; those of one family that know which ``share``
     of the time is lost are ordered by that, and one may come before another one (``precedes``). A
     finding whose evidence says that it is the ``consequence`` of another stands behind all, and so
-    does one about a line that another of its family explains.
+    does one about a line that another of its family explains: its own, or the one on which the time
+    is ``spent``.
     """
     findings = list(findings)
     position = {detector.code: i for i, detector in enumerate(order)}
@@ -57,9 +58,10 @@ def ranked(
 
     roots = {detector.code for detector in order if detector.explains_line}
     explained = {
-        (f.code[:3], f.file, f.line): f.code
+        (f.code[:3], f.file, line): f.code
         for f in findings
         if f.code in roots and f.line and f.severity > Severity.INFO
+        for line in (f.line, f.evidence.get("spent"))
     }
 
     def place(finding: Finding) -> tuple[Any, ...]:

@@ -82,6 +82,15 @@ def test_a_consequence_stands_behind_its_cause(make_rows):
     assert [f.code for f in found] == ["TPT004", "TPT005"]
 
 
+@pytest.mark.parametrize(("drawn", "first"), [(57, "TPT004"), (58, "TPT005")])
+def test_the_line_that_takes_the_time_is_explained_by_the_one_that_lets_it_grow(
+    make_rows, drawn, first
+):
+    adds = SLOWER | {"what": "drawn", "line": 50, "spent": drawn, "share": 0.1}
+    found = findings(make_rows, ("stall", STALLS), ("slow_down", adds))
+    assert found[0].code == first
+
+
 def test_the_same_line_is_one_finding_and_another_is_another(make_rows):
     found = findings(
         make_rows, ("stall", STALLS), ("stall", STALLS), ("stall", STALLS | {"line": 80})

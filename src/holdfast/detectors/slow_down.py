@@ -35,6 +35,7 @@ class SlowDown(TimedDetector):
         (so many of the allocator) with the line that allocates, where one stands out; ``clocks``
         (``clock_before`` and ``clock_now`` in MHz) without a line;
         or what is mostly meant: ``bigger_batches``, ``more_parameters``;
+        ``spent``: the line that takes the time, where the cause is another one;
         ``lost`` seconds so far; ``function``, ``statement`` and ``key``; ``consequence`` when
         memory is the cause.
 

@@ -169,12 +169,17 @@ def _grown(before: Reference, now: Reference, turn: Turn | None, times: StepTime
             return None
         data["what"] = "graph"
     elif now.nested[0] > before.nested[0] + _NESTED and (line := kept(best.file, now.nested[1])):
-        data |= {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "what": "nested"}
+        data |= _instead_of(best, line) | {"what": "nested"}
     elif not best.mark and (line := draws_more(*best.spot)):
-        data |= {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "what": "drawn"}
+        data |= _instead_of(best, line) | {"what": "drawn"}
     elif best.mark and not best.direct:
         return None  # within a library, and nothing of the user's has grown
     return Found("slow_down", share, data)
+
+
+def _instead_of(best: Line, line: int) -> dict[str, Any]:
+    """The line that lets another one of its file grow, and that one."""
+    return {**named(Line(best.file, line, "", "", 0.0, 0.0, (), True)), "spent": best.line}
 
 
 def graph_size(loss: object, most: int = 4000) -> int:
