@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from .detectors import ALL, HISTORY, Detector, Explanation, Rows, Window
+from .ranking import ranked
 from .types import Event, Finding, Severity
 
 # What a finding remembers one by one; beyond that it only counts.
@@ -37,60 +38,6 @@ _GOES_ON = ("time", "opt", "lr")
 _NOTHING = np.zeros((), dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4"), ("lr", "<f4")])
 
 Key = tuple[str, int, str]
-
-
-def ranked(
-    findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
-) -> list[Finding]:
-    """Worst first; equal ones by cause before consequence, then by step.
-
-    The order of detectors is the order of causes; those of one family that know which ``share``
-    of the time is lost are ordered by that, and one may come before another one (``precedes``). A
-    finding whose evidence says that it is the ``consequence`` of another stands behind all, and so
-    does one about a line that another of its family explains: its own, or the one on which the time
-    is ``spent``.
-    """
-    findings = list(findings)
-    position = {detector.code: i for i, detector in enumerate(order)}
-    families: dict[str, int] = {}
-    for code, i in position.items():
-        families.setdefault(code[:3], i)
-
-    roots = {detector.code for detector in order if detector.explains_line}
-    explained = {
-        (f.code[:3], f.file, line): f.code
-        for f in findings
-        if f.code in roots and f.line and f.severity > Severity.INFO
-        for line in (f.line, f.evidence.get("spent"))
-    }
-
-    def place(finding: Finding) -> tuple[Any, ...]:
-        by = explained.get((finding.code[:3], finding.file, finding.line), finding.code)
-        follows = bool(finding.evidence.get("consequence")) or by != finding.code
-        cause = position.get(finding.code, len(position))
-        share = finding.evidence.get("share")
-        weight = float(share) if isinstance(share, int | float) else 0.0
-        if weight > 0:
-            cause = families.get(finding.code[:3], cause)
-        return -finding.severity, follows, cause, -weight, finding.step, finding.key
-
-    worst_first = sorted(findings, key=place)
-    for detector in order:
-        if detector.precedes:
-            _let_precede(worst_first, detector.code, detector.precedes)
-    return worst_first
-
-
-def _let_precede(findings: list[Finding], code: str, other: str) -> None:
-    """Put those of another code right behind the first of one, where they are as severe."""
-    first = next((f for f in findings if f.code == code), None)
-    late = [f for f in findings if first and f.code == other and f.severity == first.severity]
-    if first is None or not late or findings.index(late[0]) > findings.index(first):
-        return
-    for finding in late:
-        findings.remove(finding)
-    at = findings.index(first) + 1
-    findings[at:at] = late
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 
 BASE = "types errors config run"
-JUDGING = f"{BASE} plugins detectors policy judge report doctor redaction launch scribe"
+JUDGING = f"{BASE} plugins detectors policy ranking judge report doctor redaction launch scribe"
 MEASURING = f"{BASE} probes exams checkpoint actions guard"
 SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
 
@@ -31,8 +31,9 @@ MAY_IMPORT = {
     # the judging side: no torch
     "detectors": f"{BASE} plugins",
     "policy": BASE,
-    "judge": f"{BASE} detectors policy",
-    "report": f"{BASE} detectors policy judge",
+    "ranking": f"{BASE} detectors",
+    "judge": f"{BASE} detectors policy ranking",
+    "report": f"{BASE} detectors policy ranking judge",
     "doctor": f"{BASE} detectors",
     "redaction": "",
     "launch": f"{BASE} redaction",

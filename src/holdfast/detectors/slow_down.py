@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ..types import Event, Severity
 from ._timed import TimedDetector, code_of, word
 from ._told import number
@@ -77,6 +79,7 @@ class SlowDown(TimedDetector):
     # What gets worse with every step comes before what is as bad each time.
     precedes = "MEM004"
     explains_line = True
+    follows: ClassVar = {"graph": "MEM003 MEM002"}
 
     def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
         """Name the line that has grown."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..run import encode
 from ..types import Finding
+from .sightings import Sighting
 from .summary import RunSummary
 
 FORMAT = 1
@@ -26,16 +27,21 @@ def report_json(summary: RunSummary) -> str:
         "path": str(summary.path),
         "deeds": [dataclasses.asdict(deed) for deed in summary.deeds],
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
-        "findings": [
-            {
-                **sighting.finding.to_dict(),
-                "ranks": list(sighting.ranks),
-                "echoes": [list(echo) for echo in sighting.echoes],
-            }
-            for sighting in sightings
-        ],
+        "findings": list(_told(sightings)),
     }
     return _text(data)
+
+
+def _told(sightings: Iterable[Sighting], because: str = "") -> Iterator[dict[str, Any]]:
+    """Every finding, with the code of the one that it follows from."""
+    for sighting in sightings:
+        yield {
+            **sighting.finding.to_dict(),
+            "ranks": list(sighting.ranks),
+            "echoes": [list(echo) for echo in sighting.echoes],
+            "because": because,
+        }
+        yield from _told(sighting.follows, sighting.finding.code)
 
 
 def findings_json(findings: Iterable[Finding]) -> str:

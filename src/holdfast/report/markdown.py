@@ -73,6 +73,9 @@ def _finding(sighting: Sighting, *, several_ranks: bool) -> Iterator[str]:
         yield fence(cause.diff, "diff")
     facts = facts_of(sighting, cause, several_ranks=several_ranks)
     rows = [f"- {label}: {text(value)}" for label, value in facts.rows]
+    for other in sighting.findings[1:]:
+        said = f"{other.code}, {other.message}; {other.advice}"
+        rows.append(f"- so also: {text(said)}")
     yield "\n".join([*rows, f"- more: {code(facts.explain)}"])
 
 

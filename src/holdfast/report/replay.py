@@ -29,7 +29,7 @@ class Replay:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst first."""
-        return tuple(sighting.finding for sighting in self.sightings)
+        return tuple(f for sighting in self.sightings for f in sighting.findings)
 
 
 def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Replay:
@@ -57,7 +57,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
 
 def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
     """A replay as text: the verdict, then every finding."""
-    verdict = words.plural(len(result.sightings), "finding")
+    verdict = words.plural(len(result.findings), "finding")
     style = "bold red" if result.sightings else "bold green"
     lanes = words.plural(result.lanes, "process", "es")
     of = f" in {words.plural(result.rows, 'row')} of {lanes}"

@@ -1,4 +1,4 @@
-"""Findings of several ranks put together: one fault is told once, with who saw it."""
+"""Findings put together: one fault is told once, with who saw it and what followed from it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..judge import ranked
+from ..ranking import explained, ranked
 from ..types import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """A finding, the ranks that made it, and what it caused on other ranks."""
+    """A finding, the ranks that made it, and what it caused there and on other ranks."""
 
     finding: Finding
     ranks: tuple[int, ...]
     echoes: tuple[tuple[str, int], ...] = ()
     """Code and rank of findings elsewhere that this one explains."""
+    follows: tuple[Sighting, ...] = ()
+    """Findings that this one explains, told below it."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """This one, and those that follow from it."""
+        return self.finding, *(f for sighting in self.follows for f in sighting.findings)
 
 
 def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
-    """Findings of all lanes, ranked: the same one of several ranks once, echoes with their cause.
+    """Findings of all lanes, ranked: one of several ranks once, what follows with its cause.
 
     Args:
         found: pairs of lane and finding.
@@ -36,21 +43,30 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[Sighting, ...]:
         group.sort(key=lambda finding: "cause" not in finding.evidence)
     by_first = {id(group[0]): group for group in groups.values()}
     order = ranked(group[0] for group in groups.values())
-    causes = {id(finding): _cause(finding, order) for finding in order}
-    return tuple(
-        Sighting(
+    elsewhere = {id(finding): _cause(finding, order) for finding in order}
+    told = [finding for finding in order if elsewhere[id(finding)] is None]
+    because = explained(told)
+
+    def sighting(finding: Finding) -> Sighting:
+        return Sighting(
             finding=finding,
             ranks=_ranks(by_first[id(finding)]),
             echoes=tuple(
                 (echo.code, rank)
                 for echo in order
-                if causes[id(echo)] is finding
+                if elsewhere[id(echo)] is finding
                 for rank in _ranks(by_first[id(echo)])
             ),
+            follows=tuple(sighting(f) for f in told if because.get(id(f)) is finding),
         )
-        for finding in order
-        if causes[id(finding)] is None
-    )
+
+    roots: dict[int, Finding] = {}
+    for finding in told:
+        # A cause stands where the worst that follows from it would.
+        while id(finding) in because:
+            finding = because[id(finding)]
+        roots.setdefault(id(finding), finding)
+    return tuple(map(sighting, roots.values()))
 
 
 def _ranks(findings: Iterable[Finding]) -> tuple[int, ...]:

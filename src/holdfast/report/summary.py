@@ -86,7 +86,7 @@ class RunSummary:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst and most causal first, the same one on several ranks once."""
-        return tuple(sighting.finding for sighting in self.sightings)
+        return tuple(f for sighting in self.sightings for f in sighting.findings)
 
 
 def summarize(run: Run) -> RunSummary:

@@ -45,7 +45,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     """What ``holdfast run`` prints when the script has ended: verdict, findings, where to look."""
     width = max(40, width)
     style = _OUTCOMES.get(summary.outcome, "bold red")
-    facts = [words.plural(len(summary.sightings), "finding")]
+    facts = [words.plural(len(summary.findings), "finding")]
     facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
     facts += [words.plural(summary.rollbacks, "rollback")] if summary.rollbacks else []
     facts += (
@@ -66,6 +66,8 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
             lines += block(f"cause: {_origin(cause)}{data}", style="bold")
         lines += block(finding.advice, style="dim")
         lines += _diff(cause, indent=10) if cause is not None else []
+        for other in sighting.findings[1:]:
+            lines += block(f"so also {other.code}, {other.message}", style="dim")
     for note in summary.not_covered:
         lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
     for note in summary.unreadable:
@@ -104,6 +106,9 @@ def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = Fal
     lines += block(modules, label="parts") if modules else []
     lines += block(finding.advice, label="next")
     lines += _diff(cause, indent=12) if cause is not None else []
+    for other in sighting.findings[1:]:
+        lines += block(f"{other.code}, {other.message}", label="so also")
+        lines += block(other.advice)
     return lines
 
 
@@ -116,7 +121,7 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
         label=summary.outcome.upper(), column=10, width=width, label_style=style,
     )  # fmt: skip
     facts = [
-        words.plural(len(summary.sightings), "finding"),
+        words.plural(len(summary.findings), "finding"),
         f"{words.plural(summary.skipped, 'step')} skipped",
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.loss_change(summary.first_loss, summary.last_loss),
@@ -139,8 +144,8 @@ def _findings(summary: RunSummary, width: int) -> list[Line]:
             f"holdfast report --format json lists all of them",
             label=code, indent=2, column=8, width=width, label_style="dim",
         )]  # fmt: skip
-    codes = sorted({sighting.finding.code for sighting in chosen})
-    lines += [line(), line("  ", Span("more about it:", "dim"), f" holdfast explain {codes[0]}")]
+    first = chosen[0].finding.code
+    lines += [line(), line("  ", Span("more about it:", "dim"), f" holdfast explain {first}")]
     return lines
 
 

@@ -12,7 +12,7 @@ from .elements import Child, Html, join, tag
 _MESSAGE = 1200
 
 
-def finding_html(sighting: Sighting, number: int, *, several_ranks: bool) -> Html:
+def finding_html(sighting: Sighting, number: int | str, *, several_ranks: bool) -> Html:
     """One finding as an article."""
     finding, cause = sighting.finding, cause_of(sighting.finding)
     facts = facts_of(sighting, cause, several_ranks=several_ranks)
@@ -24,8 +24,25 @@ def finding_html(sighting: Sighting, number: int, *, several_ranks: bool) -> Htm
         _stats(cause) if cause and cause.stats else None,
         _cure(finding, cause),
         _facts(facts),
+        [
+            _folded(other, f"{number}-{i}", several_ranks=several_ranks)
+            for i, other in enumerate(sighting.follows, 1)
+        ],
         class_=f"finding {finding.severity.word}",
         aria_labelledby=f"finding-{number}",
+    )
+
+
+def _folded(sighting: Sighting, number: str, *, several_ranks: bool) -> Html:
+    """What follows from a finding: a line that opens."""
+    finding = sighting.finding
+    place = f" at {cause.near}" if (cause := cause_of(finding)) and cause.near else ""
+    title = f"{words.capital(finding.name.replace('_', ' '))}{place}"
+    return tag(
+        "details",
+        tag("summary", "Follows from it: ", tag("span", finding.code, class_="code"), " ", title),
+        finding_html(sighting, number, several_ranks=several_ranks),
+        class_="follows",
     )
 
 
