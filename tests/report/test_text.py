@@ -51,7 +51,7 @@ def test_a_finding_is_told_with_steps_fate_and_next_move(sick):
     assert "on      steps 5, 9; all were skipped" in told
     assert "next    look for log, division or softmax" in told
     assert "encoder.weight" in told
-    assert "holdfast explain NUM001" in told
+    assert f"more about it: holdfast explain {summarize(sick).findings[0].code}" in told
 
 
 def test_facts(sick):
