@@ -34,6 +34,7 @@ def findings(make_rows, *events: tuple[str, dict]):
         ("input_bound", WAITS | {"sample_us": 5.0}, Severity.INFO),
         ("input_bound", WAITS | {"share": 0.2}, Severity.INFO),
         ("input_bound", WAITS | {"what": "loader"}, Severity.INFO),
+        ("input_bound", WAITS | {"what": "cache"}, Severity.WARNING),
         ("input_bound", WAITS | {"what": "loop", "hits": 500}, Severity.WARNING),
         ("input_bound", WAITS | {"what": "loop", "hits": 1, "makes": True}, Severity.INFO),
         ("slow_down", SLOWER, Severity.WARNING),
@@ -112,6 +113,13 @@ def test_the_guard_says_what_to_do(make_rows):
     (sizes,) = findings(make_rows, ("recompile", data | {"guard": shape}))
     (number,) = findings(make_rows, ("recompile", data | {"guard": "k == 3"}))
     assert "dynamic=True" in sizes.advice and "torch.tensor(value)" in number.advice
+
+
+@pytest.mark.parametrize(("workers", "cure"), [(0, "room for all"), (2, "persistent_workers")])
+def test_a_cache_that_is_lost_has_its_own_cure(make_rows, workers, cure):
+    lost = WAITS | {"what": "cache", "workers": workers}
+    (finding,) = findings(make_rows, ("input_bound", lost))
+    assert cure in finding.advice and "pass after pass" in finding.message
 
 
 def test_a_short_wait_without_a_line_is_not_worth_a_word(make_rows):

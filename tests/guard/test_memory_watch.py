@@ -353,6 +353,48 @@ def test_a_leaf_that_its_own_gradient_keeps(loop, freed):
     assert told == ([] if freed else [("MEM002", "cycle", line)])
 
 
+def test_what_an_evaluation_built_and_somebody_keeps(loop):
+    scores: list[torch.Tensor] = []
+    for step in range(160):
+        loop.train(loop.loss())
+        if step % 4 == 3:
+            loop.watch.evaluates(sys._getframe())
+            score = loop.model(torch.randn(8, 16)).mean()
+            loop.watch.trains()
+            scores.append(score + 1)
+    loop.watch.close()
+    told = {e["fault"]: e.get("consequence") for e in loop.told.events}
+    assert told == {"MEM004": None, "MEM002": "MEM004"}
+
+
+class Exponential(torch.autograd.Function):
+    """Keeps its output where a node must not."""
+
+    frees = False
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        out = x.exp()
+        ctx.kept = (x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        slope = grad * ctx.kept[1]
+        if Exponential.frees:
+            ctx.kept = ()
+        return slope
+
+
+@pytest.mark.parametrize("frees", [False, True])
+def test_a_function_that_keeps_its_output_on_its_ctx(loop, monkeypatch, frees):
+    monkeypatch.setattr(Exponential, "frees", frees)
+    for _ in range(48):
+        loop.train(Exponential.apply(loop.model(torch.randn(8, 16))).sum() * 1e-3)
+    told = [(e["fault"], e["how"], e["path"], e["code"]) for e in loop.told.events]
+    assert told == ([] if frees else [("MEM002", "ctx", "ctx.kept", "ctx.kept = (x, out)")])
+
+
 class Probe:
     """Keeps some outputs of a layer, for ever: nobody removes its hook."""
 

@@ -67,6 +67,31 @@ def test_the_slow_line_of_a_dataset(watched):
     assert event["what"] == "dataset" and event["share"] > 0.5
 
 
+class KeptRows(SlowRows):
+    """Makes each row once; or again and again, where nothing is kept."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps, self.kept = keeps, dict[int, torch.Tensor]()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index not in self.kept:  # asks
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index] if self.keeps else self.kept.pop(index)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, keeps):
+    model, optimizer = parts()
+    rows = KeptRows(keeps)
+    for _ in range(4):
+        for x in DataLoader(rows, batch_size=4):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = [(event["what"], event["line"]) for event in told(watched, "input_bound")]
+    assert found == ([] if keeps else [("cache", here(KeptRows, "# asks"))])
+
+
 def growing(steps: int) -> None:
     model, optimizer = parts()
     kept: list[int] = []

@@ -39,6 +39,7 @@ class GraphKept(MemoryDetector):
         - A forward hook that stores outputs.
         - ``backward(create_graph=True)`` on something that is no parameter, as the inputs of a
           gradient penalty: its ``.grad`` and the graph of that hold each other.
+        - ``ctx.out = out`` in a ``torch.autograd.Function``: node and output hold each other.
 
     What to do:
         1. Store a number: ``total_loss += loss.item()``, or ``loss.detach()`` where reading it
@@ -78,6 +79,11 @@ class GraphKept(MemoryDetector):
             return (
                 f"in `{code_of(event.data)}` ask for the gradient with torch.autograd.grad(..., "
                 "create_graph=True) instead, or set .grad of that leaf to None after its use"
+            )
+        if event.data.get("how") == "ctx":
+            return (
+                f"use ctx.save_for_backward(...) instead of `{code_of(event.data)}`: a node that "
+                "holds its own output is never freed"
             )
         return detach_advice(event.data)
 

@@ -27,11 +27,11 @@ class InputBound(TimedDetector):
     Evidence:
         ``share`` of the time spent for input, ``wait_ms`` per step, ``line_ms`` per batch and
         ``line_share``: the line's part of it, ``sample_us``: what the line takes for a sample,
-        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop`` or
-        ``loader``; ``workers``; ``rare`` when few batches make most of the waiting, then
-        ``sample``: the index of a slow one and ``sample_ms``; ``makes``: the line is one call of
-        torch or numpy; ``lost`` seconds so far; ``function``, ``statement`` and ``key``;
-        ``consequence`` when the line has become slow.
+        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop``,
+        ``loader`` or ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
+        most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``makes``:
+        the line is one call of torch or numpy; ``lost`` seconds so far; ``function``, ``statement``
+        and ``key``; ``consequence`` when the line has become slow.
 
     Usual causes:
         - A transform in pure Python: a loop over pixels, tokens or rows for each sample.
@@ -39,6 +39,8 @@ class InputBound(TimedDetector):
         - A ``collate_fn`` that makes a tensor of each element.
         - Too few workers, or none, for a dataset that has real work to do.
         - A few samples that are much larger than the others.
+        - A cache in a dataset whose workers are started anew for each epoch, or one that is too
+          small.
 
     What to do:
         1. Change the line: vectorise it, or do it once in ``__init__`` and keep the result.
@@ -46,9 +48,10 @@ class InputBound(TimedDetector):
         3. For rare slow samples: look at the one that is named; raise ``prefetch_factor``.
 
     False alarms:
-        Below ``share`` of the time, or where the line takes less than ``sample_us`` per sample,
-        it is information: small models on small data always wait a little. Thresholds were set
-        with the scripts of the catalogue.
+        What fills a cache is not reported in the first pass over the data. Below ``share`` of the
+        time, or where the line takes less than ``sample_us`` per sample, it is information: small
+        models on small data always wait a little. Thresholds were set with the scripts of the
+        catalogue.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps of a run, and on as many
@@ -84,6 +87,8 @@ class InputBound(TimedDetector):
             said = f"makes the batch in the loop: {wait} before the model is called"
         elif what == "loader":
             said = f"the loop waits for its loader {wait}"
+        elif what == "cache":
+            said = f"asks a cache that does not have it, pass after pass: {wait} for data"
         else:
             part = number(event, "line_share")
             rare = ", on few samples" if event.data.get("rare") is True else ""
@@ -118,6 +123,13 @@ def _advice(event: Event, what: str, workers: int) -> str:
             f"look at sample {word(event, 'sample')} of the dataset, {code} is slow on few: "
             "prepare those once and keep the result, or raise prefetch_factor"
         )
+    if what == "cache" and workers:
+        return (
+            "what a worker has cached is gone with it: DataLoader(..., persistent_workers=True), "
+            "or prepare all samples before training"
+        )
+    if what == "cache":
+        return f"{code}: give the cache room for all samples, or prepare them before training"
     cure = f"do {code} once for all samples (in __init__ or before training) or vectorise it"
     if what == "loop":
         return f"{cure}; or move it into a Dataset and let DataLoader(..., num_workers=2) do it"

@@ -7,8 +7,9 @@ end of a step was made in that step or before. Smallest numbers first, a bounded
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -37,6 +38,19 @@ def number_of(node: Any) -> int:
         return int(node._sequence_nr())
     except (AttributeError, TypeError):
         return _LEAF
+
+
+def newest(value: Any) -> Any:
+    """The graph of a tensor, or of what came last into a container; None without one."""
+    for _ in range(3):
+        if isinstance(value, torch.Tensor):
+            return value.grad_fn
+        if isinstance(value, Mapping):
+            value = list(cast("Mapping[Any, Any]", value).values())
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+            break
+        value = cast("Sequence[Any]", value)[-1]
+    return None
 
 
 def reach(node: Any, before: int, nodes: int = NODES) -> Reach:

@@ -27,7 +27,8 @@ class Statement:
 
 
 @lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """A file, parsed; None where that cannot be done."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -36,7 +37,7 @@ def _tree(file: str) -> ast.Module | None:
 
 def kept(file: str, kind: str) -> int:
     """The first line that makes an object of a class and gives it a name; 0 where none does."""
-    for node in ast.walk(_tree(file) or ast.Module([], [])):
+    for node in ast.walk(tree_of(file) or ast.Module([], [])):
         made = node.value if isinstance(node, ast.Assign) else None
         if isinstance(made, ast.Call) and ast.unparse(made.func).split(".")[-1] == kind:
             return made.lineno
@@ -54,7 +55,7 @@ def shown(file: str) -> str:
 @lru_cache(maxsize=1024)
 def loop_around(file: str, line: int) -> tuple[int, int]:
     """First and last line of the innermost loop around a line, in its function; (0, 0): none."""
-    tree = _tree(file)
+    tree = tree_of(file)
     found = (0, 0)
     todo: list[tuple[ast.AST, tuple[int, int]]] = [(tree, (0, 0))] if tree else []
     while todo:
@@ -77,7 +78,7 @@ def loop_around(file: str, line: int) -> tuple[int, int]:
 @lru_cache(maxsize=1024)
 def statement(file: str, line: int) -> Statement:
     """The innermost statement at a line."""
-    tree = _tree(file)
+    tree = tree_of(file)
     best: ast.stmt | None = None
     for node in ast.walk(tree) if tree else ():
         if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or 0):

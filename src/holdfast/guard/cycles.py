@@ -1,14 +1,20 @@
-"""``backward(create_graph=True)`` may leave a cycle that nothing frees.
+"""Cycles through a graph that nothing frees: no name leads there, and no collector sees them.
 
-The gradient of a leaf then has a graph, the graph leads to the leaf, and the leaf holds its
-gradient. Python's collector does not see it, and no name leads there: only nodes that stay alive
-do. Parameters are freed by ``zero_grad``; other leaves are not.
+``backward(create_graph=True)``: the gradient of a leaf then has a graph, the graph leads to the
+leaf, and the leaf holds its gradient. Only nodes that stay alive show it. Parameters are freed by
+``zero_grad``; other leaves are not.
+
+``ctx.out = out`` in a ``torch.autograd.Function``: the output holds its node, and the node holds
+its output. ``ctx.save_for_backward`` knows about that.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -19,6 +25,8 @@ from ..exams._place import frames_from, kind_of, place_told
 # Nodes of one graph that are looked after: which of them are kept depends on what was computed.
 _NODES = 24
 _KEY = "holdfast.cycle"
+# Nodes of one loss among which functions of the user are looked for.
+_MOST = 2000
 # Graphs that must have outlived so many steps.
 _GRAPHS = 3
 _STEPS = 20
@@ -48,17 +56,11 @@ class Cycles:
             if kind_of(at.f_code.co_filename) == "user":
                 self._place = at.f_code.co_filename, at.f_lineno
                 break
-        queue, seen = deque([loss.grad_fn]), set[Any]()
-        while queue and len(seen) < _NODES:
-            node = queue.popleft()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
+        for node in _nodes(loss, _NODES):
             sentinel = _Sentinel(step)
             notes: Any = node.metadata
             notes[_KEY] = sentinel
             self._alive.append(weakref.ref(sentinel))
-            queue.extend(below for below, _ in node.next_functions)
 
     def kept(self, step: int) -> dict[str, Any] | None:
         """The facts, where graphs of several steps long ago are still there."""
@@ -69,3 +71,44 @@ class Cycles:
         self._alive.clear()
         facts = {"path": "the .grad of a leaf", "name": "grad", "how": "cycle", "seen": "trace"}
         return facts | {"age": step - old[0], "steps": step - old[0]} | place_told(*self._place)
+
+
+def holds_its_output(loss: Any, age: int) -> dict[str, Any] | None:
+    """The facts, where a function of the user keeps its output on its ``ctx``.
+
+    Args:
+        loss: a loss whose graph has it, if any has.
+        age: steps for which graphs have been kept.
+    """
+    for node in _nodes(loss, _MOST):
+        function = getattr(node, "_forward_cls", None)
+        for name, value in vars(node).items() if function is not None else ():
+            held = value if isinstance(value, list | tuple) else [value]
+            if any(isinstance(t, torch.Tensor) and t.grad_fn is node for t in held):  # pyright: ignore[reportUnknownVariableType]
+                facts = {"path": f"ctx.{name}", "name": name, "how": "ctx", "seen": "trace"}
+                return facts | {"age": age, "steps": age} | _where_kept(function, name)
+    return None
+
+
+def _where_kept(function: Any, name: str) -> dict[str, Any]:
+    methods = (getattr(function, "forward", None), getattr(function, "setup_context", None))
+    for method in filter(None, methods):
+        try:
+            lines, first = inspect.getsourcelines(method)
+        except (OSError, TypeError):
+            continue
+        for number, line in enumerate(lines, first):
+            if re.search(rf"\.{name}\b[^=]*=(?!=)", line):
+                return place_told(inspect.getfile(method), number)
+    return {}
+
+
+def _nodes(loss: Any, most: int) -> Iterator[Any]:
+    """Nodes of a graph, those near the loss first."""
+    queue, seen = deque([getattr(loss, "grad_fn", None)]), set[Any]()
+    while queue and len(seen) < most:
+        node = queue.popleft()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            queue.extend(below for below, _ in node.next_functions)

@@ -71,6 +71,7 @@ class Evaluation:
         """Whether an evaluation is going on, or seems to."""
         self.places: set[tuple[str, str]] = set()
         """File and function of evaluations that were told."""
+        self._built: deque[tuple[int, int]] = deque(maxlen=4)
         self._tell = tell
         self._window: _Window | None = None
         self._done: _Window | None = None
@@ -189,6 +190,10 @@ class Evaluation:
         if not touches(loss.grad_fn, done.low, done.high):
             self._say(done)
 
+    def built(self, graph: Any) -> bool:
+        """Whether one of the last evaluations has built a graph, or what it hangs on."""
+        return any(touches(graph, low, high) for low, high in self._built)
+
     def close(self) -> None:
         """The process ends."""
         self._finish()
@@ -237,6 +242,7 @@ class Evaluation:
     def _say(self, window: _Window) -> None:
         self._done = None
         self._count += 1
+        self._built.append((window.low, window.high))
         if window.changes:
             change = window.changes[0]
             file, line, function = change.outside or (change.file, change.line, change.function)

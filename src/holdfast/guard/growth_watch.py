@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from ..exams._changed import Changed
-from ..exams._graphs import reach
+from ..exams._graphs import newest, reach
 from ..exams._growers import (
     Habits,
     fed_to,
@@ -343,7 +343,7 @@ class GrowthWatch:
     def _say(self, case: _Case, change: Change | None) -> None:
         held = case.held
         facts = {**case.facts, "path": held.path, "name": held.name, "how": held.how}
-        code = case.code
+        code, facts["graph"] = case.code, newest(held.value)
         if change is not None:
             if code == "MEM002" and case.single and _through_a_model(held, change):
                 code = "MEM003"

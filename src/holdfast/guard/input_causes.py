@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..exams._caches import asked_before
 from ..exams._loops import statement
 from ..exams._profiles import Line, Profile
 from ..exams.loader_times import LoaderLook
@@ -23,8 +24,18 @@ class Unseen:
     """The line that asks for a batch."""
 
 
-def waits(profile: Profile, times: StepTimes, batch: int, *, rare: bool) -> Found | None:
-    """The line of a dataset in this process that makes the loop wait."""
+def waits(
+    profile: Profile, times: StepTimes, batch: int, *, rare: bool, passes: int = 2
+) -> Found | None:
+    """The line of a dataset in this process that makes the loop wait.
+
+    Args:
+        profile: the lines of steps that waited.
+        times: of all steps.
+        batch: samples in a batch.
+        rare: few of the steps waited.
+        passes: over the data, this one included.
+    """
     fetched = [line for line in profile.lines if line.mark == "fetch"]
     seconds = sum(line.seconds for line in fetched)
     if not fetched or not seconds:
@@ -40,14 +51,18 @@ def waits(profile: Profile, times: StepTimes, batch: int, *, rare: bool) -> Foun
         "rare": rare,
     }
     if best is None or best.seconds < _NAMED * seconds:
+        if seconds < 0.3 * share * profile.seconds:
+            return None  # it is over: the steps that were looked at hardly wait
         asks = max(fetched, key=lambda line: line.seconds)
         return Found("input_bound", share, {**data, "what": "loader", **named(asks)})
+    if (place := _place(best, passes)) is None:
+        return None
     return Found(
         "input_bound",
         share,
         {
             **data,
-            **named(best),
+            **place,
             "line_share": round(best.seconds / seconds, 3),
             "line_ms": ms(best.seconds),
             "sample_us": round(best.seconds / batch * 1e6, 1),
@@ -55,8 +70,18 @@ def waits(profile: Profile, times: StepTimes, batch: int, *, rare: bool) -> Foun
     )
 
 
+def _place(best: Line, passes: int) -> dict[str, Any] | None:
+    """The line to name; where a cache is filled, the one that asks it, from the second pass on."""
+    cache = asked_before(best.path or [best.spot])
+    if cache is None:
+        return named(best)
+    if passes < 2:
+        return None  # that is what a first pass is for
+    return {**named(Line(*cache, best.function, "", 0.0, 0.0, (), True)), "what": "cache"}
+
+
 def loader(
-    look: LoaderLook | Unseen | None, times: StepTimes, workers: int, rare: bool
+    look: LoaderLook | Unseen | None, times: StepTimes, workers: int, rare: bool, passes: int = 2
 ) -> Found | None:
     """The line of a dataset in a worker that makes the loop wait."""
     share = times.share_waited(16)
@@ -85,12 +110,14 @@ def loader(
     total = sum(line.seconds for line in look.lines)
     if best is None or best.seconds < _NAMED * total:
         return Found("input_bound", share, {**data, "what": "loader"})
+    if (place := _place(best, passes)) is None:
+        return None
     return Found(
         "input_bound",
         share,
         {
             **data,
-            **named(best),
+            **place,
             "line_share": round(best.seconds / total, 3),
             "line_ms": ms(best.seconds * len(look.samples)),
             "sample_us": round(best.seconds * 1e6, 1),

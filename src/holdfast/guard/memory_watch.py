@@ -13,7 +13,7 @@ from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
 from . import last_words, needs
-from .cycles import Cycles
+from .cycles import Cycles, holds_its_output
 from .evaluation import Evaluation
 from .growth_watch import GrowthWatch
 from .heap import Heap
@@ -58,6 +58,7 @@ class MemoryWatch:
         self._beats = False
         self._names: dict[int, Held] = {}
         self._carrier: tuple[Held, int] | None = None
+        self._kept_for = 0
 
     def _begin(self) -> None:
         self._timeline = Timeline()
@@ -76,6 +77,8 @@ class MemoryWatch:
             self._growth.backward(loss)
         if self._names:
             self._look_back(loss)
+        if self._kept_for:
+            self._look_for_cycle(loss)
         if self._opt < 0:
             self._passes += 1
             if self._passes > _WITHOUT:
@@ -93,6 +96,13 @@ class MemoryWatch:
             if entry in self._names:
                 self._carrier = self._names[entry], 1
         self._names = {}
+
+    def _look_for_cycle(self, loss: Tensor) -> None:
+        """Graphs are kept: does this one have what would keep it too?"""
+        facts = holds_its_output(loss, self._kept_for)
+        self._kept_for = 0
+        if facts is not None:
+            self._found("MEM002", facts)
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
@@ -184,11 +194,13 @@ class MemoryWatch:
             # Signs that were followed in vain are followed less and less often.
             if self._ordered & (self._ordered - 1) == 0:
                 self._growth.order(step, certain=old)
+                self._kept_for = step - oldest if old and oldest is not None else 0
 
     def _found(self, code: str, facts: dict[str, Any]) -> None:
         self._told += code != "MEM008"
         self._first = self._first or code
-        if code in ("MEM001", "MEM002") and self._in_evaluation(facts):
+        made = self.evaluation.built(facts.pop("graph", None))
+        if code in ("MEM001", "MEM002") and (made or self._in_evaluation(facts)):
             facts = {"consequence": "MEM004", **facts}
         facts = {"fault": code, "heap_slope": self._heap.slope(), **facts}
         # The row of this step is written already: the event belongs to the next one.

@@ -124,6 +124,11 @@ class StepTimes:
         """The median step of the last block."""
         return self.blocks[-1].middle if self.blocks else 0.0
 
+    def skewed(self) -> bool:
+        """Whether few waits make most of the waiting."""
+        waits = sorted(w for block in list(self.blocks)[-4:] for w in block.waits)
+        return bool(waits) and sum(waits) / len(waits) > 2 * waits[len(waits) // 2]
+
     def share_waited(self, blocks: int = 2) -> float:
         """Share of the last steps spent waiting for data."""
         recent = list(self.blocks)[-blocks:]

@@ -308,21 +308,17 @@ class TimeWatch:
             caught = sum(times.is_stall(w) for w in walls)
             one = bool(caught and self._foreseen and len(walls) > caught)
             return caught >= 2 or one or len(walls) >= _HUNT
-        if self._exam == "waits" and self._skewed():
+        if self._exam == "waits" and self._times.skewed():
             middle = sum(b.waited for b in times.blocks) / (8 * max(1, len(times.blocks)))
             return sum(w > middle for w in self._waits) >= 2 or len(walls) >= _HUNT
         enough = len(walls) >= _STEPS and sum(walls) >= _SECONDS
         return enough or len(walls) >= _MOST or sum(walls) > 1.0
 
-    def _skewed(self) -> bool:
-        """Whether few waits make most of the waiting."""
-        waits = sorted(w for block in list(self._times.blocks)[-4:] for w in block.waits)
-        return bool(waits) and sum(waits) / len(waits) > 2 * waits[len(waits) // 2]
-
     def _judge(self, exam: str, verdict: Verdict) -> None:
         """Make something of the lines."""
         times, batch = self._times, loader_times.batch_of(self._source)
         chosen = [i for i, w in enumerate(self._walls) if w < math.inf]
+        passes = 1 + len(self._epochs)
         stalls = [i for i in chosen if times.is_stall(self._walls[i])]
         if exam == "stall":
             if stalls and self._turn is not None and self._reference is not None:
@@ -331,11 +327,11 @@ class TimeWatch:
                 found = self._lines.profile(stalls)
                 self._note(causes.stall(found, usually, self._turn, times, self._epochs))
             return
-        if exam == "waits" and self._skewed():
+        if exam == "waits" and self._times.skewed():
             least = max(self._waits) / 2
             chosen = [i for i in chosen if self._waits[i] >= least]
             profile = self._lines.profile(chosen)
-            self._note(input_causes.waits(profile, times, batch, rare=True))
+            self._note(input_causes.waits(profile, times, batch, rare=True, passes=passes))
             return
         others = [i for i in chosen if i not in stalls]
         # Under a trace all may look like stalls; and an allocator that runs out makes some.
@@ -346,7 +342,7 @@ class TimeWatch:
         models, nested = self._roster.models(), self._nested
         state = slow_causes.state(profile, count, self._nodes, models, since, nested)
         if exam == "waits":
-            self._note(input_causes.waits(profile, times, batch, rare=False))
+            self._note(input_causes.waits(profile, times, batch, rare=False, passes=passes))
         elif exam == "slow" and self._reference is not None and len(chosen) >= 2:
             self._note(slow_causes.slow_down(self._reference, state, self._turn, times))
         elif exam == "reference" and len(chosen) >= 2:
@@ -362,7 +358,7 @@ class TimeWatch:
         """Workers make the samples: take those of a batch that came late."""
         self._waits.append(waited)
         recent = [w for block in list(self._times.blocks)[-4:] for w in block.waits]
-        mean = max(recent) / 2 if (skewed := self._skewed()) else sum(recent) / len(recent)
+        mean = max(recent) / 2 if (skewed := self._times.skewed()) else sum(recent) / len(recent)
         if waited < mean and len(self._waits) < _HUNT:
             return
         self._exam = ""
@@ -373,7 +369,7 @@ class TimeWatch:
         if self._may_fetch:
             found = loader_times.look(source, self._indices, self._lines)
         workers = loader_times.workers_of(self._source)
-        self._note(input_causes.loader(found, self._times, workers, skewed))
+        self._note(input_causes.loader(found, self._times, workers, skewed, 1 + len(self._epochs)))
 
     def _reads_taken(self, verdict: Verdict) -> None:
         ledger, self._ledger = self._ledger, None
