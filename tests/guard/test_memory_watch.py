@@ -379,8 +379,8 @@ class Exponential(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        slope = grad * ctx.kept[1]
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> torch.Tensor:
+        slope = grad_outputs[0] * ctx.kept[1]
         if Exponential.frees:
             ctx.kept = ()
         return slope
