@@ -93,6 +93,17 @@ def test_steady_growth_is_no_explosion() -> None:
         assert ask(baseline, 1.0, norm * (1 + 0.1 * (i % 3))) == 0
 
 
+@pytest.mark.parametrize(("factor", "leaves_out"), [(6.0, False), (60.0, True)])
+def test_gradients_that_come_back_by_leaps_are_no_explosion(
+    factor: float, leaves_out: bool
+) -> None:
+    baseline = warm(64)
+    usual = baseline.numbers[2]
+    # Not far enough from usual to be one, and then ever further.
+    answers = [ask(baseline, 1.0, usual * 7 * factor**i) for i in range(4)]
+    assert bool(any(answer & LEFT_OUT for answer in answers)) == leaves_out
+
+
 def test_heavy_tails_are_usual_where_they_are_usual() -> None:
     dice = random.Random(3)
     baseline = Baseline(20)

@@ -219,7 +219,10 @@ def judge_function() -> Any:
         n_limit = n_mid + tl.maximum(rise, tl.load(terms + 2))
         rise = tl.maximum(tl.load(terms + 3) * n_sigma, tl.load(terms + 4) * n_top)
         together = n_mid + tl.maximum(rise, tl.load(terms + 5))
-        alone = (size > n_limit) & (tl.load(terms + 17) > 0)
+        newest = tl.maximum(n_count - 1.0, 0.0)
+        newest = (newest - tl.floor(newest / WINDOW) * WINDOW).to(tl.int32)
+        leaps = size > tl.load(state + HEAD + newest) + tl.load(terms + 2)
+        alone = (size > n_limit) & leaps & (tl.load(terms + 17) > 0)
         wild = n_ready & usable & (size > together) & (alone | high)
 
         in_event = tl.load(state + 2)

@@ -105,7 +105,9 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     n_ready = n_count >= terms.warmup
     n_limit = _above(n_mid, n_sigma, n_top, ALONE, ALONE.rise)
     together = _above(n_mid, n_sigma, n_top, TOGETHER, TOGETHER.rise)
-    alone = (size > n_limit) & terms.norm_counts
+    newest = ((n_count - 1) % WINDOW).long().reshape(1)
+    before = norms.gather(0, newest).reshape(())
+    alone = (size > n_limit) & (size > before + ALONE.rise) & terms.norm_counts
     wild = n_ready & usable & (size > together) & (alone | high)
 
     in_event, events, since, top, earlier = (state[i].clone() for i in (2, 4, 5, 6, 7))
@@ -113,8 +115,8 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     begins = wild & ((since > APART) | (events == 0))
     forgotten = (since > FORGOTTEN) | (events == 0)
     events = torch.where(begins, torch.where(forgotten, 1.0, events + 1), events)
-    before = torch.where(events == 1, 0.0, torch.maximum(earlier, top))
-    earlier = torch.where(begins, before, earlier)
+    past = torch.where(events == 1, 0.0, torch.maximum(earlier, top))
+    earlier = torch.where(begins, past, earlier)
     height = size - n_mid
     in_event = torch.where(wild, torch.where(begins, 1.0, in_event + 1), in_event)
     top = torch.where(wild, torch.where(begins, height, torch.maximum(top, height)), top)

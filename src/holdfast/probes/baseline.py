@@ -11,6 +11,9 @@ outlier when it is above the median by each of
 - a ratio that matters: ten times the usual norm (three together), half as much again as the
   usual loss and a hundredth of what it was at the start.
 
+A norm that stands out alone must be ten times that of the step before too: gradients that had
+nearly vanished come back by leaps, and leaving those steps out would keep the model where it is.
+
 The numbers are guesses checked against the noisy and the spiking scripts of the tests; nothing
 here depends on the unit of a loss or the size of a model.
 
@@ -212,9 +215,12 @@ class Baseline:
 
     def _found(self, loss: float, size: float, loss_counts: bool, norm_counts: bool) -> int:
         found = LOSS if loss_counts and self._loss_limit < loss < math.inf else 0
-        if size > self._together and (found or (norm_counts and size > self._norm_limit)):
+        if size > self._together and (found or (norm_counts and self._leaps(size))):
             found |= NORM
         return found
+
+    def _leaps(self, size: float) -> bool:
+        return size > self._norm_limit and size > self._norms.values[-1] + ALONE.rise
 
     def _learn(self) -> None:
         self._age = 0
