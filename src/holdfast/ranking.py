@@ -16,6 +16,9 @@ from typing import Any
 from .detectors import ALL, Detector
 from .types import Finding, Severity
 
+# Bytes per step that are no trouble of their own.
+_LITTLE = 64 << 10
+
 
 def ranked(
     findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
@@ -56,9 +59,11 @@ def explained(
     """For each finding that follows from another one, by its ``id``: that one.
 
     It says so (``consequence``), its detector does (``follows``), or another one of its family
-    explains its line: as its own, or as the one on which the time is ``spent``.
+    explains its line: as its own, or as the one on which the time is ``spent``. What registers
+    hooks again and again makes steps slow, and memory grow by a little (``explains_growth``).
     """
     by_what = {detector.code: detector.follows for detector in order}
+    with_growth = {(detector.code, detector.explains_growth) for detector in order}
     roots = {detector.code for detector in order if detector.explains_line}
     causes = [f for f in findings if f.severity > Severity.INFO]
     lines = {
@@ -66,6 +71,11 @@ def explained(
         for f in causes
         if f.code in roots and f.line
         for line in (f.line, f.evidence.get("spent"))
+    }
+    growing = {
+        (f.file, f.line, f.rank): f
+        for f in causes
+        if f.line and (f.code, str(f.evidence.get("what"))) in with_growth
     }
     found: dict[int, Finding] = {}
     for finding in findings:
@@ -75,9 +85,18 @@ def explained(
         above = [f for code in says for f in same if f.code == code]
         line = lines.get((finding.code[:3], finding.file, finding.line, finding.rank))
         above += [line] if line and line.code != finding.code else []
+        if _grows_little(finding) and (at := (finding.file, finding.line, finding.rank)) in growing:
+            above.append(growing[at])
         if above and found.get(id(above[0])) is not finding:
             found[id(finding)] = above[0]
     return found
+
+
+def _grows_little(finding: Finding) -> bool:
+    """Whether a finding is about memory that grows, and by little."""
+    rates = [finding.evidence.get(name) for name in ("bytes_per_step", "heap_slope")]
+    told = [float(rate) for rate in rates if isinstance(rate, int | float)]
+    return bool(told) and max(told) < _LITTLE
 
 
 def _let_precede(findings: list[Finding], code: str, other: str) -> None:

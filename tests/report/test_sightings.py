@@ -63,6 +63,16 @@ def test_a_graph_that_is_kept_explains_a_slower_backward(what, together):
     assert (groups == [["MEM003", "TPT004"]]) is together
 
 
+@pytest.mark.parametrize(
+    ("what", "grows", "together"),
+    [("hooks", 20e3, True), ("hooks", 2e6, False), ("work", 20e3, False)],
+)
+def test_hooks_explain_the_little_that_they_keep(what, grows, together):
+    kept = finding("MEM002", 90, 5, bytes_per_step=grows)
+    groups = folded(kept, finding("TPT004", 60, 5, what=what))
+    assert (groups == [["TPT004", "MEM002"]]) is together
+
+
 def test_every_form_of_report_folds(make_run, make_event):
     events = [make_event("stall", 0, 6, **STALL), make_event("slow_down", 0, 9, **SLOW)]
     record = read_record(make_run(events=events))

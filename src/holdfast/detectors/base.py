@@ -68,6 +68,8 @@ class Detector:
     """The code of a detector that it comes before, wherever it stands in the order of causes."""
     explains_line: ClassVar[bool] = False
     """What others of its family say about the same line follows from it."""
+    explains_growth: ClassVar[str] = ""
+    """With this ``what`` in its evidence, what little grows on its line follows from it too."""
     follows: ClassVar[Mapping[str, str]] = {}
     """By ``what`` of its evidence: codes of findings that explain it, where there are any."""
 

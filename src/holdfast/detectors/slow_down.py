@@ -79,6 +79,7 @@ class SlowDown(TimedDetector):
     # What gets worse with every step comes before what is as bad each time.
     precedes = "MEM004"
     explains_line = True
+    explains_growth = "hooks"
     follows: ClassVar = {"graph": "MEM003 MEM002"}
 
     def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
