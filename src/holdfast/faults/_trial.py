@@ -45,15 +45,15 @@ class Said:
     consequence: bool = False
 
     @classmethod
-    def of(cls, finding: Finding) -> Said:
-        """The part of a finding that is compared with an answer."""
+    def of(cls, finding: Finding, *, follows: bool = False) -> Said:
+        """The part of a finding that is compared with an answer; ``follows`` from another one."""
         return cls(
             code=finding.code,
             severity=finding.severity.word,
             step=finding.step,
             file=Path(finding.file).name,
             line=finding.line,
-            consequence=bool(finding.evidence.get("consequence")),
+            consequence=follows or bool(finding.evidence.get("consequence")),
         )
 
 
@@ -143,7 +143,11 @@ def read_trial(name: str, path: Path, exit_code: int, seconds: float) -> Trial:
         outcome="late" if summary.outcome == "unfinished" else summary.outcome,
         seconds=bare.seconds,
         steps=summary.steps,
-        said=tuple(Said.of(finding) for finding in summary.findings),
+        said=tuple(
+            Said.of(finding, follows=finding is not sighting.finding)
+            for sighting in summary.sightings
+            for finding in sighting.findings
+        ),
         known=known,
         skipped=summary.skipped,
         rollbacks=summary.rollbacks,
