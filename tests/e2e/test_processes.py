@@ -148,6 +148,41 @@ def test_loader_workers_never_write_and_bad_samples_are_named(bench: Bench):
     assert record.findings()[0].step == 3
 
 
+SLOW_WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Coded(Dataset):
+    def __len__(self):
+        return 480
+
+    def __getitem__(self, index):
+        value = 1
+        for _ in range(30_000):
+            value = value * 31 % 65_521  # decodes
+        return torch.full((8,), value / 65_521)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(Coded(), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+    print("done")
+"""
+
+
+def test_the_line_that_keeps_workers_busy_is_named_without_calling_the_dataset(bench: Bench):
+    seen = bench.guarded(bench.write(SLOW_WORKERS), options=("--quiet",))
+    assert (seen.code, seen.lines) == (0, ["done"])
+    (finding,) = bench.record.findings()
+    rows = SLOW_WORKERS.splitlines()
+    loop = next(n for n, row in enumerate(rows, 1) if "# decodes" in row)
+    assert finding.code == "TPT001" and finding.line in (loop - 1, loop)
+
+
 def test_a_notebook_like_thread_trains_too(bench: Bench):
     """A training in a thread of its own is guarded like one in the main thread."""
     script = bench.write(

@@ -1,4 +1,4 @@
-"""Patches that an exam of the time orders for a step: who reads numbers out of tensors."""
+"""Patches for exams of the time: who reads numbers out of tensors, what workers are busy with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 from time import perf_counter
 from typing import Any
 
-from ..exams import reads
+from ..exams import reads, worker_samples
+from ..guard.shield import attempt
 from ._patch import Function, GetEngine, Patch
 
 
@@ -26,9 +27,26 @@ def _read(engine_of: GetEngine, original: Function) -> Function:
     return read
 
 
+def _worker_loop(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is not None and engine.lookouts.time is not None:
+            attempt(engine, "lookouts", worker_samples.begin)
+        return original(*args, **kwargs)
+
+    return _worker_loop
+
+
 _TENSOR = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
 
 PATCHES = (
+    Patch(
+        target="torch.utils.data._utils.worker._worker_loop",
+        why="which lines of a dataset keep a worker busy; a process that is spawned finds it by "
+        "the same name",
+        make=_worker_loop,
+    ),
     *(
         Patch(
             target=f"torch.Tensor.{name}",

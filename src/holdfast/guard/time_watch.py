@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ..config import Settings
-from ..exams import loader_times, reads
+from ..exams import loader_times, reads, worker_samples
 from ..exams._profiles import Line, Profile, Turn, line_of, turn_of
 from ..exams.line_times import LineTimes
 from ..exams.recompiles import Recompiles
@@ -365,10 +365,14 @@ class TimeWatch:
         source = self._source() if self._source is not None else None
         if source is None or ranks() > 1:
             return
-        found = input_causes.Unseen(Line(*self._asks, "", "", 0.0, 0.0, (), True))
-        if self._may_fetch:
+        pids = [worker.pid for worker in getattr(source, "_workers", ())]
+        found = worker_samples.look(pids, self._times.middle, loader_times.batch_of(self._source))
+        # Only samples that are made here show which of them is slow.
+        if self._may_fetch and (found is None or skewed):
             found = loader_times.look(source, self._indices, self._lines)
-        workers = loader_times.workers_of(self._source)
+        elif found is None and self._orders["waits"] > 1:  # else they may yet tell
+            found = input_causes.Unseen(Line(*self._asks, "", "", 0.0, 0.0, (), True))
+        workers = len(pids)
         self._note(input_causes.loader(found, self._times, workers, skewed, 1 + len(self._epochs)))
 
     def _reads_taken(self, verdict: Verdict) -> None:
