@@ -39,7 +39,7 @@ def _asked(file: str, line: int) -> int:
         }
         asks = [at for at, name in _questions(function) if name in filled and at < line]
         if asks:
-            return asks[-1]
+            return max(asks)
     return 0
 
 
