@@ -31,9 +31,9 @@ def constant(path: Path, name: str) -> Any:
 
 
 CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
-# Memory and time are watched on request; a sample of them is part of every test run.
-ON_REQUEST = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
-LONG = ON_REQUEST - {"graph_kept", "tensors_pile_up"}
+# Faults of memory and time take their time; a sample of them is part of every test run.
+OVER_TIME = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
+LONG = OVER_TIME - {"graph_kept", "tensors_pile_up"}
 WILD = Path(faults.__file__).parent / "wild"
 # Those with a header were written for this test; the others have a test of their own.
 FAULTY = {
@@ -77,12 +77,11 @@ class Ran:
         return [s for lane in lanes if self.record for s in self.record.skipped(lane)]
 
 
-def job(script: Path, *, plain: bool = False, look_out: bool = False) -> Any:
+def job(script: Path, *, plain: bool = False) -> Any:
     def run(folder: Path) -> Ran:
         folder.mkdir(parents=True)
         bench = Bench(folder)
-        more = ("--look-out",) if look_out else ()
-        guarded = bench.guarded(str(script), options=("--quiet", *more))
+        guarded = bench.guarded(str(script), options=("--quiet",))
         alone = bench.plain(str(script)) if plain else None
         # A script that never trains leaves nothing to read.
         record = bench.record if bench.path.exists() else None
@@ -96,8 +95,7 @@ def start(corpus: Runner, case: str) -> None:
     """Run the script of a test ahead of it; called when the session begins."""
     group, _, name = case.partition("-")
     script = {"fault": CATALOGUE, "faulty": FAULTY, "healthy": HEALTHY}[group][name]
-    look_out = group == "fault" and name in ON_REQUEST
-    corpus.submit(case, job(script, plain=group == "healthy", look_out=look_out))
+    corpus.submit(case, job(script, plain=group == "healthy"))
 
 
 def header(path: Path, name: str) -> str:
@@ -143,7 +141,7 @@ def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
     assert first.code == constant(CATALOGUE[name], "CODE")
     seen_at(first, constant(CATALOGUE[name], "FIRST_STEP"))
     assert ran.events("holdfast_error") == []
-    if name not in BEYOND_SAVING + FATAL and name not in ON_REQUEST:
+    if name not in BEYOND_SAVING + FATAL and name not in OVER_TIME:
         assert math.isfinite(final_loss(ran.guarded))
 
 

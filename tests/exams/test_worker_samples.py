@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from torch.utils.data._utils import worker
 
 from holdfast.boot import patches
-from holdfast.exams import worker_samples
+from holdfast.exams import sample_growth, worker_lengths, worker_samples
 
 
 def decode(until: float) -> int:
@@ -65,6 +68,73 @@ def test_nothing_is_known_of_a_worker_that_waits_or_never_was():
     assert worker_samples.look([idle], step=0.1, batch=4) is None
     assert worker_samples.look([2**22 + 1], step=0.1, batch=4) is None
     assert worker_samples.look([], step=0.1, batch=4) is None
+
+
+class Caching:
+    """A dataset that fills something, or nothing."""
+
+    def __init__(self, grows: bool) -> None:
+        self.grows, self.seen = grows, list[int]()
+        self.names = [str(i) for i in range(6000)]
+
+    def sample(self, index: int) -> None:
+        time.sleep(0.01)
+        if self.grows:
+            self.seen.append(index)  # fills
+
+
+def grows(dataset: Caching, seconds: float) -> None:
+    def _worker_loop(dataset: Caching, fetcher: object) -> None:
+        until = time.monotonic() + seconds
+        index = 0
+        while time.monotonic() < until:
+            dataset.sample(index)
+            index += 1
+
+    _worker_loop(dataset, fetcher=None)
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_what_grows_in_a_worker(fills: bool):
+    dataset = Caching(fills)
+
+    def run() -> None:
+        worker_samples.order_growth(os.getpid())
+        worker_samples.begin()
+        grows(dataset, 2.2 if fills else 4.0)
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    assert process.pid is not None
+    answer = worker_samples.growth(process.pid)
+    assert answer is not None
+    facts = sample_growth.told_by_worker(dataset, answer)
+    wanted = "self.seen.append(index)" if fills else "self.names = ["
+    assert facts["code"].startswith(wanted) and not facts.get("mild")
+    assert bool(facts.get("copied")) is not fills
+
+
+def test_a_stream_in_a_worker_is_looked_at_too():
+    def stream() -> Iterator[int]:
+        history = []
+        while True:
+            history.append(0)
+            yield len(history)
+
+    taken = stream()
+    seen = worker_lengths.Lengths()
+
+    def _worker_loop(dataset: object, fetcher: SimpleNamespace) -> None:
+        for _ in range(4):
+            next(taken)
+            seen.look(sys._getframe())
+
+    _worker_loop(None, SimpleNamespace(dataset_iter=taken))
+    assert seen.answer is not None and (seen.answer["name"], seen.answer["how"]) == (
+        "history",
+        "local",
+    )
 
 
 def test_a_spawned_worker_finds_its_loop_by_name():

@@ -16,9 +16,9 @@ class InputBound(TimedDetector):
     What it detects:
         A large share of the loop's time goes into the next batch: waiting for the loader, or
         making the batch in the loop before the model is called. The slow line is found by
-        timing the lines of the dataset, of ``collate_fn`` and of the loop for a few steps; for
-        loaders with workers a few samples are made again in the main process. The first batch
-        of an epoch does not count: workers are started for it.
+        timing the lines of the dataset, of ``collate_fn`` and of the loop for a few steps; in
+        forked workers a thread counts the lines that it meets their main thread at. The first
+        batch of an epoch does not count: workers are started for it.
 
     Why it matters:
         While the loop waits, the device does nothing. A run that waits half of its time takes

@@ -14,10 +14,11 @@ class WorkerGrowth(MemoryDetector):
     """Memory of the DataLoader's worker processes grows with every batch they make.
 
     What it detects:
-        Private memory of a worker that rises from batch to batch. Some samples are then fetched in
-        the main process, to see which container of the dataset grows; where none does, the cause
-        is copy-on-write: reading a Python object changes its reference count, and the page it lies
-        on is copied into each worker.
+        Private memory of a worker that rises from batch to batch. The worker then compares the
+        lengths of all that hangs on its dataset at several times (with ``--look-out`` samples are
+        fetched in the main process instead); where nothing grows, the cause is copy-on-write:
+        reading a Python object changes its reference count, and the page it lies on is copied into
+        each worker.
 
     Why it matters:
         The growth is multiplied by the number of workers, and the system kills one of them with
@@ -43,8 +44,8 @@ class WorkerGrowth(MemoryDetector):
         A cache that ends with the data set is information only.
 
     Cost:
-        Reading one worker's memory on one batch in eight; a few samples are fetched once more when
-        it grows, with all random states put back.
+        Reading one worker's memory on one batch in eight; four to eight looks at its containers
+        when it grows.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.worker_growth`` names the line that lets the workers of

@@ -37,6 +37,15 @@ _STREAMED = 24
 _SECONDS = 1.0
 
 
+def told_by_worker(dataset: Any, answer: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a dataset whose worker has looked at itself; see ``worker_lengths``."""
+    found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
+    if not answer:
+        return _copied(dataset, found)
+    place = place_told(answer["file"], answer["line"])
+    return answer | {"seen": "source"} | place
+
+
 def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
     """The facts about a dataset whose workers grow.
 
@@ -54,7 +63,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
         }
     watched = sorted(found, key=lambda h: h.depth)[:_WATCHED]
     before = [len(h.value) for h in watched]
-    caches = _caches(dataset)
+    caches = caches_of(dataset)
     filled = [cache.cache_info() for cache in caches]
     watch = Watchpoint([Changed(h) for h in watched], seconds=0.5)
     with _same_dice():
@@ -75,7 +84,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
             continue
         changes = watch.changes.get(i, []) if started else []
         _cut(held.value, length)
-        file, name = _file_of(dataset), held.name
+        file, name = file_of(dataset), held.name
         known = habits(file, name)
         facts = {
             "path": held.path,
@@ -96,7 +105,7 @@ def _by_source(dataset: Any, found: list[Held]) -> dict[str, Any]:
         owner = dataset
         for name in held.path.split(".")[1:-1]:
             owner = getattr(owner, name, None)
-        file = _file_of(owner)
+        file = file_of(owner)
         known = habits(file, held.name)
         # Not those of a local variable of the same name.
         lines = [n for n in known.grows if f".{held.name}" in linecache.getline(file, n)]
@@ -112,7 +121,7 @@ def _fetch(dataset: Any) -> None:
             dataset[i]
 
 
-def _caches(dataset: Any) -> list[Any]:
+def caches_of(dataset: Any) -> list[Any]:
     """Cached methods of the dataset's own classes."""
     kinds = [kind for kind in type(dataset).__mro__ if kind_of(_source(kind)) == "user"]
     return [value for kind in kinds for value in vars(kind).values() if type(value) is CACHED]
@@ -127,7 +136,7 @@ def _streamed(dataset: Any) -> dict[str, Any]:
         began, sizes = perf_counter(), list[dict[str, int]]()
         for _ in range(_STREAMED):
             next(stream)
-            sizes.append(_lengths(stream))
+            sizes.append(lengths(stream))
             if perf_counter() - began > _SECONDS:
                 break
         stream.close()
@@ -144,7 +153,8 @@ def _streamed(dataset: Any) -> dict[str, Any]:
     return {}
 
 
-def _lengths(stream: GeneratorType[Any, Any, Any]) -> dict[str, int]:
+def lengths(stream: GeneratorType[Any, Any, Any]) -> dict[str, int]:
+    """How long the containers among the local variables of a stream are."""
     frame = stream.gi_frame
     held = frame.f_locals if frame is not None else {}
     return {n: len(v) for n, v in held.items() if isinstance(v, list | dict | deque | set)}
@@ -165,12 +175,13 @@ def _copied(dataset: Any, found: list[Held]) -> dict[str, Any]:
     if not many:
         return {"path": "", "seen": "guess", "copied": True, "mild": True, **place_told("", 0)}
     held = max(many, key=lambda h: len(h.value))
-    file = _file_of(dataset)
+    file = file_of(dataset)
     facts = {"path": held.path, "name": held.name, "how": held.how, "copied": True}
     return facts | {"seen": "source"} | place_told(file, _assigned(file, held.name))
 
 
-def _file_of(dataset: Any) -> str:
+def file_of(dataset: Any) -> str:
+    """The file of the user's class that a dataset is of; empty for a library's."""
     for kind in type(dataset).__mro__:
         if kind_of(file := _source(kind)) == "user":
             return file

@@ -2,7 +2,8 @@
 
 A thread in each forked worker looks at its main thread a hundred times a second and counts the
 user's lines. The counts lie in memory that was mapped before the fork, so that we can read them at
-any time. Nothing of the dataset is called, and nothing waits.
+any time, and say there that a worker should look for what grows in it (``worker_lengths``).
+Nothing of the dataset is called, and nothing waits.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import time
 import zlib
 from collections.abc import Sequence
 from types import FrameType
+from typing import NamedTuple
 
 from ._place import frames_from, kind_of
 from ._profiles import Line, Spot
 from .loader_times import LoaderLook
+from .worker_lengths import Answer, Lengths
 
 _SLOT = 8192
 _SLOTS = 64
@@ -41,7 +44,12 @@ _ENOUGH = 20
 _LINES = 16
 _DEPTH = 6
 
+# Seconds between two looks for what grows.
+_APART = 0.3
+_ORDER = struct.Struct("<q")
+
 _shared = mmap.mmap(-1, _SLOT * _SLOTS)
+_orders = mmap.mmap(-1, _ORDER.size * _SLOTS)
 
 Path = tuple[Spot, ...]
 
@@ -67,10 +75,10 @@ def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
         known = _read(pid)
         if known is None:
             continue
-        ticks += known[0]
-        busy += sum(known[1].values())
-        for path, count in known[1].items():
+        ticks += known.ticks
+        for path, count in known.lines:
             counts[path] = counts.get(path, 0.0) + count
+            busy += count
     if busy < _ENOUGH:
         return None
     each = len(pids) * step / max(1, batch) / ticks
@@ -82,6 +90,26 @@ def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
     return LoaderLook([(None, busy * each)], 0.0, slowest)
 
 
+def order_growth(pid: int) -> bool:
+    """Have a worker look for what grows in it; False where it does not listen."""
+    _ORDER.pack_into(_orders, pid % _SLOTS * _ORDER.size, pid)
+    return _read(pid) is not None
+
+
+def growth(pid: int) -> Answer | None:
+    """What it has found; empty when nothing is longer each time, None while it is looking."""
+    known = _read(pid)
+    return known.grows if known is not None else None
+
+
+class _Known(NamedTuple):
+    """What a worker knows about itself."""
+
+    ticks: float
+    lines: list[tuple[Path, float]]
+    grows: Answer | None = None
+
+
 def _watch(watched: int) -> None:
     # The last words of a worker are not about this.
     with contextlib.suppress(Exception):
@@ -90,7 +118,8 @@ def _watch(watched: int) -> None:
 
 def _count(watched: int) -> None:
     counts: dict[Path, float] = {}
-    ticks, looks = 0.0, 0
+    ticks, looks, due = 0.0, 0, 0.0
+    grown = Lengths()
     while True:
         time.sleep(_OFTEN if looks < _MANY else _RARELY)
         frame = sys._current_frames().get(watched)
@@ -100,12 +129,18 @@ def _count(watched: int) -> None:
         ticks += 1
         if path := _path(frame):
             counts[path] = counts.get(path, 0.0) + 1
+        if grown.answer is None and _ordered() and time.monotonic() > due:
+            # A dictionary may change while it is looked at.
+            with contextlib.suppress(RuntimeError):
+                grown.look(frame)
+            due = time.monotonic() + _APART
         # Without this the frame would live as long as the next look takes.
         del frame
         if looks % _FORGET == 0:
             ticks, counts = ticks / 2, {path: count / 2 for path, count in counts.items()}
         if looks % _WRITE == 0:
-            _write(ticks, counts)
+            most = sorted(counts.items(), key=lambda item: -item[1])[:_LINES]
+            _write(_Known(ticks, most, grown.answer))
 
 
 def _path(frame: FrameType) -> Path:
@@ -122,23 +157,28 @@ def _path(frame: FrameType) -> Path:
     return tuple(reversed(found[:_DEPTH]))
 
 
-def _write(ticks: float, counts: dict[Path, float]) -> None:
-    most = sorted(counts.items(), key=lambda item: -item[1])[:_LINES]
-    text = json.dumps([ticks, [[count, path] for path, count in most]]).encode()
-    while len(text) > _SLOT - _HEAD.size and most:
-        most.pop()
-        text = json.dumps([ticks, [[count, path] for path, count in most]]).encode()
+def _ordered() -> bool:
+    at = os.getpid() % _SLOTS * _ORDER.size
+    return _ORDER.unpack_from(_orders, at)[0] == os.getpid()
+
+
+def _write(known: _Known) -> None:
+    text = json.dumps(known).encode()
+    while len(text) > _SLOT - _HEAD.size:
+        known.lines.pop()
+        text = json.dumps(known).encode()
     at = os.getpid() % _SLOTS * _SLOT
     head = _HEAD.pack(os.getpid(), len(text), zlib.crc32(text))
     _shared[at : at + len(head) + len(text)] = head + text
 
 
-def _read(pid: int) -> tuple[float, dict[Path, float]] | None:
-    """Looks and counts of a worker; None where it has not written, or is just writing."""
+def _read(pid: int) -> _Known | None:
+    """What a worker knows; None where it has not written, or is just writing."""
     at = pid % _SLOTS * _SLOT
     owner, length, check = _HEAD.unpack_from(_shared, at)
     text = _shared[at + _HEAD.size : at + _HEAD.size + min(length, _SLOT - _HEAD.size)]
     if owner != pid or zlib.crc32(text) != check:
         return None
-    ticks, lines = json.loads(text)
-    return ticks, {tuple((file, line) for file, line in path): count for count, path in lines}
+    ticks, lines, grows = json.loads(text)
+    paths = [(tuple((file, line) for file, line in path), count) for path, count in lines]
+    return _Known(ticks, paths, grows)

@@ -111,7 +111,7 @@ def try_case(case: Case, keep: Path | None = None, limit: float = LIMIT) -> Tria
     """
     with tempfile.TemporaryDirectory() as folder:
         run = keep or Path(folder) / "run"
-        command = [sys.executable, "-m", "holdfast", "run", "--quiet", "--look-out"]
+        command = [sys.executable, "-m", "holdfast", "run", "--quiet"]
         command += ["--run-dir", str(run)]
         started = time.monotonic()
         code = _finish([*command, str(case.path)], folder, limit)

@@ -8,10 +8,12 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-from ..exams import sample_growth
+from ..exams import sample_growth, worker_samples
 
 _EVERY = 8
 _READINGS = 5
+# Readings for which an answer of a worker is waited for.
+_PATIENCE = 12
 # Bytes per batch and worker that are growth.
 _LEAST = 24 << 10
 
@@ -31,6 +33,7 @@ class Workers:
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
         self._facts: dict[str, Any] = {}
+        self._asked = 0
         self._done = False
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
@@ -54,9 +57,9 @@ class Workers:
             b[1] - a[1] > _LEAST * (b[0] - a[0]) / len(iterator._workers)
             for a, b in pairwise(recent)
         ):
-            facts = self._facts = self._facts or sample_growth.examine(
-                iterator._dataset, frame, fetch=self._may_fetch
-            )
+            facts = self._facts = self._facts or self._look(iterator, frame)
+            if not facts:
+                return
             # What is asked before it grows may be a cache, which is full after one pass over the
             # data. Where the workers live longer than that, time will tell.
             if facts.get("mild") and facts.get("line") and iterator._persistent_workers:
@@ -65,6 +68,15 @@ class Workers:
                 facts["mild"] = False
             self._done = True
             self._say(iterator, recent, facts)
+
+    def _look(self, iterator: Any, frame: FrameType) -> dict[str, Any]:
+        """The facts; nothing while a worker that was asked has no answer."""
+        pid, dataset = iterator._workers[0].pid, iterator._dataset
+        self._asked += 1
+        if not self._may_fetch and worker_samples.order_growth(pid) and self._asked < _PATIENCE:
+            answer = worker_samples.growth(pid)
+            return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
+        return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
 
     def _say(self, iterator: Any, recent: list[tuple[int, int]], facts: dict[str, Any]) -> None:
         (first, low), (last, high) = recent[0], recent[-1]
