@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data._utils import worker
 
 from holdfast.boot import patches
-from holdfast.exams import sample_growth, worker_lengths, worker_samples
+from holdfast.exams import _worker_lengths, sample_growth, worker_samples
 
 
 def decode(until: float) -> int:
@@ -123,7 +123,7 @@ def test_a_stream_in_a_worker_is_looked_at_too():
             yield len(history)
 
     taken = stream()
-    seen = worker_lengths.Lengths()
+    seen = _worker_lengths.Lengths()
 
     def _worker_loop(dataset: object, fetcher: SimpleNamespace) -> None:
         for _ in range(4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ._line_nodes import MODEL, OPTIMIZER
 from ._line_tree import INPUTS
@@ -95,6 +95,23 @@ class Timer(Protocol):
     def profile(self, chosen: Sequence[int] | None = None, usual: float = 0.0) -> Profile:
         """What a step costs, line by line."""
         ...
+
+
+@dataclass(slots=True)
+class LoaderLook:
+    """What some samples cost when they are made in the main process."""
+
+    samples: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
+    """Index and seconds of each."""
+    collate: float = 0.0
+    """Seconds per sample to put them together."""
+    lines: list[Line] = field(default_factory=list[Line])
+    """Seconds per sample and line, the most expensive first."""
+
+    @property
+    def per_sample(self) -> float:
+        """Seconds, on average."""
+        return sum(s for _, s in self.samples) / len(self.samples) if self.samples else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -20,27 +19,10 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from ._profiles import Line, Timer
+from ._profiles import LoaderLook, Timer
 
 _SECONDS = 0.5
 _SAMPLES = 64
-
-
-@dataclass(slots=True)
-class LoaderLook:
-    """What some samples cost when they are made in the main process."""
-
-    samples: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
-    """Index and seconds of each."""
-    collate: float = 0.0
-    """Seconds per sample to put them together."""
-    lines: list[Line] = field(default_factory=list[Line])
-    """Seconds per sample and line, the most expensive first."""
-
-    @property
-    def per_sample(self) -> float:
-        """Seconds, on average."""
-        return sum(s for _, s in self.samples) / len(self.samples) if self.samples else 0.0
 
 
 @contextlib.contextmanager

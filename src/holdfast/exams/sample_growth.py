@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
 import linecache
 import random
 from collections import deque
@@ -23,9 +22,10 @@ import numpy as np
 import torch
 
 from ._changed import Changed
+from ._datasets import caches_of, file_of, lengths
 from ._growers import habits
-from ._holders import CACHED, Held, reachable
-from ._place import kind_of, place_told
+from ._holders import Held, reachable
+from ._place import place_told
 from ._trace import Watchpoint
 
 _SAMPLES = 6
@@ -38,7 +38,7 @@ _SECONDS = 1.0
 
 
 def told_by_worker(dataset: Any, answer: dict[str, Any]) -> dict[str, Any]:
-    """The facts about a dataset whose worker has looked at itself; see ``worker_lengths``."""
+    """The facts about a dataset whose worker has looked at itself; see ``_worker_lengths``."""
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
     if not answer:
         return _copied(dataset, found)
@@ -121,12 +121,6 @@ def _fetch(dataset: Any) -> None:
             dataset[i]
 
 
-def caches_of(dataset: Any) -> list[Any]:
-    """Cached methods of the dataset's own classes."""
-    kinds = [kind for kind in type(dataset).__mro__ if kind_of(_source(kind)) == "user"]
-    return [value for kind in kinds for value in vars(kind).values() if type(value) is CACHED]
-
-
 def _streamed(dataset: Any) -> dict[str, Any]:
     """A container among the local variables of a stream that grows with every sample."""
     with contextlib.suppress(Exception):
@@ -153,13 +147,6 @@ def _streamed(dataset: Any) -> dict[str, Any]:
     return {}
 
 
-def lengths(stream: GeneratorType[Any, Any, Any]) -> dict[str, int]:
-    """How long the containers among the local variables of a stream are."""
-    frame = stream.gi_frame
-    held = frame.f_locals if frame is not None else {}
-    return {n: len(v) for n, v in held.items() if isinstance(v, list | dict | deque | set)}
-
-
 def _cut(value: Any, length: int) -> None:
     """Take out what the exam itself has put in."""
     with contextlib.suppress(Exception):
@@ -178,20 +165,6 @@ def _copied(dataset: Any, found: list[Held]) -> dict[str, Any]:
     file = file_of(dataset)
     facts = {"path": held.path, "name": held.name, "how": held.how, "copied": True}
     return facts | {"seen": "source"} | place_told(file, _assigned(file, held.name))
-
-
-def file_of(dataset: Any) -> str:
-    """The file of the user's class that a dataset is of; empty for a library's."""
-    for kind in type(dataset).__mro__:
-        if kind_of(file := _source(kind)) == "user":
-            return file
-    return ""
-
-
-def _source(kind: type) -> str:
-    with contextlib.suppress(TypeError, OSError):
-        return inspect.getsourcefile(kind) or "<none>"
-    return "<none>"
 
 
 def _assigned(file: str, name: str) -> int:

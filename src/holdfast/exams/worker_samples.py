@@ -2,7 +2,7 @@
 
 A thread in each forked worker looks at its main thread a hundred times a second and counts the
 user's lines. The counts lie in memory that was mapped before the fork, so that we can read them at
-any time, and say there that a worker should look for what grows in it (``worker_lengths``).
+any time, and say there that a worker should look for what grows in it (``_worker_lengths``).
 Nothing of the dataset is called, and nothing waits.
 """
 
@@ -22,9 +22,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from ._place import frames_from, kind_of
-from ._profiles import Line, Spot
-from .loader_times import LoaderLook
-from .worker_lengths import Answer, Lengths
+from ._profiles import Line, LoaderLook, Spot
+from ._worker_lengths import Answer, Lengths
 
 _SLOT = 8192
 _SLOTS = 64

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..exams._caches import asked_before
 from ..exams._loops import statement
-from ..exams._profiles import Line, Profile
-from ..exams.loader_times import LoaderLook
+from ..exams._profiles import Line, LoaderLook, Profile
 from .step_times import StepTimes
 from .time_causes import OWN, OWN_SECONDS, Found, by_spot, ms, named
 

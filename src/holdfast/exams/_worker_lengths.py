@@ -13,10 +13,10 @@ from itertools import pairwise
 from types import FrameType, GeneratorType
 from typing import Any
 
+from ._datasets import caches_of, file_of, lengths
 from ._growers import habits
 from ._holders import reachable
 from ._place import frames_from
-from .sample_growth import caches_of, file_of, lengths
 
 # Looks that must each find more than the one before; looks without an answer that are one.
 _LOOKS = 4
