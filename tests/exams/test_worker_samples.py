@@ -99,9 +99,9 @@ def test_what_grows_in_a_worker(fills: bool):
     dataset = Caching(fills)
 
     def run() -> None:
-        worker_samples.order_growth(os.getpid())
+        worker_samples.order_growth(os.getpid(), 0.15)
         worker_samples.begin()
-        grows(dataset, 2.2 if fills else 4.0)
+        grows(dataset, 1.5 if fills else 2.2)
 
     process = multiprocessing.get_context("fork").Process(target=run)
     process.start()

@@ -43,9 +43,8 @@ _ENOUGH = 20
 _LINES = 16
 _DEPTH = 6
 
-# Seconds between two looks for what grows.
-_APART = 0.3
-_ORDER = struct.Struct("<q")
+# Who is to look for what grows, and the seconds between two looks.
+_ORDER = struct.Struct("<qd")
 
 _shared = mmap.mmap(-1, _SLOT * _SLOTS)
 _orders = mmap.mmap(-1, _ORDER.size * _SLOTS)
@@ -89,9 +88,14 @@ def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
     return LoaderLook([(None, busy * each)], 0.0, slowest)
 
 
-def order_growth(pid: int) -> bool:
-    """Have a worker look for what grows in it; False where it does not listen."""
-    _ORDER.pack_into(_orders, pid % _SLOTS * _ORDER.size, pid)
+def order_growth(pid: int, apart: float) -> bool:
+    """Have a worker look for what grows in it; False where it does not listen.
+
+    Args:
+        pid: the worker.
+        apart: seconds in which it makes some samples.
+    """
+    _ORDER.pack_into(_orders, pid % _SLOTS * _ORDER.size, pid, apart)
     return _read(pid) is not None
 
 
@@ -128,11 +132,12 @@ def _count(watched: int) -> None:
         ticks += 1
         if path := _path(frame):
             counts[path] = counts.get(path, 0.0) + 1
-        if grown.answer is None and _ordered() and time.monotonic() > due:
+        apart = _ordered() if grown.answer is None else 0.0
+        if apart and time.monotonic() > due:
             # A dictionary may change while it is looked at.
             with contextlib.suppress(RuntimeError):
                 grown.look(frame)
-            due = time.monotonic() + _APART
+            due = time.monotonic() + apart
         # Without this the frame would live as long as the next look takes.
         del frame
         if looks % _FORGET == 0:
@@ -156,9 +161,9 @@ def _path(frame: FrameType) -> Path:
     return tuple(reversed(found[:_DEPTH]))
 
 
-def _ordered() -> bool:
-    at = os.getpid() % _SLOTS * _ORDER.size
-    return _ORDER.unpack_from(_orders, at)[0] == os.getpid()
+def _ordered() -> float:
+    pid, apart = _ORDER.unpack_from(_orders, os.getpid() % _SLOTS * _ORDER.size)
+    return apart if pid == os.getpid() else 0.0
 
 
 def _write(known: _Known) -> None:

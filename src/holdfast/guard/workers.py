@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
+from time import perf_counter
 from types import FrameType
 from typing import Any
 
@@ -12,8 +14,9 @@ from ..exams import sample_growth, worker_samples
 
 _EVERY = 8
 _READINGS = 5
-# Readings for which an answer of a worker is waited for.
-_PATIENCE = 12
+# Seconds between two looks of a worker at itself, and looks for which an answer is waited for.
+_APART = 0.15
+_PATIENCE = 16
 # Bytes per batch and worker that are growth.
 _LEAST = 24 << 10
 
@@ -33,7 +36,7 @@ class Workers:
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
         self._facts: dict[str, Any] = {}
-        self._asked = 0
+        self._began, self._asked = 0.0, math.inf
         self._done = False
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
@@ -43,6 +46,7 @@ class Workers:
         if iterator is not self._iterator():
             self._iterator = weakref.ref(iterator)
             self._fetched, self._readings = 0, []
+            self._began = perf_counter()
         self._fetched += 1
         if self._fetched % _EVERY:
             return
@@ -72,8 +76,13 @@ class Workers:
     def _look(self, iterator: Any, frame: FrameType) -> dict[str, Any]:
         """The facts; nothing while a worker that was asked has no answer."""
         pid, dataset = iterator._workers[0].pid, iterator._dataset
-        self._asked += 1
-        if not self._may_fetch and worker_samples.order_growth(pid) and self._asked < _PATIENCE:
+        now = perf_counter()
+        # It must have made something in between.
+        batch = (now - self._began) / self._fetched * len(iterator._workers)
+        apart = max(_APART, 1.5 * batch)
+        self._asked = min(self._asked, now)
+        waits = now - self._asked < _PATIENCE * apart
+        if not self._may_fetch and worker_samples.order_growth(pid, apart) and waits:
             answer = worker_samples.growth(pid)
             return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
         return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
