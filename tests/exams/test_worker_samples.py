@@ -24,11 +24,6 @@ def decode(until: float) -> int:
     return total
 
 
-def waits(until: float) -> None:
-    while time.monotonic() < until:
-        time.sleep(0.01)
-
-
 def _worker_loop(seconds: float) -> None:
     decode(time.monotonic() + seconds)
 
@@ -64,7 +59,10 @@ def test_the_line_that_keeps_a_worker_busy():
 
 
 def test_nothing_is_known_of_a_worker_that_waits_or_never_was():
-    idle = ran(lambda seconds: waits(time.monotonic() + seconds), 0.4)
+    def _worker_loop(seconds: float) -> None:
+        time.sleep(seconds)  # as for the next order
+
+    idle = ran(_worker_loop, 0.6)
     assert worker_samples.look([idle], step=0.1, batch=4) is None
     assert worker_samples.look([2**22 + 1], step=0.1, batch=4) is None
     assert worker_samples.look([], step=0.1, batch=4) is None
