@@ -22,13 +22,13 @@ STEPS = 24
 
 
 class Told:
-    """A journal that keeps what it is told."""
+    """A training that keeps what is recorded of it."""
 
     def __init__(self) -> None:
         self.iteration = 0
         self.events: list[dict[str, Any]] = []
 
-    def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
+    def record(self, kind: str, data: dict[str, Any]) -> None:
         assert kind == "memory"
         self.events.append(data)
 
@@ -39,7 +39,7 @@ class Loop:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.told = Told()
-        self.watch = MemoryWatch(Settings(), None, self.told)  # type: ignore[arg-type]
+        self.watch = MemoryWatch(Settings(), self.told)  # type: ignore[arg-type]
         self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
         self.step = 0
 

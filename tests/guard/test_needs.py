@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import resource
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.config import Settings
 from holdfast.guard import last_words, needs
-from holdfast.guard.outliers import Outliers
-from holdfast.guard.roster import Roster
-from holdfast.policy import Policy
-from holdfast.probes.gradients import Meters
 
 MIB = 2**20
 
@@ -33,13 +29,11 @@ class Stack(nn.Module):
 
 
 def died(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 64) -> dict:
-    settings = Settings()
-    policy = Policy.of(settings)
-    roster = Roster(settings.guard, Meters(), lambda: Outliers(settings, policy))
-    roster.of(optimizer, [model])
+    names = [name for name, _ in model.named_parameters()]
+    training = SimpleNamespace(models=lambda: [model], optimizers=lambda: [(optimizer, names)])
     with pytest.raises(torch.OutOfMemoryError) as caught:
         model(torch.randn(rows, 512))
-    return needs.arithmetic(caught.value, roster)
+    return needs.arithmetic(caught.value, training)  # type: ignore[arg-type]
 
 
 def test_what_is_yet_to_come_is_counted_too() -> None:

@@ -53,14 +53,14 @@ def test_the_device_is_the_cause(
 
 
 class Told:
-    """A journal that keeps what it is told."""
+    """A training that keeps what is recorded of it."""
 
     iteration = 0
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    def tell(self, kind: str, _: int, data: dict[str, str]) -> None:
+    def record(self, kind: str, data: dict[str, str]) -> None:
         self.told.append((kind, data["what"]))
 
 

@@ -8,8 +8,12 @@ is above its allowance, they watch the first steps and rest most of the time fro
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
 
 from ..config import Settings
 from .journal import Journal
@@ -24,13 +28,35 @@ _ROUND = 1024
 _WATCHED = 128
 
 
+class _Training:
+    """What the watchers see of the guard."""
+
+    def __init__(self, roster: Roster, journal: Journal) -> None:
+        self._roster, self._journal = roster, journal
+
+    @property
+    def iteration(self) -> int:
+        return self._journal.iteration
+
+    def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:
+        return [(optimizer, guard.layers) for optimizer, guard in self._roster.all()]
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        # The row of this step is written already: the event belongs to the next one.
+        self._journal.tell(kind, self._journal.iteration + 1, dict(data))
+
+    def models(self) -> list[nn.Module]:
+        return self._roster.models()
+
+
 class Lookouts:
     """Both watchers of one process; None for one that nobody wants."""
 
     def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
         wanted = settings.lookouts
-        self.memory = MemoryWatch(settings, roster, journal) if wanted.memory else None
-        self.time = TimeWatch(settings, roster, journal) if wanted.time else None
+        training = _Training(roster, journal)
+        self.memory = MemoryWatch(settings, training) if wanted.memory else None
+        self.time = TimeWatch(settings, training) if wanted.time else None
         self.on = wanted.memory or wanted.time
         self.resumes = math.inf
         """The step from which on they watch again."""

@@ -12,13 +12,12 @@ from ..config import Settings
 from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
+from ..exams.training import Training
 from . import last_words, needs
 from .cycles import Cycles, holds_its_output
 from .evaluation import Evaluation
 from .growth_watch import GrowthWatch
 from .heap import Heap
-from .journal import Journal
-from .roster import Roster
 from .sentinels import Sentinels
 from .verdict import Verdict
 from .workers import Workers
@@ -40,8 +39,8 @@ _WITHOUT = 8
 class MemoryWatch:
     """Notices, orders exams and writes down what they found."""
 
-    def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
-        self._settings, self._roster, self._journal = settings, roster, journal
+    def __init__(self, settings: Settings, training: Training) -> None:
+        self._settings, self._training = settings, training
         self._begin()
         self.evaluation = Evaluation(lambda facts: self._found("MEM004", facts))
         self._workers = Workers(
@@ -158,7 +157,7 @@ class MemoryWatch:
         self._growth.close()
         self.evaluation.close()
         if died is not None and last_words.ran_out(died):
-            facts = needs.arithmetic(died, self._roster) | last_words.place(died.__traceback__)
+            facts = needs.arithmetic(died, self._training) | last_words.place(died.__traceback__)
             if self._told:
                 facts["consequence"] = self._first
             self._found("MEM008", facts)
@@ -203,8 +202,7 @@ class MemoryWatch:
         if code in ("MEM001", "MEM002") and (made or self._in_evaluation(facts)):
             facts = {"consequence": "MEM004", **facts}
         facts = {"fault": code, "heap_slope": self._heap.slope(), **facts}
-        # The row of this step is written already: the event belongs to the next one.
-        self._journal.tell("memory", self._journal.iteration + 1, facts)
+        self._training.record("memory", facts)
 
     def _in_evaluation(self, facts: dict[str, Any]) -> bool:
         places = {(from_here(file), function) for file, function in self.evaluation.places}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..exams import activations
-from .roster import Roster
+from ..exams.training import Training
 from .shield import ranks
 
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
@@ -28,14 +28,14 @@ _MORE = 1.3
 _LOSS = 3.0
 
 
-def arithmetic(found: BaseException, roster: Roster) -> dict[str, Any]:
+def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     """What the memory was needed for, as far as anybody knows."""
     there: dict[str, int] = dict.fromkeys(PARTS[:3], 0)
     modules: dict[str, dict[str, int]] = {}
-    for optimizer, guard in roster.all():
+    for optimizer, layers in training.optimizers():
         tensors = [p for group in optimizer.param_groups for p in group["params"]]
         per_weight = state_per_weight(optimizer)
-        for name, p in zip(guard.layers, tensors, strict=False):
+        for name, p in zip(layers, tensors, strict=False):
             needs = modules.setdefault(name.rpartition(".")[0] or name, dict.fromkeys(PARTS, 0))
             size = _size(p)
             state = sum(_size(v) for v in optimizer.state.get(p, {}).values() if torch.is_tensor(v))
@@ -46,7 +46,7 @@ def arithmetic(found: BaseException, roster: Roster) -> dict[str, Any]:
             needs["gradients"] += size if p.requires_grad else 0
             needs["optimizer state"] += max(state, int(per_weight * size))
     facts: dict[str, Any] = {"killed": True, "seen": "trace"}
-    device = _device(roster)
+    device = _device(training)
     if torch.cuda.is_initialized():
         rest = torch.cuda.max_memory_allocated() - sum(there.values())
         there["activations and others"] = max(0, rest)
@@ -55,7 +55,7 @@ def arithmetic(found: BaseException, roster: Roster) -> dict[str, Any]:
         facts["asked"] = float(asked[1]) * 1024.0 ** _UNITS[asked[2].lower()]
     if modules:
         facts["largest"] = max(modules, key=lambda name: modules[name]["weights"])
-    facts |= _of_the_call(found, modules, roster)
+    facts |= _of_the_call(found, modules, training)
     named = _grouped(modules)
     facts |= {"parts": there, "modules": named, "capacity": capacity(device)}
     facts["needs"] = {part: sum(m[part] for m in modules.values()) for part in PARTS}
@@ -99,13 +99,13 @@ def room() -> int:
 
 
 def _of_the_call(
-    found: BaseException, modules: dict[str, dict[str, int]], roster: Roster
+    found: BaseException, modules: dict[str, dict[str, int]], training: Training
 ) -> dict[str, Any]:
     """Where the model was when it happened, and what its pass would have kept."""
     call = activations.last_call(found.__traceback__)
     if call is None:
         return {}
-    names = {id(m): name for root in roster.models() for name, m in root.named_modules()}
+    names = {id(m): name for root in training.models() for name, m in root.named_modules()}
     prefix = names.get(id(call.model), "")
     facts: dict[str, Any] = {"within": names.get(id(call.inner), ""), "batch": call.batch}
     if ranks() > 1:
@@ -143,8 +143,8 @@ def _grouped(modules: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, in
     return {name: found[name] for name in ranked[:_NAMED]}
 
 
-def _device(roster: Roster) -> torch.device:
-    for optimizer, _ in roster.all():
+def _device(training: Training) -> torch.device:
+    for optimizer, _ in training.optimizers():
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 return parameter.device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .journal import Journal
+from ..exams.training import Training
 from .time_causes import Found
 
 # Seconds lost before anything is said.
@@ -22,8 +22,8 @@ Key = tuple[str, str, int]
 class TimeNotes:
     """What was found about one run."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, training: Training) -> None:
+        self._training = training
         self._pending: dict[Key, Found] = {}
         self._told: set[Key] = set()
         self._suspected: set[Key] = set()
@@ -56,8 +56,7 @@ class TimeNotes:
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:
         """Write it down."""
-        # The row of this step is written already: the event belongs to the next one.
-        self._journal.tell(kind, self._journal.iteration + 1, data)
+        self._training.record(kind, data)
 
 
 def _by_chance(found: Found) -> bool:

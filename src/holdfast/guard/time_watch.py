@@ -19,11 +19,10 @@ from ..exams import loader_times, reads, worker_samples
 from ..exams._profiles import Line, Profile, Turn, line_of, turn_of
 from ..exams.line_times import LineTimes
 from ..exams.recompiles import Recompiles
+from ..exams.training import Training
 from ..probes.batches import LoaderLedger
 from . import input_causes, slow_causes
 from . import time_causes as causes
-from .journal import Journal
-from .roster import Roster
 from .shield import ranks
 from .step_times import StepTimes
 from .time_notes import TimeNotes
@@ -59,10 +58,10 @@ _WITHIN = 100
 class TimeWatch:
     """Notices, orders exams and writes down what they found."""
 
-    def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
+    def __init__(self, settings: Settings, training: Training) -> None:
         self._on = settings.guard.explain
         self._may_fetch = settings.lookouts.samples
-        self._roster, self._journal = roster, journal
+        self._training = training
         self._times = StepTimes()
         self._lines = LineTimes()
         self._recompiles = Recompiles()
@@ -86,7 +85,7 @@ class TimeWatch:
         self._reference: slow_causes.Reference | None = None
         self._profile: Profile | None = None
         self._ledger: reads.Ledger | None = None
-        self._notes = TimeNotes(journal)
+        self._notes = TimeNotes(training)
 
     # ------------------------------------------------------------------ moments
 
@@ -237,7 +236,7 @@ class TimeWatch:
             if lost >= _STALLED * (lost + span * times.usual):
                 self._hunt(verdict, frame)
                 return
-        if times.count >= self._next_look and self._journal.recorder is not None:
+        if times.count >= self._next_look:
             self._next_look = max(self._next_look, times.count) * _MORE
             self._order("look", frame)
 
@@ -339,7 +338,7 @@ class TimeWatch:
             chosen = others
         profile = self._profile = self._lines.profile(chosen or None, times.middle)
         since, count = (self._retries, len(self._walls)), len(verdict.positions)
-        models, nested = self._roster.models(), self._nested
+        models, nested = self._training.models(), self._nested
         state = slow_causes.state(profile, count, self._nodes, models, since, nested)
         if exam == "waits":
             self._note(input_causes.waits(profile, times, batch, rare=False, passes=passes))

@@ -1,0 +1,30 @@
+"""What watchers and exams may ask of the training they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+
+class Training(Protocol):
+    """The training in this process, as far as measuring it needs; the guard has one."""
+
+    @property
+    def iteration(self) -> int:
+        """The step that was counted last."""
+        ...
+
+    def models(self) -> list[nn.Module]:
+        """The models behind all optimizers."""
+        ...
+
+    def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:
+        """Every optimizer still alive, with the names of its parameters in their order."""
+        ...
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write a measurement down as an Event of the next step: this one's row is written."""
+        ...
