@@ -78,8 +78,8 @@ class Loop:
 
     def save(self, **given: Any) -> Path:
         path = self.watch.save(**given)
-        assert path is not None and self.watch._keeper._writer is not None
-        assert self.watch._keeper._writer.wait(30)
+        assert path is not None
+        self.watch._keeper._saver.wait()
         return path
 
     def abandon(self) -> None:
@@ -162,7 +162,7 @@ def test_by_the_clock(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run", settings=settings(minutes=1.0))
     loop.train(epochs=1)
     assert not (tmp_path / "run" / "checkpoints").exists()
-    loop.watch._keeper._saved_at -= 60
+    loop.watch._keeper._saver._time -= 60
     loop.train(epochs=1)
     loop.watch.close()
     kinds = [event["kind"] for event in loop.events("checkpoint")]
@@ -373,7 +373,7 @@ def test_the_guard_uses_what_the_watch_was_given(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run")
     given = loop.watch.engine.recovery.inventory.given
     assert given is not None and list(given.ema) == ["ema"] and given.schedulers
-    assert not loop.watch.engine.recovery.vault.wanted
+    assert not loop.watch.engine.recovery.saves
     loop.watch.close()
 
 

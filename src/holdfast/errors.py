@@ -38,10 +38,6 @@ class DamagedCheckpointError(CheckpointError):
     why = ""  # the damage alone, for a table
 
 
-class MissingExtraError(HoldfastError):
-    """An optional dependency is not installed; the message names the extra."""
-
-
 class Stopped(SystemExit):
     """A budget of the policy is spent: the run ends, with its last good state saved.
 

@@ -8,7 +8,6 @@ data, the gradients of an unfinished window and the random state.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
 from collections import deque
@@ -21,23 +20,17 @@ from torch.optim import Optimizer
 
 from .checkpoint import dice
 from .checkpoint.belongings import Belongings, has_state
-from .checkpoint.copying import copied
 from .checkpoint.file import load
 from .checkpoint.passage import Passage
 from .checkpoint.position import Position
-from .checkpoint.shelf import FOLDER, Shelf
-from .checkpoint.tree import flatten
-from .checkpoint.writer import BackgroundWriter
+from .checkpoint.saver import LAST_WAIT, Saver
 from .config import CheckpointSettings
 from .errors import CheckpointError, UsageError
 from .guard.engine import Engine
-from .guard.shield import failed
 
 # The loss told with a checkpoint is the median of so many: that of one batch says little.
 _RECENT = 32
 _SMALL = 4096
-# How long the end of a run waits for a checkpoint that is being written.
-_PATIENCE = 120.0
 
 
 class Keeper:
@@ -56,17 +49,12 @@ class Keeper:
         """Backward passes since the last step."""
         self._belongings = belongings
         self._engine = engine
-        self._settings = settings
+        self._saver = Saver(settings, self._run_folder, self._record)
         self._rank = rank
         self._say = say
         self._exempt = belongings.infinite()
         self._losses: deque[Tensor] = deque(maxlen=_RECENT)
-        self._writer: BackgroundWriter | None = None
-        # What the writer's thread has to tell: only this thread may write to the ring.
-        self._news: deque[tuple[str, int, dict[str, Any]]] = deque()
         self._due = ""
-        self._saved_at = time.monotonic()
-        self._saved_step = 0
         self._tree: Mapping[str, Any] | None = None
         self._resumed: dict[str, Any] | None = None
         self._why: list[str] = []
@@ -80,12 +68,10 @@ class Keeper:
             self._belongings.put_back(tree)
         except CheckpointError as error:
             raise CheckpointError(f"{entry.name} cannot be resumed from: {error}") from None
-        buffers = self._engine.roster.buffers
-        buffers.look()
-        buffers.keep()  # copies were taken when the optimizer was made
         # The guard names a state after the step it follows, we after the steps that were made.
         step = int(record["step"]) + ("position" not in tree)
-        self._engine.journal.iteration = self._saved_step = step
+        self._engine.resumed(step)
+        self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}
         self._why = [why for why in (dice.missing(tree.get("dice", {})),) if why]
         if tree.get("left_out"):
@@ -105,7 +91,7 @@ class Keeper:
             return
         why = "; ".join([*self._why, *([self.position.why] if self.position.why else [])])
         data, self._resumed = self._resumed, None
-        self._tell("resume", data["step"], {**data, "exact": not why, "why": why})
+        self._record("resume", data["step"], {**data, "exact": not why, "why": why})
 
     # ------------------------------------------------------------------ the loop
 
@@ -127,7 +113,7 @@ class Keeper:
     def between(self) -> None:
         """The loop asks for its next batch: everything that belongs to the last step is done."""
         # While one is being written the next may wait: a copy in memory is not free.
-        if self._due and (self._writer is None or self._writer.wait(0)):
+        if self._due and self._saver.idle:
             kind, self._due = self._due, ""
             self.save(kind)
 
@@ -145,21 +131,15 @@ class Keeper:
             self._why.append("the loop does not take its batches from watch(loader)")
             self._tell_resumed()
             self._tree = None
-        if self._news:
-            self._tell_news()
-        settings = self._settings
-        if settings.steps and self.steps - self._saved_step >= settings.steps:
-            self._due = "step"
-        elif settings.minutes and time.monotonic() - self._saved_at >= 60 * settings.minutes:
-            self._due = "time"
+        self._saver.tell_news()
+        self._due = self._saver.due(self.steps) or self._due
         if self._due and not self.position.under_way:
             self.between()
 
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self._engine.roster.all())
-        return self._engine.journal.iteration + stepped
+        return self._engine.steps
 
     # ------------------------------------------------------------------ saving
 
@@ -174,34 +154,23 @@ class Keeper:
         except Exception as error:
             text = " ".join(str(error).split())
             text = text if isinstance(error, CheckpointError) else f"{type(error).__name__}: {text}"
-            self._tell("checkpoint", self.steps, {"kind": kind, "failed": text})
+            self._record("checkpoint", self.steps, {"kind": kind, "failed": text})
             return None
         finally:
             # Our time, not that of the phase of the loop it falls into.
-            spent = time.perf_counter() - began
-            self._engine.phases.guard += spent
-            self._engine.phases.last += spent
+            self._engine.spent(time.perf_counter() - began)
 
     def _save(self, kind: str, metrics: Mapping[str, float] | None) -> Path | None:
-        self._saved_at, self._saved_step = time.monotonic(), self.steps
-        writer = self._opened()
-        if writer is None:
-            return None
         tree = self._belongings.state(gradients=True)
         tree["position"], tree["passes"] = self.position.state(), self.passes
         if self._unknown_schedule():
             tree["left_out"].append("a learning-rate schedule that watch(scheduler=) was not given")
         # What comes and goes by itself (a mask made on the way) may hold infinities, too.
         exempt = {*self._exempt, *tree["loose"], *(f"models.{name}" for name in tree["loose"])}
-        skeleton, tensors = flatten(tree)
-        copies, ready = copied(tensors)
-        meta = {
-            "step": self._saved_step,
-            "rank": self._rank,
-            "world": int(os.environ.get("WORLD_SIZE", "1")),
-            "metrics": {**self._level(), **{k: float(v) for k, v in (metrics or {}).items()}},
-        }
-        return writer.submit(skeleton, copies, meta, kind, ready=ready, exempt=exempt)
+        known = {**self._level(), **{k: float(v) for k, v in (metrics or {}).items()}}
+        return self._saver.save(
+            tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
+        )
 
     def _unknown_schedule(self) -> bool:
         groups = [group for one in self._belongings.optimizers for group in one.param_groups]
@@ -211,34 +180,18 @@ class Keeper:
     def close(self, *, finished: bool) -> None:
         """The run ends: save its last state if others of it were, and wait for the disk."""
         self._tell_resumed()
-        if finished and self._writer is not None and self.steps > self._saved_step:
-            self._writer.wait(_PATIENCE)
+        if finished and self._saver.used and self.steps > self._saver.last_step:
+            self._saver.wait()
             self.save("end")
-        if self._writer is not None and not self._writer.close(_PATIENCE):
-            self._say(f"a checkpoint was not finished within {_PATIENCE:.0f} s")
-        self._tell_news()
+        if not self._saver.close():
+            self._say(f"a checkpoint was not finished within {LAST_WAIT:.0f} s")
 
-    def _opened(self) -> BackgroundWriter | None:
-        if self._writer is None:
-            recorder = self._engine.journal.opened()
-            if recorder is None and self._settings.dir is None:
-                return None
-            folder = self._settings.dir or (recorder and recorder.run.path / FOLDER) or FOLDER
-            self._writer = BackgroundWriter(Shelf(folder), self._settings, self._hears)
-        return self._writer
+    def _run_folder(self) -> Path | None:
+        run = self._engine.open()
+        return None if run is None else run.path
 
-    def _hears(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        self._news.append((kind, step, data))
-
-    def _tell_news(self) -> None:
-        while self._news:
-            self._tell(*self._news.popleft())
-
-    def _tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        try:
-            self._engine.journal.tell(kind, step, data)
-        except Exception as error:
-            failed(self._engine, "checkpoints", error)
+    def _record(self, kind: str, step: int, data: dict[str, Any]) -> None:
+        self._engine.note(kind, step, data)
 
     def _level(self) -> dict[str, float]:
         values = [float(loss) for loss in self._losses]

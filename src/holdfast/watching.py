@@ -25,14 +25,11 @@ from .checkpoint.shelf import FOLDER
 from .config import Settings
 from .detectors import ALL, load_plugins
 from .errors import RunFolderError, UsageError
-from .guard import scaling
 from .guard.engine import Engine
-from .guard.recorder import Recorder
-from .guard.shield import attempt
 from .keeping import Keeper, gather
 from .launch import start_run
 from .report import end_summary, make_page
-from .run import LaneReader, Run
+from .run import LaneReader, Recorder, Run
 from .scribe import Scribe, ScribeThread
 from .types import Finding
 
@@ -130,8 +127,7 @@ class Watch:
         if entry is not None:
             self._keeper.resume(entry)
         # We know what the run consists of and where it is in its data: the guard need not guess.
-        engine.recovery.inventory.given = belongings
-        engine.recovery.vault.wanted = False
+        engine.state_is(belongings)
         for optimizer in self._optimizers:
             if self._own:
                 self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
@@ -195,7 +191,7 @@ class Watch:
         """
         self._keeper.saw_loss(loss)
         if self._own and self._scaler is not None:
-            scaling.adopt(self.engine, self._scaler)
+            self.engine.scaler_used(self._scaler)
         scaled = loss if weight == 1.0 else loss * weight
         if self._scaler is not None:
             scaled = self._scaler.scale(scaled)
@@ -224,7 +220,7 @@ class Watch:
         if self._scaler is not None:
             self._scaler.update()
             if self._own:
-                scaling.updated(self.engine, self._scaler)
+                self.engine.scaler_updated(self._scaler)
         if zero_grad:
             for optimizer in self._optimizers:
                 optimizer.zero_grad()
@@ -247,9 +243,7 @@ class Watch:
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write an event of one's own into the record of the run: detectors and readers see it."""
-        attempt(
-            self.engine, "notes", self.engine.journal.tell, kind, self._keeper.steps, dict(data)
-        )
+        self.engine.note(kind, self.engine.steps, data)
 
     @property
     def passes(self) -> int:
@@ -263,13 +257,12 @@ class Watch:
 
     def open(self) -> Run | None:
         """Open the run folder now, not with the first backward pass; may raise an error."""
-        self.engine.journal.opened()
-        return self.run
+        return self.engine.open()
 
     @property
     def latest(self) -> Mapping[str, float]:
         """The row of the newest step whose numbers are on the host; its columns by name."""
-        return self.engine.journal.latest
+        return self.engine.latest
 
     @property
     def replaying(self) -> bool:
@@ -277,23 +270,22 @@ class Watch:
 
         What is made of it is left out by ``step``: nothing that counts steps should count it.
         """
-        return self.engine.inquiry.replaying
+        return self.engine.replaying
 
     @property
     def last_replay(self) -> bool:
         """Whether it is the last one of its kind, after which ``step`` is due."""
-        return self.replaying and not self.engine.inquiry.more_again
+        return self.engine.last_replay
 
     @property
     def run(self) -> Run | None:
         """The run folder, once the first backward pass has opened it."""
-        recorder = self.engine.journal.recorder
-        return None if recorder is None else recorder.run
+        return self.engine.run
 
     @property
     def skipped(self) -> int:
         """Steps left out so far, as far as is known on the host."""
-        return self.engine.journal.skipped
+        return self.engine.skipped
 
     @property
     def findings(self) -> list[Finding]:
@@ -322,7 +314,7 @@ class Watch:
             if _watched.get(optimizer) is self:
                 del _watched[optimizer]
         self._keeper.close(finished=finished)
-        self.engine.recovery.inventory.given = None
+        self.engine.state_is(None)
         if self._own:
             self.engine.close()
             if self._thread is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boot import session
+from holdfast.exams.exception import user_line
 
 
 @pytest.mark.parametrize(
@@ -39,17 +40,17 @@ def test_the_innermost_line_of_the_user_is_blamed(tmp_path: Path):
     code = compile(path.read_text(), str(path), "exec")
     with pytest.raises(ValueError) as caught:
         exec(code, {})
-    assert session.blame(caught.value.__traceback__) == (str(path), 3)
+    assert user_line(caught.value.__traceback__) == (str(path), 3)
 
 
 def test_nobody_is_blamed_for_what_has_no_line_of_the_user():
-    assert session.blame(None) == ("", 0)
+    assert user_line(None) == ("", 0)
     try:
         exec(compile("1 / 0", "<string>", "exec"), {})
     except ZeroDivisionError as error:
         traceback = error.__traceback__
         assert traceback is not None
-        assert session.blame(traceback.tb_next) == ("", 0)
+        assert user_line(traceback.tb_next) == ("", 0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_a_script_below_the_prefix_of_python_is_still_the_users(
     monkeypatch.setattr(sys, "base_prefix", prefix)
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile("1 / 0", script, "exec"), {})
-    assert session.blame(caught.value.__traceback__) == (script, 1)
+    assert user_line(caught.value.__traceback__) == (script, 1)
 
 
 def test_current_is_none_outside_a_run():

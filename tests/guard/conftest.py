@@ -12,8 +12,8 @@ import pytest
 from holdfast.boot import patches
 from holdfast.config import LookoutSettings, Settings
 from holdfast.guard.engine import Engine
-from holdfast.guard.recorder import Table
 from holdfast.probes import STEP_COLUMNS
+from holdfast.run import Table
 
 STEP_DTYPE = np.dtype([("step", "<i8"), ("time", "<f8"), *((c, "<f4") for c in STEP_COLUMNS)])
 

@@ -227,8 +227,7 @@ class Script:
                 self.had.append([index.flatten().tolist(), noise.flatten().tolist()])
                 if len(self.had) == stop:
                     watch.save()
-                    writer = watch._keeper._writer
-                    assert writer is not None and writer.wait(30)
+                    watch._keeper._saver.wait()
                     return self
         return self
 

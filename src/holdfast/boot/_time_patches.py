@@ -6,8 +6,7 @@ import functools
 from time import perf_counter
 from typing import Any
 
-from ..exams import reads, worker_samples
-from ..guard.shield import attempt
+from ..exams import reads
 from ._patch import Function, GetEngine, Patch
 
 
@@ -31,8 +30,8 @@ def _worker_loop(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         engine = engine_of()
-        if engine is not None and engine.lookouts.time is not None:
-            attempt(engine, "lookouts", worker_samples.begin)
+        if engine is not None:
+            engine.worker_starts()
         return original(*args, **kwargs)
 
     return _worker_loop

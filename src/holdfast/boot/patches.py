@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -20,13 +21,8 @@ from torch.optim.optimizer import (
 )
 
 from ..exams import reads
-from ..guard import scaling
-from ..guard.engine import Engine
-from ..guard.shield import ranks, shielded
 from . import _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
-
-_NOTHING = object()
 
 
 def _backward(engine_of: GetEngine, original: Function) -> Function:
@@ -38,7 +34,7 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         loss = args[0] if args else kwargs.get("tensors")
         engine.backward_begins(loss)
         if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
-            _memory_patches.creates_graph(engine, loss)
+            engine.creates_graph(loss, sys._getframe())
         try:
             return original(*args, **kwargs)
         finally:
@@ -75,22 +71,15 @@ def _loader_index(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return indices
-        if engine.journal.culprits.quarantine.skips:
-            while (kept := _kept(engine, self, indices)) is _NOTHING:
-                # The sampler's own StopIteration ends the epoch here as it does everywhere.
+        if engine.drops_samples:
+            while (kept := engine.without_poisoned(self, indices)) and kept[0] is None:
+                # Nothing is left. The sampler's own StopIteration ends the epoch here too.
                 indices = original(self)
-            indices = indices if kept is None else kept
+            indices = indices if kept is None else kept[0]
         engine.drew(self, indices)
         return indices
 
     return _next_index
-
-
-@shielded("quarantine")
-def _kept(engine: Engine, iterator: Any, indices: Any) -> Any:
-    """What is left of a draw; None, as after a failure of ours, to take it as it is."""
-    kept = engine.journal.culprits.quarantine.kept(iterator, indices, equal=ranks() > 1)
-    return _NOTHING if kept is None else kept
 
 
 def _optimizer_made(engine_of: GetEngine, original: Function) -> Function:
@@ -141,8 +130,7 @@ def _scale(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None or not self.is_enabled():
             return original(self, outputs)
-        if engine.journal.scaling is not None:
-            scaling.adopt(engine, self)
+        engine.scaler_used(self)
         result = original(self, outputs)
         engine.scaled(outputs, result)
         return result
@@ -156,8 +144,8 @@ def _scaler_update(engine_of: GetEngine, original: Function) -> Function:
         original(self, new_scale)
         engine = engine_of()
         # A scale that is set by hand is left as it is, also when it is the policy that sets it.
-        if engine is not None and engine.journal.scaling is not None and new_scale is None:
-            scaling.updated(engine, self)
+        if engine is not None and new_scale is None:
+            engine.scaler_updated(self)
 
     return update
 
@@ -182,10 +170,8 @@ def _scheduler_step(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = engine_of()
-        if engine is not None:
-            if engine.inquiry.replaying:
-                return None
-            engine.scheduled(self)
+        if engine is not None and not engine.scheduled(self):
+            return None
         return original(self, *args, **kwargs)
 
     return step

@@ -6,17 +6,15 @@ import atexit
 import multiprocessing
 import os
 import sys
-import sysconfig
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
     from ..guard.engine import Engine
-    from ..guard.recorder import Recorder
+    from ..run import Recorder
 
 _engine: Engine | None = None
 
@@ -56,8 +54,7 @@ def _make_engine() -> None:
     settings = config.from_json(os.environ.get(SETTINGS_VARIABLE, "{}"))
 
     def open_recorder() -> Recorder:
-        from ..guard.recorder import Recorder
-        from ..run import Run
+        from ..run import Recorder, Run
 
         run = Run.open(Path(os.environ[RUN_VARIABLE]))
         if multiprocessing.parent_process() is not None:
@@ -96,45 +93,5 @@ def _end() -> None:
     """The interpreter leaves: what is on its way is written, and what it died of."""
     global _engine
     engine, _engine = _engine, None
-    memory = engine.lookouts.memory if engine is not None else None
-    ran_out = memory is not None and memory.ran_out
-    if engine is None or (engine.journal.recorder is None and not ran_out):
-        return
-    try:
-        engine.journal.opened()
-        from ..redaction import redact_text
-
-        error = getattr(sys, "last_value", None)
-        if isinstance(error, BaseException) and engine.journal.recorder is not None:
-            file, line = blame(error.__traceback__)
-            engine.journal.recorder.event(
-                "exception",
-                engine.journal.iteration,
-                {
-                    "type": type(error).__name__,
-                    "message": redact_text(str(error)[:2000]),
-                    "file": file,
-                    "line": line,
-                },
-            )
-        engine.close()
-    except Exception as failure:
-        from ..guard.shield import failed
-
-        failed(engine, "closing", failure)
-
-
-def blame(traceback: TracebackType | None) -> tuple[str, int]:
-    """The innermost line of the user's own code in a traceback."""
-    found = ("", 0)
-    libraries = {
-        sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-    libraries.add(str(Path(__file__).parent.parent))
-    prefixes = tuple(os.path.join(library, "") for library in libraries)
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(("<", *prefixes)):
-            found = (file, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return found
+    if engine is not None:
+        engine.end(getattr(sys, "last_value", None))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..actions.restore_buffers import BufferKeeper
 from ..probes.gradients import Meters
-from .verdict import Verdict
+from ..probes.step_record import Verdict
 
 
 def settle_buffers(keeper: BufferKeeper, verdict: Verdict, meters: Meters, *, touch: bool) -> None:

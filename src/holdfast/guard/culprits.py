@@ -7,8 +7,8 @@ from typing import Any
 
 from ..actions.quarantine import Quarantine, Record
 from ..config import QuarantineSettings
-from .recorder import Recorder
-from .verdict import Verdict
+from ..probes.step_record import Verdict
+from ..run import Recorder
 
 
 class Culprits:

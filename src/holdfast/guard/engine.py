@@ -2,17 +2,18 @@
 
     fetch_begins ─ fetched ─ backward_begins ─ backward_ends ─ step_begins ─ step_ends ─ …
 
-Patches, optimizer hooks and ``holdfast.watch`` call these and nothing else. Whatever goes wrong
-in here is caught, switched off for the rest of the run and written down as an Event: the
-training it watches goes on.
+The only door into the guard: patches, optimizer hooks and ``holdfast.watch`` call its methods and
+nothing behind them. Whatever goes wrong in here is caught, switched off for the rest of the run
+and written down as an Event: the training it watches goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..checkpoint.belongings import Belongings
 from ..config import Settings
+from ..exams import exception, worker_samples
 from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
@@ -28,21 +31,21 @@ from ..probes.batches import HELD, Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
+from ..probes.step_record import Verdict
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
+from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
 from .lookouts import Lookouts
 from .optimizer import GuardedOptimizer
 from .outliers import Outliers
-from .recorder import Recorder
 from .recovery import Recovery
 from .roster import Roster
 from .scaling import Scaling, note_skip
-from .shield import attempt, failed, out_of_reach, ranks, shielded
+from .shield import attempt, out_of_reach, ranks, shielded
 from .usual import UsualSteps
-from .verdict import Verdict
 
 
 class Engine:
@@ -50,13 +53,15 @@ class Engine:
 
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
+        self.may_rewrite = settings.guard.fused
+        """Whether the script's optimizers may be given a faster form."""
         self.off: set[str] = set()
         policy = Policy.of(settings)
         self.journal = Journal(settings, open_recorder, ("policy", {"rules": policy.lines()}))
         self._meters = Meters()
         self.roster = Roster(settings.guard, self._meters, lambda: Outliers(settings, policy))
         self.recovery = Recovery(settings, self.roster, self.journal, policy)
-        self.journal.known = self._known
+        self.journal.known = self._row_known
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
         self._read = not settings.guard.device_path
@@ -144,7 +149,7 @@ class Engine:
             try:
                 self.phases.mark("backward", time.perf_counter())
             except Exception as error:
-                failed(self, "loss probe", error)
+                self.failed("loss probe", error)
 
     @shielded("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
@@ -305,13 +310,16 @@ class Engine:
         if self._ledger is None and self.recovery.due(self.journal.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
 
-    def _known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def _row_known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
         if self.recovery.concerns(verdict):
             attempt(self, "recovery", self.recovery.known, guard, verdict)
 
-    def scheduled(self, scheduler: Any) -> None:
-        """A learning-rate schedule was stepped."""
+    def scheduled(self, scheduler: Any) -> bool:
+        """A learning-rate schedule is about to be stepped; False when it must not be."""
+        if self.inquiry.replaying:
+            return False
         attempt(self, "recovery", self.recovery.inventory.saw_scheduler, scheduler)
+        return True
 
     @shielded("guard")
     def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
@@ -367,7 +375,139 @@ class Engine:
         guard.note_losses(verdict, window)
         self._finish(guard, verdict, window)
 
+    def scaler_used(self, scaler: Any) -> None:
+        """A scaler is about to scale a loss: it follows the policy, where there is one."""
+        if self.journal.scaling is not None:
+            attempt(self, "scaler policy", self.journal.scaling.adopt, scaler)
+
+    def scaler_updated(self, scaler: Any) -> None:
+        """``scaler.update()`` has run."""
+        if self.journal.scaling is not None:
+            attempt(self, "scaler policy", self.journal.scaling.updated, scaler)
+
+    # ------------------------------------------------------------------ data
+
+    @property
+    def drops_samples(self) -> bool:
+        """Whether poisoned samples are not drawn again."""
+        return self.journal.culprits.quarantine.skips
+
+    @shielded("quarantine")
+    def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
+        """What is left of a draw, as a tuple of one; None to take it as it is."""
+        quarantine = self.journal.culprits.quarantine
+        return (quarantine.kept(iterator, indices, equal=ranks() > 1),)
+
+    def worker_starts(self) -> None:
+        """This process is a worker of a loader: it says which lines keep it busy."""
+        if self.lookouts.time is not None:
+            attempt(self, "lookouts", worker_samples.begin)
+
+    # ------------------------------------------------------------------ evaluation
+
+    def creates_graph(self, loss: object, frame: FrameType) -> None:
+        """``backward`` is called on ``loss`` with ``create_graph``."""
+        if self.lookouts.memory is not None and not torch.compiler.is_compiling():
+            attempt(self, "lookouts", self.lookouts.memory.creates_graph, loss, frame)
+
+    def evaluates(self, frame: FrameType) -> None:
+        """``eval()`` was called on a module."""
+        if self.lookouts.memory is not None and not torch.compiler.is_compiling():
+            attempt(self, "lookouts", self.lookouts.memory.evaluates, frame)
+
+    def trains(self) -> None:
+        """``train()`` was called on a module: once for each of a model, so the answer is short."""
+        memory = self.lookouts.memory
+        if memory is not None and memory.evaluation.open:
+            attempt(self, "lookouts", memory.trains)
+
+    def differentiates(self) -> None:
+        """``torch.autograd.grad`` is called."""
+        if self.lookouts.memory is not None:
+            attempt(self, "lookouts", self.lookouts.memory.differentiates)
+
+    # ------------------------------------------------------------------ what a watch asks
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the batch at hand was handed out before, for an exam."""
+        return self.inquiry.replaying
+
+    @property
+    def last_replay(self) -> bool:
+        """Whether it is the last one of its kind."""
+        return self.inquiry.replaying and not self.inquiry.more_again
+
+    @property
+    def latest(self) -> Mapping[str, float]:
+        """The row of the newest step whose numbers are on the host."""
+        return self.journal.latest
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were skipped so far, as far as is known on the host."""
+        return self.journal.skipped
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has made."""
+        stepped = any(guard.stepped for _, guard in self.roster.all())
+        return self.journal.iteration + stepped
+
+    @property
+    def run(self) -> Run | None:
+        """The run folder, once it is open."""
+        return None if self.journal.recorder is None else self.journal.recorder.run
+
+    def open(self) -> Run | None:
+        """Open the run folder now, not with the first backward pass; may raise an error."""
+        self.journal.opened()
+        return self.run
+
+    def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event."""
+        attempt(self, "notes", self.journal.tell, kind, step, dict(data))
+
+    def spent(self, seconds: float) -> None:
+        """Time of ours that was spent outside: no phase of the loop shall count it."""
+        self.phases.guard += seconds
+        self.phases.last += seconds
+
+    def state_is(self, belongings: Belongings | None) -> None:
+        """What the run consists of, from somebody who knows and saves it; None: search again."""
+        self.recovery.inventory.given = belongings
+        if belongings is not None:
+            self.recovery.saves = False
+
+    def resumed(self, step: int) -> None:
+        """Weights, state and buffers were put back to what they were after so many steps."""
+        self.roster.restored()
+        self.journal.iteration = step
+
     # ------------------------------------------------------------------ keeping house
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Something of ours broke: switch it off, put everything back, write it down."""
+        self.off.add(where)
+        if where == "guard":
+            # Nobody will finish what is armed. A failed exam must leave the skip armed.
+            for optimizer, guard in self.roster.all():
+                with contextlib.suppress(Exception):
+                    guard.release(optimizer)
+        self.journal.failure(where, error)
+
+    def end(self, error: object = None) -> None:
+        """The process ends, of ``error`` where there is one: write what it died of and close."""
+        memory = self.lookouts.memory
+        if self.journal.recorder is None and not (memory is not None and memory.ran_out):
+            return
+        try:
+            self.journal.opened()
+            if isinstance(error, BaseException):
+                self.journal.tell("exception", self.journal.iteration, exception.facts(error))
+            self.close()
+        except Exception as failure:
+            self.failed("closing", failure)
 
     def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
         verdict = Verdict(self.journal.number(guard), guard.index)

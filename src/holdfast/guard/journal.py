@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
+from ..probes.step_record import BLANK, Verdict
 from ..probes.timing import EventPool
 from ..probes.updates import Before
+from ..run import Recorder, Table
 from .budget import LEAN, Budget
 from .culprits import Culprits
 from .layer_story import LayerStory
 from .optimizer import GuardedOptimizer
-from .recorder import Recorder, Table
 from .scaling import exploded
-from .verdict import BLANK, Verdict
 
 # Backward passes without any optimizer step before we take the loop for one that updates by hand.
 _BY_HAND = 64
@@ -102,6 +103,15 @@ class Journal:
             if self._opening is not None:
                 self.recorder.event(self._opening[0], 0, self._opening[1])
         return self.recorder
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return 0 if self.recorder is None else self.recorder.rank
+
+    def run_folder(self) -> Path | None:
+        """The folder of the run; None while it is not open."""
+        return None if self.recorder is None else self.recorder.run.path
 
     def failure(self, where: str, error: Exception) -> None:
         """Write down that a part of holdfast failed and was switched off."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from .recorder import Table
-from .verdict import Verdict
+from ..probes.step_record import Verdict
+from ..run import Table
 
 # Around an incident they are written for this many steps on either side.
 _AROUND = 8

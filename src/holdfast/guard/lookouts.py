@@ -16,11 +16,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..config import Settings
+from ..probes.step_record import Verdict
 from .journal import Journal
 from .memory_watch import MemoryWatch
 from .roster import Roster
 from .time_watch import TimeWatch
-from .verdict import Verdict
 
 # Steps that are always watched; after that, of how many so many where the guard must be lean.
 _FIRST = 256

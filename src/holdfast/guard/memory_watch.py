@@ -13,13 +13,13 @@ from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
 from ..exams.training import Training
+from ..probes.step_record import Verdict
 from . import last_words, needs
 from .cycles import Cycles, holds_its_output
 from .evaluation import Evaluation
 from .growth_watch import GrowthWatch
 from .heap import Heap
 from .sentinels import Sentinels
-from .verdict import Verdict
 from .workers import Workers
 
 # Steps between two judgements of the signs, and steps a graph may stay alive without a question.

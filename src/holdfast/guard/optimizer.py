@@ -20,10 +20,10 @@ from ..probes.gradients import DeviceReading, EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.state import largest_on_device, nonfinite_on_host
+from ..probes.step_record import Verdict
 from ..probes.updates import Updates
 from .buffers import settle_buffers
 from .outliers import Outliers
-from .verdict import Verdict
 
 HIDDEN = "hidden gradients"
 FUSED = "fused"

@@ -17,7 +17,7 @@ from ..policy import Policy
 from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.baseline import APART, NORM, Baseline
 from ..probes.gradients import DeviceReading
-from .verdict import Verdict
+from ..probes.step_record import Verdict
 
 # After an explosion norms are clipped until this many steps have been usual.
 _CALM = 100

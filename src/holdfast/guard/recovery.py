@@ -11,19 +11,26 @@ the damage is left behind.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..checkpoint.saver import Saver
+from ..checkpoint.tree import flatten, paths
 from ..config import Settings
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
+from ..probes.step_record import Verdict
 from .inventory import Inventory, lower_learning_rates, with_live_groups
 from .journal import Journal
 from .optimizer import GuardedOptimizer
@@ -31,8 +38,6 @@ from .roster import Roster
 from .shield import ranks
 from .snapshots import Snapshot, Snapshots
 from .trouble import LOOK, Suspicion, Trouble
-from .vault import Vault
-from .verdict import Verdict
 
 # Old weights are the better ones when no more than this share of the rise is left with them.
 _SHARE = 0.3
@@ -63,13 +68,15 @@ class Recovery:
         self, settings: Settings, roster: Roster, journal: Journal, policy: Policy
     ) -> None:
         self.inventory = Inventory(roster)
-        self.vault = Vault(settings.checkpoint, journal, self.inventory.buffer_names)
+        self._saver = Saver(settings.checkpoint, journal.run_folder, journal.tell)
+        self.saves = settings.checkpoint.minutes > 0 or settings.checkpoint.steps > 0
+        """Whether snapshots go to disk by themselves."""
+        self._exempt: frozenset[str] | None = None
         self._settings = settings
         self._roster = roster
         self._journal = journal
         self._policy = policy
-        needed = 1 if self.vault.wanted else 0
-        self.snapshots = Snapshots(settings.rollback, least=needed)
+        self.snapshots = Snapshots(settings.rollback, least=1 if self.saves else 0)
         self._troubles: dict[int, Trouble] = {}
         self._ordered: tuple[GuardedOptimizer, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
@@ -163,8 +170,9 @@ class Recovery:
             return False
         at = self.snapshots.next_at
         # Room that is being made and the clock are asked about now and then.
-        self._look_at = min(at, self.vault.next_step, step + _ASK)
-        return step >= at or self.vault.due(step)
+        self._look_at = min(at, self._saver.next_step, step + _ASK)
+        self._saver.tell_news()
+        return step >= at or bool(self._save_due(step))
 
     def boundary(self, step: int, fed: bool) -> None:
         """Between two steps: take a snapshot, save one, go back, or end the run.
@@ -186,12 +194,12 @@ class Recovery:
         self._last_step = step
         if not self._quiet():
             return
-        save = self.vault.due(step)
+        save = self._save_due(step)
         if save or self.snapshots.due(step):
             self._take(step)
         newest = self.snapshots.newest()
         if save and newest is not None:
-            self.vault.save(newest, step, self._level)
+            self._save(newest, save)
 
     @property
     def awaits_step(self) -> bool:
@@ -341,13 +349,38 @@ class Recovery:
         good = self._last_good(code)
         saved = ""
         try:
-            saved = self.vault.save_now(good, "stop", self._level) if good is not None else ""
+            saved = self._save_now(good, "stop") if good is not None else ""
         except Exception as error:
             self._journal.failure("saving the last good state", error)
         data = {"code": code, "action": "stop", "why": decision.why, "checkpoint": saved}
         self._journal.tell("stop", step, data)
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {step}: {decision.why}{place}")
+
+    def _save_due(self, step: int) -> str:
+        return self._saver.due(step) if self.saves else ""
+
+    def _save(self, snapshot: Snapshot, kind: str) -> Path | None:
+        """Have a snapshot written; returns at once."""
+        if self._exempt is None:
+            self._exempt = _meant_infinite(snapshot.tree, self.inventory.buffer_names())
+        snapshot.held += 1
+        return self._saver.save(
+            snapshot.tree,
+            snapshot.step,
+            kind,
+            rank=self._journal.rank,
+            metrics={"loss": self._level} if math.isfinite(self._level) else {},
+            exempt=self._exempt,
+            release=snapshot.release,
+            ready=snapshot.wait,
+        )
+
+    def _save_now(self, snapshot: Snapshot, kind: str) -> str:
+        """Have a snapshot written and wait for it: the run is about to end. Its path, or ""."""
+        path = self._save(snapshot, kind)
+        self._saver.close()
+        return os.fspath(path) if path is not None and path.exists() else ""
 
     def _last_good(self, code: str) -> Snapshot | None:
         """The newest state from before the trouble; of a run that diverges the best one."""
@@ -359,10 +392,20 @@ class Recovery:
 
     def close(self) -> None:
         """The run ends."""
-        self.vault.close()
+        self._saver.close()
         self.snapshots.close()
         if self.snapshots.count:
             self._journal.tell("snapshots", self._journal.iteration, self.snapshots.story())
+
+
+def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
+    """Buffers of the first state that hold infinities: masks, no sign of poison later."""
+    skeleton, tensors = flatten(tree)
+    return frozenset(
+        name
+        for name, tensor in zip(paths(skeleton), tensors, strict=True)
+        if name in buffers and tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    )
 
 
 def _acceptable(found: Suspicion) -> float:

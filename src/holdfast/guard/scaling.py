@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from .shield import shielded
-from .verdict import Verdict
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from ..probes.step_record import Verdict
 
 
 class Scaling:
@@ -63,17 +59,3 @@ def exploded(verdict: Verdict) -> bool:
     """Whether the gradient norm of a scaled step was far above what is usual in this run."""
     row = verdict.row
     return row.get("outlier", 0.0) % 2 == 1 and not math.isnan(row["scale"])
-
-
-@shielded("scaler policy")
-def adopt(engine: Engine, scaler: Any) -> None:
-    """A scaler is about to scale a loss: it follows the policy, where there is one."""
-    if engine.journal.scaling is not None:
-        engine.journal.scaling.adopt(scaler)
-
-
-@shielded("scaler policy")
-def updated(engine: Engine, scaler: Any) -> None:
-    """``scaler.update()`` has run."""
-    if engine.journal.scaling is not None:
-        engine.journal.scaling.updated(scaler)

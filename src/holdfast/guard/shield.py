@@ -1,17 +1,18 @@
-"""Never break training, and know what we cost."""
+"""Fail open: what breaks in holdfast is switched off and written down, and training goes on.
+
+The same wrapper counts the time that is spent in here.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
-if TYPE_CHECKING:
-    from .engine import Engine
+from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
 _RANKS = torch.distributed.is_available()
@@ -20,10 +21,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class FailsOpen(Protocol):
+    """Who has parts that can be switched off one by one."""
+
+    off: set[str]
+    """The parts that are switched off."""
+    phases: Phases
+    """The clock of the loop."""
+
+    def failed(self, where: str, error: Exception) -> None:
+        """A part broke: switch it off, put everything back, write it down."""
+        ...
+
+
+S = TypeVar("S", bound=FailsOpen)
+
+
 def shielded(
     where: str, ends: str = ""
-) -> Callable[[Callable[Concatenate[Engine, P], R]], Callable[Concatenate[Engine, P], R | None]]:
-    """Every entry of the engine is wrapped in this: what fails is written down and switched off.
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R | None]]:
+    """Wrap an entry of the engine.
 
     Args:
         where: the part of holdfast it belongs to.
@@ -31,12 +48,12 @@ def shielded(
     """
 
     def decorate(
-        method: Callable[Concatenate[Engine, P], R],
-    ) -> Callable[Concatenate[Engine, P], R | None]:
+        method: Callable[Concatenate[S, P], R],
+    ) -> Callable[Concatenate[S, P], R | None]:
         call: Any = method
 
         @functools.wraps(method)
-        def entry(self: Engine, *args: Any) -> R | None:
+        def entry(self: S, *args: Any) -> R | None:
             if self.off and where in self.off:
                 return None
             began, phases = perf_counter(), self.phases
@@ -46,7 +63,7 @@ def shielded(
                     phases.mark(ends, began)
                 return call(self, *args)
             except Exception as error:
-                failed(self, where, error)
+                self.failed(where, error)
                 return None
             finally:
                 phases.ours = within
@@ -62,34 +79,23 @@ def shielded(
     return decorate
 
 
-def failed(engine: Engine, where: str, error: Exception) -> None:
-    """Something of ours broke: switch it off, put everything back, write it down."""
-    engine.off.add(where)
-    if where == "guard":
-        # Nobody will finish what is armed. A failed exam must leave the skip armed.
-        for optimizer, guard in engine.roster.all():
-            with contextlib.suppress(Exception):
-                guard.release(optimizer)
-    engine.journal.failure(where, error)
-
-
-def attempt(engine: Engine, where: str, what: Callable[..., R], *about: Any) -> R | None:
-    """Do something the same way."""
-    return _attempts[where](engine, what, *about)
+def attempt(owner: FailsOpen, where: str, what: Callable[..., R], *about: Any) -> R | None:
+    """Call something the same way."""
+    return _attempts[where](owner, what, *about)
 
 
 def _attempt(where: str) -> Callable[..., Any]:
     @shielded(where)
-    def attempted(engine: Engine, what: Callable[..., Any], *about: Any) -> Any:
+    def attempted(owner: FailsOpen, what: Callable[..., Any], *about: Any) -> Any:
         return what(*about)
 
     return attempted
 
 
-_attempts = {
-    where: _attempt(where)
-    for where in ("guard", "inquiry", "lookouts", "notes", "recovery", "update probe")
-}
+_PARTS = (
+    "guard", "inquiry", "lookouts", "notes", "recovery", "scaler policy", "update probe",
+)  # fmt: skip
+_attempts = {where: _attempt(where) for where in _PARTS}
 
 
 def ranks() -> int:

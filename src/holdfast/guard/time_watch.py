@@ -21,12 +21,12 @@ from ..exams.line_times import LineTimes
 from ..exams.recompiles import Recompiles
 from ..exams.training import Training
 from ..probes.batches import LoaderLedger
+from ..probes.step_record import Verdict
 from . import input_causes, slow_causes
 from . import time_causes as causes
 from .shield import ranks
 from .step_times import StepTimes
 from .time_notes import TimeNotes
-from .verdict import Verdict
 
 # Looks at the lines without a symptom: with the first block of steps, after these many, and then
 # four times as many.

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from ..probes.baseline import LOSS, SKIPS
-from .verdict import Verdict
+from ..probes.step_record import Verdict
 
 # Slow growth is looked for this often, and must reach this much to be taken for divergence: a
 # loss many times what the run began with and norms far above their lowest. Reinforcement

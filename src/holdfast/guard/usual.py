@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ..probes import learning_rate
 from ..probes.loss import Losses
+from ..probes.step_record import BLANK, Verdict
 from ..probes.updates import EVERY as UPDATES_EVERY
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
@@ -28,7 +29,6 @@ from .optimizer import GuardedOptimizer
 from .recovery import Recovery
 from .roster import Roster
 from .trouble import LOOK
-from .verdict import BLANK, Verdict
 
 Opened = tuple[GuardedOptimizer, Verdict]
 

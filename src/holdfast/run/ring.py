@@ -31,7 +31,6 @@ import errno
 import mmap
 import os
 import struct
-import time
 import weakref
 from collections import deque
 from pathlib import Path
@@ -52,7 +51,7 @@ _STATIC = struct.Struct("@8sIIQQQ")  # magic, version, header, capacity, pid, le
 _RECORD = struct.Struct("@IIQ")
 _OWNER_AT, _OWNER_MAX = 64, 256
 # Indices of 8-byte words; writer and reader each write to cache lines of their own.
-_HEAD, _DROPPED, _CLOSED, _BEAT = 64, 65, 66, 67
+_HEAD, _DROPPED, _CLOSED = 64, 65, 66
 _TAIL = 80
 _NOTES_AT, _NOTE_ROOM = (4096, 10240), 6144
 NOTE_MAX = _NOTE_ROOM - 8
@@ -72,7 +71,6 @@ class Ring:
         self._map = mapping
         self._page = memoryview(mapping)[:HEADER]
         self._words = self._page.cast("Q")
-        self._times = self._page.cast("d")
         self._writer = writer
         self._busy = False
         self._waiting: deque[Record] = deque()
@@ -180,11 +178,6 @@ class Ring:
             return done
         finally:
             self._busy = False
-
-    def beat(self) -> None:
-        """Say "I am alive" now; costs one store."""
-        if self._writer:
-            self._times[_BEAT] = time.monotonic()
 
     def close_writer(self) -> None:
         """Say that nothing more will come."""
@@ -311,15 +304,10 @@ class Ring:
         """Whether the writer has said that nothing more will come."""
         return bool(self._words[_CLOSED])
 
-    @property
-    def last_beat(self) -> float:
-        """``time.monotonic()`` of the last ``beat``, 0.0 if there was none."""
-        return self._times[_BEAT]
-
     def detach(self) -> None:
         """Let go of the mapping; the file stays."""
         self._stop_writing()
-        for view in (self._times, self._words, self._page):
+        for view in (self._words, self._page):
             view.release()
         self._map.close()
 

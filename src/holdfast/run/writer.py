@@ -30,6 +30,7 @@ import numpy as np
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
+from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
 from holdfast.run.mark import Mark
 from holdfast.run.ring import NOTE_MAX, Record, Ring
 from holdfast.run.segments import SegmentedTable
@@ -49,7 +50,6 @@ _UNWRITABLE = (TypeError, ValueError, RecursionError)
 
 _Sink = TypeVar("_Sink", SegmentedTable, Stream, SegmentedTable | Stream)
 
-EVENT, BATCH, DECLARATION, FIRST_ROW = 1, 2, 3, 16
 # An event of this kind names a poisoned sample; all of them stand in a file of their own too.
 QUARANTINE = "quarantine"
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..probes import STEP_COLUMNS
-from ..probes._host_norms import GradientReading
-from ..probes.baseline import LEFT_OUT
-from ..probes.batches import Batch
-from ..probes.gradients import DeviceReading
-from ..probes.timing import Timed
-from ..probes.updates import Before
+from . import STEP_COLUMNS
+from ._host_norms import GradientReading
+from .baseline import LEFT_OUT
+from .batches import Batch
+from .gradients import DeviceReading
+from .timing import Timed
+from .updates import Before
 
 BLANK: dict[str, float] = dict.fromkeys(STEP_COLUMNS, math.nan)
 """A row on which nothing was measured; its order is that of the columns on disk."""

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..run import Ring, Run, encode
-from ..types import Event
-
-EVENTS, BATCHES, DECLARE, FIRST_TABLE = 1, 2, 3, 16
+from holdfast.run.folder import Run
+from holdfast.run.jsonl import encode
+from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
+from holdfast.run.ring import Ring
+from holdfast.types import Event
 
 
 class Recorder:
@@ -28,23 +29,23 @@ class Recorder:
         self.rank = rank
         self.lane = run.claim_lane(rank, pid)
         self.ring = Ring.create(run.ring_path(self.lane), capacity, owner=owner, pid=pid)
-        self._tables = FIRST_TABLE
+        self._tables = FIRST_ROW
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Something happened once."""
         event = Event(time=time.time(), rank=self.rank, step=step, kind=kind, data=data)
-        self.ring.put(EVENTS, encode(event.to_dict()))
+        self.ring.put(EVENT, encode(event.to_dict()))
 
     def batch(self, data: Mapping[str, Any]) -> None:
         """The batch of an incident."""
-        self.ring.put(BATCHES, encode(data))
+        self.ring.put(BATCH, encode(data))
 
     def table(self, name: str, columns: Sequence[str]) -> Table:
         """Open a table of fp32 columns beside step and time."""
         number = self._tables
         self._tables += 1
         dtype = [["step", "<i8"], ["time", "<f8"], *([c, "<f4"] for c in columns)]
-        self.ring.put(DECLARE, encode({"id": number, "table": name, "dtype": dtype}))
+        self.ring.put(DECLARATION, encode({"id": number, "table": name, "dtype": dtype}))
         return Table(self.ring, number, columns)
 
     def close(self) -> None:

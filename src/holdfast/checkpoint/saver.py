@@ -1,0 +1,146 @@
+"""The one path from a live state to a file: when a checkpoint is due, and who writes it.
+
+The guard saves its newest good snapshot here, ``holdfast.watch`` the state of its loop. A thread
+writes; what it has to say is kept until the training thread records it, because only that one may
+write to the ring.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.copying import copied
+from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.tree import flatten
+from holdfast.checkpoint.writer import BackgroundWriter
+from holdfast.config import CheckpointSettings
+
+Record = Callable[[str, int, dict[str, Any]], object]
+
+# How long the end of a run waits for a checkpoint that is being written.
+LAST_WAIT = 120.0
+
+
+class Saver:
+    """Saves the states of one process.
+
+    Args:
+        settings: how often, where, and how many are kept.
+        run_folder: the folder of the run, None while there is none.
+        record: takes ``checkpoint`` events.
+    """
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        run_folder: Callable[[], Path | None],
+        record: Record,
+    ) -> None:
+        self.last_step = 0
+        """The step that was saved last, or at which the run began."""
+        self._settings = settings
+        self._run_folder = run_folder
+        self._record = record
+        self._time = time.monotonic()
+        self._writer: BackgroundWriter | None = None
+        self._news: deque[tuple[str, int, dict[str, Any]]] = deque()
+
+    @property
+    def next_step(self) -> float:
+        """The step at which one is due whatever the clock says."""
+        return self.last_step + self._settings.steps if self._settings.steps else math.inf
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was saved so far."""
+        return self._writer is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._writer is None or self._writer.wait(0)
+
+    def due(self, step: int) -> str:
+        """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not."""
+        if self._settings.steps and step - self.last_step >= self._settings.steps:
+            return "step"
+        minutes = self._settings.minutes
+        return "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+
+    def save(
+        self,
+        tree: Any,
+        step: int,
+        kind: str,
+        *,
+        rank: int = 0,
+        metrics: Mapping[str, float] | None = None,
+        exempt: Collection[str] = (),
+        copy: bool = False,
+        release: Callable[[], object] = lambda: None,
+        ready: Callable[[], object] = lambda: None,
+    ) -> Path | None:
+        """Have a state written; where it will be, None when it will not. Never waits.
+
+        Args:
+            tree: the state.
+            step: of the run, when it was taken.
+            kind: why it is saved.
+            rank: of this process.
+            metrics: what is known of it; decides which checkpoints are the best.
+            exempt: tensors that may hold infinities.
+            copy: the tensors are live ones and will change.
+            release: called once when the tensors are no longer read.
+            ready: called before they are read, for copies that are under way.
+        """
+        self.last_step, self._time = step, time.monotonic()
+        writer = self._opened()
+        if writer is None:
+            release()
+            return None
+        skeleton, tensors = flatten(tree)
+        if copy:
+            tensors, ready = copied(tensors)
+        meta = {
+            "step": step,
+            "rank": rank,
+            "world": int(os.environ.get("WORLD_SIZE", "1")),
+            "metrics": dict(metrics or {}),
+        }
+        return writer.submit(skeleton, tensors, meta, kind, release, ready=ready, exempt=exempt)
+
+    def wait(self) -> None:
+        """Wait for what is being written."""
+        if self._writer is not None:
+            self._writer.wait(LAST_WAIT)
+
+    def tell_news(self) -> None:
+        """Record what the thread has written, or could not write."""
+        while self._news:
+            self._record(*self._news.popleft())
+
+    def close(self) -> bool:
+        """Wait for what is being written and end; False when that takes too long."""
+        writer, self._writer = self._writer, None
+        done = writer is None or writer.close(LAST_WAIT)
+        self.tell_news()
+        return done
+
+    def _opened(self) -> BackgroundWriter | None:
+        if self._writer is None:
+            folder = self._settings.dir
+            if folder is None:
+                run = self._run_folder()
+                if run is None:
+                    return None
+                folder = run / FOLDER
+            self._writer = BackgroundWriter(
+                Shelf(Path(folder)), self._settings, lambda *news: self._news.append(news)
+            )
+        return self._writer
