@@ -8,19 +8,26 @@ run. What happens when nothing is said, and the counting, is in policy.py.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from holdfast._strict import Section, bounded
 
 Action = Literal[
-    "observe", "skip", "clip", "rollback", "lower_lr", "reset_moments", "quarantine", "stop"
-]
+    "observe", "skip", "clip", "rollback", "lower_lr", "reset_moments", "quarantine", "checkpoint",
+    "stop",
+]  # fmt: skip
 
 EVERY = "ALL"
 """Stands for every code, as in ``detectors.select``."""
 
 _BACK: tuple[Action, ...] = ("rollback", "lower_lr", "reset_moments")
+
+LATER: tuple[Action, ...] = ("checkpoint", "lower_lr", "stop")
+"""What any other finding can earn, a plugin's too: done between two steps, once it is known."""
+
+_CODE = re.compile(r"[A-Z]{2,8}(\d{3})?")
 
 # The codes the guard itself can tell while it trains, and what it can do about each. A bad weight
 # cannot be left out by a skip; a loss that stays up is not the fault of one sample.
@@ -53,7 +60,7 @@ class RuleSettings(Section):
     def check_name(self, name: str) -> None:
         """Whether this may be asked for the code, or the beginning of codes, it stands under."""
         codes = tuple(codes_of(name))
-        if not codes:
+        if not codes and not _CODE.fullmatch(name):
             raise ValueError(_unknown(name))
         if self.do is None:
             return
@@ -64,11 +71,14 @@ class RuleSettings(Section):
                 raise ValueError(f"{alone} goes with no other action; write it alone")
         if len(set(self.do)) < len(self.do):
             raise ValueError(f"an action stands twice in {', '.join(self.do)}; remove one")
-        for code in codes:
+        for code in codes or (name,):
+            able = ("observe", *POSSIBLE.get(code, LATER))
             for action in self.do:
-                if action != "observe" and action not in POSSIBLE[code]:
-                    able = ", ".join(("observe", *POSSIBLE[code]))
-                    raise ValueError(f"{action} is not possible for {code}; choose from {able}")
+                if action not in able:
+                    choice = ", ".join(able)
+                    said = f"{action} is not possible for {code}; choose from {choice}"
+                    meant = "" if code in POSSIBLE else _meant(code)
+                    raise ValueError(f"{said}; {meant}" if meant else said)
         for action in _BACK[1:]:
             goes_back = any("rollback" in POSSIBLE[code] for code in codes)
             if goes_back and action in self.do and "rollback" not in self.do:
@@ -84,8 +94,12 @@ def codes_of(name: str) -> Iterator[str]:
 
 
 def _unknown(name: str) -> str:
+    hint = _meant(name) or f"a code is like OPT001, and {EVERY} stands for all of ours"
+    return f"no code of a finding, nor the beginning of one; {hint}"
+
+
+def _meant(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name.upper(), [*POSSIBLE, EVERY], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(POSSIBLE)} and {EVERY}"
-    return f"no finding that can be acted on, all others are observed; {hint}"
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -139,6 +139,11 @@ class Judge:
         """Everything found so far: worst first, then cause before consequence, then by step."""
         return ranked((case.merged() for case in self._cases.values()), self._order)
 
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest row that was judged; -1 before the first."""
+        return -1 if self._rows is None else int(self._rows["step"][-1])
+
     def feed(
         self,
         rows: Rows | None = None,

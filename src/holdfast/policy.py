@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ._rules import EVERY, codes_of
+from ._rules import EVERY, POSSIBLE, codes_of
 from .config import Settings
 
 OBSERVE = ("observe",)
@@ -109,8 +109,10 @@ class Policy:
 
     @classmethod
     def of(cls, settings: Settings) -> Policy:
-        """The defaults, changed by what the settings say."""
-        return cls(_resolved(rule, settings) for rule in DEFAULTS)
+        """The defaults, changed by what the settings say, and rules for other codes."""
+        known = [_resolved(rule, settings) for rule in DEFAULTS]
+        others = [name for name in settings.policy if not any(codes_of(name))]
+        return cls([*known, *(_resolved(Rule(on=name), settings) for name in others)])
 
     def rule(self, code: str) -> Rule:
         """The rule for a code."""
@@ -120,6 +122,15 @@ class Policy:
     def does(self, code: str, action: str) -> bool:
         """Whether an action belongs to the rule of a code: what has to be armed beforehand."""
         return action in self.rule(code).do
+
+    def order(self, code: str, step: int) -> Decision:
+        """What the training is asked to do between two steps about a finding that came later.
+
+        Findings that the guard acts on at their own step are none of this.
+        """
+        if self.rule(code).on in POSSIBLE:
+            return Decision()
+        return self.allow(code, step)
 
     def rests(self, code: str, step: int) -> bool:
         """Whether a code is within its cooldown, so that asking would change nothing."""
@@ -176,7 +187,7 @@ def _times(budget: int, calm: int) -> str:
 
 def _resolved(rule: Rule, settings: Settings) -> Rule:
     """One default rule with what was said about its code, the longest name last."""
-    given = [name for name in settings.policy if rule.on in codes_of(name)]
+    given = [name for name in settings.policy if rule.on in (*codes_of(name), name)]
     for name in sorted(given, key=lambda name: 0 if name == EVERY else len(name)):
         said = settings.policy[name]
         if "rollback" in (said.do or ()) and "rollback" not in rule.do:

@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .config import Settings
 from .detectors import Detector
 from .errors import HoldfastError
 from .judge import Judge, Key
+from .policy import Policy
 from .report.live import Live
-from .run import LaneWriter, Ring, Run, rank_of
+from .run import LaneWriter, Ring, Run, encode, rank_of
 from .types import Event, Finding
 
 
@@ -29,6 +31,9 @@ class _Lane:
     judge: Judge
     dropped: int = 0
     written: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
+    acted_on: set[Key] = field(default_factory=set[Key])
+    orders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Actions that the training has not been asked for yet."""
 
 
 class Scribe:
@@ -45,6 +50,7 @@ class Scribe:
         self.run = run
         self.errors: list[str] = []
         self._owner = owner
+        self._policy = Policy.of(settings)
         self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
         self._live = Live(say, quiet=settings.run.quiet, health=settings.run.health)
         self._lanes: dict[str, _Lane] = {}
@@ -119,12 +125,26 @@ class Scribe:
                 ]
             )
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
+        self._order(lane, changed)
         lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
         self._tell_errors(lane)
         self._live.show((), taken.events)
         self._live.show_health(lane.name, lane.judge.rank, taken.rows)
         self._live.show(changed)
         return 0 if taken.rows is None else len(taken.rows)
+
+    def _order(self, lane: _Lane, findings: Iterable[Finding]) -> None:
+        """Ask the training for what the policy does about findings that are new."""
+        newest = int(lane.judge.newest_step)
+        for finding in findings:
+            if finding.key not in lane.acted_on:
+                lane.acted_on.add(finding.key)
+                decision = self._policy.order(finding.code, newest)
+                actions = ["stop"] if decision.stop else list(decision.do)
+                about = {"code": finding.code, "found": finding.step, "why": decision.why}
+                lane.orders += [{"action": action, **about} for action in actions]
+        if lane.orders and lane.ring.post(encode({"orders": lane.orders})):
+            lane.orders = []
 
     @staticmethod
     def _tell_errors(lane: _Lane) -> None:

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "supervisor": f"{JUDGING} canary boot.__init__",
     # the training side: torch
     "probes": BASE,
-    "exams": f"{BASE} probes",
+    "exams": f"{BASE} probes redaction",
     "checkpoint": BASE,
     "actions": f"{BASE} probes exams checkpoint",
     "guard": f"{BASE} policy probes exams checkpoint actions",
@@ -80,6 +80,7 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "exams", "faults", "integrations", "cli"}
+JOINS = {"holdfast.probes.step_record"}  # puts together what the members measured
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     if target != room:
         return "" if target in ALLOWED[room] else f"is not for {room}"
     if room not in PLURAL or (is_package and module == f"holdfast.{room}"):
+        return ""
+    if module in JOINS:
         return ""
     own, sibling = module.split(".")[2], [*item.module.split("."), ""][2]
     if sibling == own or sibling.startswith(("_", "base")):

@@ -109,6 +109,15 @@ class Journal:
         """The rank of this process."""
         return 0 if self.recorder is None else self.recorder.rank
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether the process that judges asks for something; one comparison per step."""
+        return self.recorder is not None and self.recorder.ring.has_message
+
+    def orders(self) -> list[dict[str, Any]]:
+        """What it asks for."""
+        return [] if self.recorder is None else self.recorder.orders()
+
     def run_folder(self) -> Path | None:
         """The folder of the run; None while it is not open."""
         return None if self.recorder is None else self.recorder.run.path

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,8 @@ class Recovery:
         if verdict.step - self._last_lowered < _AGAIN:
             return
         self._last_lowered = verdict.step
-        optimizers = [optimizer for optimizer, _ in self._roster.all()]
         factor = self._settings.rollback.lr
-        lower_learning_rates(optimizers, self.inventory.belongings().schedulers, factor)
+        self._lower_rates()
         norm, usual = verdict.row["grad_norm"], verdict.row["norm_usual"]
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
         self._journal.tell("lowered_lr", verdict.step, data)
@@ -164,7 +163,7 @@ class Recovery:
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        if self._ordered is not None or self._ending is not None:
+        if self._ordered is not None or self._ending is not None or self._journal.has_orders:
             return True
         if step < self._look_at:
             return False
@@ -183,6 +182,8 @@ class Recovery:
                 would draw the same again if the dice were put back.
         """
         self._fed = fed
+        for order in self._journal.orders():
+            self._obey(order, step)
         if self._ending is not None:
             self._stop(*self._ending)
         if self._ordered is not None and self._trial is None:
@@ -200,6 +201,31 @@ class Recovery:
         newest = self.snapshots.newest()
         if save and newest is not None:
             self._save(newest, save)
+
+    def _obey(self, order: Mapping[str, Any], step: int) -> None:
+        """Do what a finding has earned that became known after its step."""
+        action, code = str(order.get("action")), str(order.get("code"))
+        data = {"action": action, "code": code, "found": order.get("found"), "done": True}
+        if ranks() > 1 and action != "checkpoint":
+            data |= {"done": False, "why": "the other ranks would not do the same"}
+        elif action == "lower_lr":
+            self._lower_rates()
+        elif action == "checkpoint":
+            self._take(step)
+            newest = self.snapshots.newest()
+            path = self._save(newest, "asked") if newest is not None else None
+            data |= {"done": path is not None, "checkpoint": os.fspath(path or "")}
+        elif action == "stop":
+            why = str(order.get("why")) or f"the policy says stop on {code}"
+            self._ending = code, Decision(do=("stop",), stop=True, why=why), step
+        else:
+            data |= {"done": False, "why": "this is no action that can be done later"}
+        self._journal.tell("action", step, data)
+
+    def _lower_rates(self) -> None:
+        optimizers = [optimizer for optimizer, _ in self._roster.all()]
+        schedulers = self.inventory.belongings().schedulers
+        lower_learning_rates(optimizers, schedulers, self._settings.rollback.lr)
 
     @property
     def awaits_step(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..detectors import ALL, load_plugins
 from ..judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding
@@ -140,7 +141,7 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
     """
     if finished:
         return lane.findings
-    judge = Judge(rank=lane.rank)
+    judge = Judge((*ALL, *load_plugins(os.environ, ALL).detectors), rank=lane.rank)
     judge.feed(lane.steps, lane.events, lane.batches)
     judge.close()
     best = {finding.key: finding for finding in lane.findings}

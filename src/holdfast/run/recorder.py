@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.run.folder import Run
-from holdfast.run.jsonl import encode
+from holdfast.run.jsonl import decode, encode
 from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
 from holdfast.run.ring import Ring
 from holdfast.types import Event
@@ -47,6 +47,12 @@ class Recorder:
         dtype = [["step", "<i8"], ["time", "<f8"], *([c, "<f4"] for c in columns)]
         self.ring.put(DECLARATION, encode({"id": number, "table": name, "dtype": dtype}))
         return Table(self.ring, number, columns)
+
+    def orders(self) -> list[dict[str, Any]]:
+        """What the other side asks of this process: one dictionary for each action."""
+        if not self.ring.has_message:
+            return []
+        return list(decode(self.ring.message()).get("orders", ()))
 
     def close(self) -> None:
         """No more rows will come from this process."""

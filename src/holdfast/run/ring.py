@@ -22,6 +22,9 @@ straddles the end; kind 0 fills up what is left there (fewer than 16 bytes are l
 Why a kill at any instant leaves whole records: head is one aligned 8-byte store and is the
 last store of a ``put``. Before it nothing is visible, after it all is. The tail and the
 reader's note (see ``commit``) change together, likewise by one 8-byte store.
+
+The header has room for one message the other way (``post``, ``message``): the reader's side asks
+the training for something, which looks at one number per step and acknowledges what it took.
 """
 
 from __future__ import annotations
@@ -51,8 +54,10 @@ _STATIC = struct.Struct("@8sIIQQQ")  # magic, version, header, capacity, pid, le
 _RECORD = struct.Struct("@IIQ")
 _OWNER_AT, _OWNER_MAX = 64, 256
 # Indices of 8-byte words; writer and reader each write to cache lines of their own.
-_HEAD, _DROPPED, _CLOSED = 64, 65, 66
-_TAIL = 80
+_HEAD, _DROPPED, _CLOSED, _RECEIVED = 64, 65, 66, 67
+_TAIL, _POSTED = 80, 81
+_MESSAGE_AT, _MESSAGE_ROOM = 1024, 3072
+MESSAGE_MAX = _MESSAGE_ROOM - 8
 _NOTES_AT, _NOTE_ROOM = (4096, 10240), 6144
 NOTE_MAX = _NOTE_ROOM - 8
 
@@ -179,6 +184,20 @@ class Ring:
         finally:
             self._busy = False
 
+    @property
+    def has_message(self) -> bool:
+        """Whether the other side has posted something that was not taken yet."""
+        return self._words[_POSTED] != self._words[_RECEIVED]
+
+    def message(self) -> bytes:
+        """Take what the other side has posted; empty when there is nothing."""
+        if not self._writer or not self.has_message:
+            return b""
+        length = min(self._words[_MESSAGE_AT // 8], MESSAGE_MAX)
+        text = self._map[_MESSAGE_AT + 8 : _MESSAGE_AT + 8 + length]
+        self._words[_RECEIVED] = self._words[_POSTED]
+        return text
+
     def close_writer(self) -> None:
         """Say that nothing more will come."""
         if self._writer:
@@ -237,6 +256,17 @@ class Ring:
         self._map[at + 8 : at + 8 + len(note)] = note
         # Positions are multiples of 8, which leaves a bit to say which note is meant.
         self._words[_TAIL] = self._cursor | slot
+
+    def post(self, message: bytes) -> bool:
+        """Ask the training process for something; False while the last message is not taken."""
+        if len(message) > MESSAGE_MAX:
+            raise ValueError(f"a message of {len(message)} bytes, at most {MESSAGE_MAX} fit")
+        if self.has_message:
+            return False
+        self._words[_MESSAGE_AT // 8] = len(message)
+        self._map[_MESSAGE_AT + 8 : _MESSAGE_AT + 8 + len(message)] = message
+        self._words[_POSTED] += 1
+        return True
 
     def drain(self, limit: int | None = None) -> list[Record]:
         """Fetch and commit at once: the caller answers for the records from here on."""
