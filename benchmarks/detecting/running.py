@@ -1,7 +1,7 @@
-"""The bench: many scripts of the catalogue one after the other, their trials kept in a file.
+"""Many scripts one after the other, their trials kept in a file.
 
 The file (``detection.json``) holds a trial for each name. It is written after every script, and a
-later bench puts its own trials into it, so that one that was cut short can be continued.
+later run puts its own trials into it, so that one that was cut short can be continued.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from ..errors import UsageError
-from ..run.durable import replace_file
-from ._catalogue import Case
-from ._trial import Trial, try_case
+from holdfast.errors import UsageError
+from holdfast.run.durable import replace_file
+
+from .corpus import Case
+from .trial import Trial
 
 FILE = "detection.json"
-FORMAT = 1
+FORMAT = 2
 
 
 def read_trials(folder: Path) -> dict[str, Trial]:
-    """The trials of earlier benches, by name; none when there is no file."""
+    """The trials of earlier runs, by name; none when there is no file."""
     path = folder / FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -31,8 +32,8 @@ def read_trials(folder: Path) -> dict[str, Trial]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} is no bench: {told}; move it away or choose a folder") from error
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} holds no trials: {what}; move it or choose a folder") from error
 
 
 def write_trials(folder: Path, trials: Mapping[str, Trial]) -> None:
@@ -48,36 +49,35 @@ def write_trials(folder: Path, trials: Mapping[str, Trial]) -> None:
         ) from error
 
 
-def bench(
+def run_all(
     cases: Sequence[Case],
+    try_one: Callable[[Case], Trial],
     *,
     jobs: int = 1,
-    folder: Path | None = None,
-    told: Callable[[Case, Trial | None], None] = lambda case, trial: None,
-    try_one: Callable[[Case], Trial] = try_case,
+    folders: Sequence[Path] = (),
+    ended: Callable[[Case, Trial], None] = lambda case, trial: None,
 ) -> dict[str, Trial]:
     """Try the cases, ``jobs`` at a time.
 
     Args:
         cases: what to run.
-        jobs: scripts beside each other; more than there are cores spoils the times.
-        folder: where the trials are kept as they come.
-        told: called when a case begins (without a trial) and when it has ended.
         try_one: runs one case.
+        jobs: scripts beside each other; more than there are cores spoils the times.
+        folders: where the trials are written as they come.
+        ended: called after each case.
     """
     trials: dict[str, Trial] = {}
     running: dict[Future[Trial], Case] = {}
     queue = list(cases)
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         while queue or running:
-            while queue and len(running) < max(1, jobs):
+            while queue and len(running) < jobs:
                 case = queue.pop(0)
-                told(case, None)
                 running[pool.submit(try_one, case)] = case
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 case = running.pop(future)
                 trials[case.name] = future.result()
-                told(case, trials[case.name])
-                if folder is not None:
+                for folder in folders:
                     write_trials(folder, {case.name: trials[case.name]})
+                ended(case, trials[case.name])
     return trials

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from holdfast.faults._trial import Said, Trial
+from detecting.trial import Found, Trial
 
 ANSWERS = [
     {"script": "leaky.py", "category": "graph_kept", "line": 3, "also": [7], "first_step": 4,
@@ -22,8 +21,8 @@ ANSWERS = [
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
     """A folder as somebody else might hand it in."""
-    folder = tmp_path / "other"
-    folder.mkdir()
+    folder = tmp_path / "corpus" / "2026-01-31-other"
+    folder.mkdir(parents=True)
     for answer in ANSWERS:
         (folder / answer["script"]).write_text("print('hello')\n")
     (folder / "meters.py").touch()
@@ -33,14 +32,14 @@ def collection(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_trial() -> Callable[..., Trial]:
-    """``make_trial("other/leaky", ("MEM002", "leaky.py", 3), cost=0.01)``; severity may follow."""
+    """``make_trial("other/leaky", ("MEM002", "leaky.py", 3))``; a severity may follow the line."""
 
-    def make(name: str, *said: tuple[Any, ...], **more: Any) -> Trial:
+    def make(name: str, *found: tuple[Any, ...], **more: Any) -> Trial:
         findings = tuple(
-            Said(code=code, file=file, line=line, step=10, severity=(*rest, "warning")[0])
-            for code, file, line, *rest in said
+            Found(code=code, file=file, line=line, step=10, severity=(*rest, "warning")[0])
+            for code, file, line, *rest in found
         )
-        given = {"exit_code": 0, "outcome": "finished", "seconds": 1.0, "said": findings}
+        given = {"exit_code": 0, "outcome": "finished", "seconds": 1.0, "findings": findings}
         return Trial(name=name, **{**given, **more})
 
     return make
