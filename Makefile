@@ -75,4 +75,4 @@ bench: install  ## what the guard costs on this machine
 
 clean:  ## remove .venv and every cache
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests benchmarks corpus -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,12 @@
 """How often the right line is named: every blind fault script, under ``holdfast run``.
 
     python benchmarks/provenance.py                  # the table
-    python benchmarks/provenance.py --scripts causes_wild    # loops built in unusual ways
+    python benchmarks/provenance.py --scripts numbers        # loops built in unusual ways
     python benchmarks/provenance.py --write          # also into benchmarks/results/
     python benchmarks/provenance.py --set guard.device_path=true     # the way a GPU goes
 
 The scripts and what is true about them were written by someone who had not seen the exams; see
-the manifest.json beside them in tests/e2e/scripts, or answers.json in faults/wild.
+the manifest.json beside them in tests/e2e/scripts, or answers.json in corpus/2026-11-15-numbers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from typing import Any
 
 from overhead import hardware
 
-from holdfast import faults
-
+ROOT = Path(__file__).parents[1]
 FOLDERS = {
-    "causes": Path(__file__).parents[1] / "tests" / "e2e" / "scripts" / "causes",
-    "causes_wild": Path(faults.__file__).parent / "wild" / "numbers",
+    "causes": ROOT / "tests" / "e2e" / "scripts" / "causes",
+    "numbers": ROOT / "corpus" / "2026-11-15-numbers",
 }
 
 
@@ -80,7 +79,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--scripts", default="causes", choices=("causes", "causes_wild"))
+    parser.add_argument("--scripts", default="causes", choices=tuple(FOLDERS))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
@@ -120,8 +119,8 @@ def main() -> int:
     print(table)
     if args.write:
         kind = "device_path" if any("device_path" in s for s in args.set) else "cpu"
-        wild = "_wild" if args.scripts == "causes_wild" else ""
-        (Path(args.write) / f"provenance{wild}_{kind}_{date.today()}.md").write_text(table)
+        scripts = "_numbers" if args.scripts == "numbers" else ""
+        (Path(args.write) / f"provenance{scripts}_{kind}_{date.today()}.md").write_text(table)
     return 0
 
 

@@ -5,7 +5,7 @@
     python benchmarks/recovery.py --set guard.device_path=true       # the way a GPU goes
 
 The scripts and what is true about them were written by someone who had not seen the guard; see
-answers.json beside them in src/holdfast/faults/wild/spikes and .../noisy. A spiking script
+answers.json beside them in corpus/2026-11-15-spikes and corpus/2026-11-15-noisy. A spiking script
 is run as it is, without its fault (CLEAN=1), and under holdfast.
 """
 
@@ -25,10 +25,10 @@ from typing import Any
 
 from overhead import hardware
 
-from holdfast import faults
 from holdfast.run import LaneReader, Run
 
-SCRIPTS = Path(faults.__file__).parent / "wild"
+CORPUS = Path(__file__).parents[1] / "corpus"
+SPIKES, NOISY = CORPUS / "2026-11-15-spikes", CORPUS / "2026-11-15-noisy"
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Fate:
     errors: int
 
 
-def truths_of(folder: str) -> dict[str, dict[str, Any]]:
+def truths_of(folder: Path) -> dict[str, dict[str, Any]]:
     """What is true about the scripts of a folder, by name."""
-    answers = json.loads((SCRIPTS / folder / "answers.json").read_text())
+    answers = json.loads((folder / "answers.json").read_text())
     return {answer["script"]: answer for answer in answers}
 
 
@@ -110,8 +110,8 @@ def shown(value: float | None) -> str:
 
 def spikes(jobs: int, options: list[str]) -> list[str]:
     """The table of runs that spike."""
-    truths = truths_of("spikes")
-    paths = [SCRIPTS / "spikes" / name for name in truths]
+    truths = truths_of(SPIKES)
+    paths = [SPIKES / name for name in truths]
     with ThreadPoolExecutor(jobs) as pool:
         clean = list(pool.map(lambda p: plainly(p, CLEAN="1"), paths))
         plain = list(pool.map(plainly, paths))
@@ -135,8 +135,8 @@ def spikes(jobs: int, options: list[str]) -> list[str]:
 
 def noisy(jobs: int, options: list[str]) -> list[str]:
     """The table of runs that are fine."""
-    truths = truths_of("noisy")
-    paths = [SCRIPTS / "noisy" / name for name in truths]
+    truths = truths_of(NOISY)
+    paths = [NOISY / name for name in truths]
     with ThreadPoolExecutor(jobs) as pool:
         plain = list(pool.map(plainly, paths))
         fates = list(pool.map(lambda p: guarded(p, options), paths))

@@ -53,7 +53,7 @@ MAY_IMPORT = {
     # built from the public names
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins holdfast",
-    "faults": f"{BASE} judge report watching holdfast",
+    "faults": BASE,
     # leaves: nothing but the command line imports them
     "dashboard": f"{JUDGING} holdfast",
     "integrations": f"{SPINE} training holdfast",
@@ -90,15 +90,9 @@ class Import:
     name: str = ""  # what is taken from it, if anything
 
 
-# Scripts as users write them, run and never imported: what they import is theirs.
-SCRIPTS = {SRC / "holdfast" / "faults" / name for name in ("wild", "seen", "seen_healthy")}
-
-
 def modules(src: Path = SRC) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(src.rglob("*.py")):
-        if SCRIPTS & set(path.parents):
-            continue
         parts = path.relative_to(src).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -1,109 +1,74 @@
 from __future__ import annotations
 
-import functools
 import json
 
 import pytest
 
 from holdfast.cli import faults, main
-from holdfast.faults._trial import Said, Trial
+from holdfast.faults._catalogue import read_fault
 
-TRAINING = """
+SCRIPT = '''"""A batch holds a NaN."""
 import torch
+CODE = "NUM001"
+FIRST_STEP = 7
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
     x = torch.randn(8, 4)
-    x[0] = float("nan") if step == BAD else x[0]
+    x[0] = float("nan") if step == FIRST_STEP else x[0]
     optimizer.zero_grad()
     model(x).pow(2).mean().backward()
     optimizer.step()
-"""
+'''
 
 
 @pytest.fixture
-def mine(tmp_path):
-    """A collection with one fault and one healthy script."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "sick.py").write_text(f"BAD = 7\n{TRAINING}")
-    (folder / "well.py").write_text(f"BAD = -1\n{TRAINING}")
-    answers = [
-        {"script": "sick.py", "code": "NUM005", "also_codes": ["NUM001"], "first_step": 7},
-        {"script": "well.py", "why": "nothing is wrong"},
-    ]
-    (folder / "answers.json").write_text(json.dumps(answers))
-    return str(folder)
-
-
-@pytest.fixture
-def unrun(monkeypatch):
-    """The bench without the scripts: the sick one is found sick."""
-
-    def try_one(case):
-        said = (Said(code="NUM005", severity="error", step=7),) if "sick" in case.name else ()
-        return Trial(name=case.name, exit_code=0, outcome="finished", seconds=1.0, said=said)
-
-    monkeypatch.setattr(faults, "bench", functools.partial(faults.bench, try_one=try_one))
+def bad_batch(tmp_path, monkeypatch):
+    """A fault that takes a second, in place of those of the package; returns its script."""
+    script = tmp_path / "bad_batch.py"
+    script.write_text(SCRIPT)
+    monkeypatch.setattr(faults, "read_faults", lambda names: (read_fault(script),))
+    return script
 
 
 def test_list(capsys):
-    assert main(["faults", "list", "--half", "seen", "--only", "NUM"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("seen: ") and "nonfinite_loss" in told and "loss_spike" not in told
+    assert main(["faults", "list", "--only", "NUM"]) == 0
+    shown = capsys.readouterr().out
+    assert "nonfinite_loss" in shown and "loss_spike" not in shown
 
 
-def test_list_as_json(mine, capsys):
-    assert main(["faults", "list", "--json", "--from", mine, "--only", "mine"]) == 0
-    sick, well = json.loads(capsys.readouterr().out)
-    assert (sick["name"], sick["codes"], well["healthy"]) == (
-        "mine/sick",
-        ["NUM005", "NUM001"],
-        True,
-    )
+def test_list_as_json(bad_batch, capsys):
+    assert main(["faults", "list", "--json"]) == 0
+    (fault,) = json.loads(capsys.readouterr().out)
+    assert (fault["name"], fault["code"], fault["first_step"]) == ("bad_batch", "NUM001", 7)
+    assert fault["why"] == "A batch holds a NaN."
 
 
-def test_run(mine, tmp_path, capsys):
+def test_run(bad_batch, tmp_path, capsys):
     keep = tmp_path / "kept"
-    assert main(["faults", "run", "mine/sick", "--from", mine, "--keep", str(keep)]) == 0
-    told = capsys.readouterr().out
-    assert "python    exit code 0" in told and "detected  yes" in told and "steps     0" in told
-    assert "nonfinite" in told and (keep / "run.json").exists()
-    assert main(["faults", "run", "mine/sick", "--from", mine, "--keep", str(keep)]) == 2
+    words = ["faults", "run", "bad_batch", "--keep", str(keep)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "python    exit code 0" in shown and "found     yes" in shown and "NUM001" in shown
+    assert (keep / "run.json").exists()
+    assert main(words) == 2
     assert "already holds a run" in capsys.readouterr().err
 
 
-def test_bench_keeps_trials_and_goes_on(mine, unrun, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = ["faults", "bench", "--from", mine, "--write", str(out)]
-    assert main([*words, "--only", "mine/well"]) == 0
-    seen = capsys.readouterr()
-    assert "Goals met" in seen.out and seen.err.startswith("[1/1] mine/well: nothing")
-    assert main([*words, "--only", "mine", "--resume", "--json"]) == 0
-    seen = capsys.readouterr()
-    assert seen.err.count("\n") == 1 and "mine/sick" in seen.err
-    (score,) = json.loads(seen.out)["scores"]
-    assert (score["detected"], score["healthy"], score["missed"]) == ([1, 1], 1, [])
-    page = (out / "detection.md").read_text()
-    assert "## The unseen half" in page and "mine/sick" in page and "mine/well" in page
-
-
-def test_a_missed_goal_is_exit_code_1(mine, unrun, tmp_path, capsys):
-    answers = [{"script": "well.py", "code": "MEM001"}]
-    (tmp_path / "mine" / "answers.json").write_text(json.dumps(answers))
-    assert main(["faults", "bench", "--from", mine, "--only", "mine"]) == 1
-    assert "MISSED (unseen): detected 0 of 1, wanted 95%" in capsys.readouterr().out
+def test_another_line_than_that_of_the_fault_is_exit_code_1(bad_batch, capsys):
+    line = 'LINE_OF = "optimizer.zero_grad()"\n'
+    bad_batch.write_text(SCRIPT.replace("model =", f"{line}model ="))
+    assert main(["faults", "run", "bad_batch", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["found"], shown["lines"], shown["python"]["exit_code"]) == (False, [11], 0)
+    assert shown["findings"][0]["code"] == "NUM001"
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["run", "nonfinite_los"], "did you mean 'nonfinite_loss'?"),
-        (["bench", "--only", "XYZ"], "nothing is called 'XYZ'"),
-        (["bench", "--resume"], "--write DIR"),
-        (["bench", "--jobs", "0"], "--jobs 0"),
-        (["list", "--half", "third"], "invalid choice"),
-        (["list", "--from", "nowhere"], "no answers.json in nowhere"),
+        (["list", "--only", "XYZ"], "no fault is called 'XYZ'"),
         ([], "VERB"),
     ],
 )

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import faults
 from holdfast.report import report_html, report_md, summarize
 from holdfast.types import Finding
 
 from .conftest import Bench
 
 HERE = Path(__file__).parent / "scripts"
-NUMBERS = Path(faults.__file__).parent / "wild" / "numbers"
+NUMBERS = Path(__file__).parents[2] / "corpus" / "2026-11-15-numbers"
 TRUTH: dict[Path, dict[str, Any]] = {
     HERE / "causes" / name: truth
     for name, truth in json.loads((HERE / "causes" / "manifest.json").read_text()).items()

@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import drills
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import drills  # pyright: ignore[reportMissingImports]
-from drilling.score import Score, Try, quiet  # pyright: ignore[reportMissingImports]
+from drilling.score import Score, Try, quiet
 
 # Storms of gradients; the instants of the kills are random all the same.
 SEED = 2

@@ -1,4 +1,4 @@
-"""Every fault of the catalogue and every script of the corpus, under holdfast as a user's own.
+"""Every fault of the package and two collections of the corpus, under holdfast as a user's own.
 
 All are run in the background from the beginning of the session; each test asks for its own.
 """
@@ -34,14 +34,14 @@ CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in fault
 # Faults of memory and time take their time; a sample of them is part of every test run.
 OVER_TIME = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
 LONG = OVER_TIME - {"graph_kept", "tensors_pile_up"}
-WILD = Path(faults.__file__).parent / "wild"
+CORPUS = Path(__file__).parents[2] / "corpus"
 # Those with a header were written for this test; the others have a test of their own.
 FAULTY = {
     path.stem: path
-    for path in sorted((WILD / "numbers").glob("*.py"))
+    for path in sorted((CORPUS / "2026-11-15-numbers").glob("*.py"))
     if "\n# poisoned-steps: " in path.read_text()
 }
-HEALTHY = {path.stem: path for path in sorted((WILD / "ordinary").glob("*.py"))}
+HEALTHY = {path.stem: path for path in sorted((CORPUS / "2026-11-15-ordinary").glob("*.py"))}
 
 
 def sampled(group: str, names: list[str]) -> list[Any]:

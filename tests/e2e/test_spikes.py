@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import faults
 from holdfast.types import Severity
 
 from .conftest import Bench
 
-HERE = Path(faults.__file__).parent / "wild"
+CORPUS = Path(__file__).parents[2] / "corpus"
+SPIKING, NOISY = CORPUS / "2026-11-15-spikes", CORPUS / "2026-11-15-noisy"
 
 
-def truths(folder: str) -> dict[str, dict[str, Any]]:
-    answers = json.loads((HERE / folder / "answers.json").read_text())
+def truths(folder: Path) -> dict[str, dict[str, Any]]:
+    answers = json.loads((folder / "answers.json").read_text())
     return {answer["script"]: answer for answer in answers}
 
 
-SPIKES, NOISY = truths("spikes"), truths("noisy")
+SPIKES, QUIET = truths(SPIKING), truths(NOISY)
 SAMPLED = {"sensor_units.py", "ema_writeback.py", "curriculum_vocab.py"}
 # The clean run learns from the six batches that the guarded one leaves out, late in training.
 FURTHER = {"forecast_glitch.py": 0.10}
@@ -45,7 +45,7 @@ def final(out: bytes) -> float:
 @pytest.mark.parametrize("name", chosen([n for n in SPIKES if SPIKES[n]["kind"] == "window"]))
 def test_a_poisoned_window(bench: Bench, name: str) -> None:
     truth = SPIKES[name]
-    outcome = bench.guarded(str(HERE / "spikes" / name))
+    outcome = bench.guarded(str(SPIKING / name))
     assert outcome.code == 0, outcome.told
     assert bench.record.events("holdfast_error") == []
     rows = bench.record.steps()
@@ -59,7 +59,7 @@ def test_a_poisoned_window(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("name", chosen([n for n in SPIKES if SPIKES[n]["kind"] == "weights"]))
 def test_damaged_weights(bench: Bench, name: str) -> None:
     truth = SPIKES[name]
-    outcome = bench.guarded(str(HERE / "spikes" / name))
+    outcome = bench.guarded(str(SPIKING / name))
     assert outcome.code == 0, outcome.told
     assert bench.record.events("holdfast_error") == []
     back = bench.record.events("rollback")
@@ -73,7 +73,7 @@ def test_damaged_weights(bench: Bench, name: str) -> None:
 def test_divergence(bench: Bench, name: str) -> None:
     """Brought back with a lower learning rate, or stopped with the last good state saved."""
     truth = SPIKES[name]
-    outcome = bench.guarded(str(HERE / "spikes" / name))
+    outcome = bench.guarded(str(SPIKING / name))
     assert bench.record.events("holdfast_error") == []
     assert "OPT003" in {f.code for f in bench.record.findings()}
     stops = bench.record.events("stop")
@@ -85,9 +85,9 @@ def test_divergence(bench: Bench, name: str) -> None:
         assert final(outcome.out) < 0.1 * truth["plain"]
 
 
-@pytest.mark.parametrize("name", chosen(list(NOISY)))
+@pytest.mark.parametrize("name", chosen(list(QUIET)))
 def test_noise_is_left_alone(bench: Bench, name: str) -> None:
-    outcome = bench.guarded(str(HERE / "noisy" / name))
+    outcome = bench.guarded(str(NOISY / name))
     assert outcome.code == 0, outcome.told
     assert bench.record.events("holdfast_error") == []
     assert bench.record.events("rollback") == []

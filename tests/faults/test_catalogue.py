@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -9,117 +8,56 @@ import pytest
 from holdfast import faults
 from holdfast.detectors import ALL
 from holdfast.errors import UsageError
-from holdfast.faults._catalogue import CATEGORIES, catalogue, choose, find
+from holdfast.faults._catalogue import choose, find, read_fault, read_faults
 
-CASES = catalogue()
-
-
-def test_every_listed_module_is_a_case():
-    modules = [case for case in CASES if not case.group]
-    assert {case.name for case in modules} == set(faults.ALL)
-    assert {case.codes[0] for case in modules} <= {detector.code for detector in ALL}
+FAULTS = read_faults(faults.ALL)
 
 
-def test_what_is_shipped_is_true_to_its_files():
-    for case in CASES:
-        assert case.path.is_file() and case.why and case.first_step >= 0
-        for file, line in case.places:
-            text = (case.path.parent / file).read_text().splitlines()
-            assert text[line - 1].strip(), f"{case.name}: line {line} of {file} is empty"
+def test_every_fault_has_the_code_of_another_detector():
+    assert [fault.name for fault in FAULTS] == list(faults.ALL)
+    codes = {fault.code for fault in FAULTS}
+    assert len(codes) == len(FAULTS) and codes <= {detector.code for detector in ALL}
 
 
-def test_reading_it_loads_no_torch():
-    code = "from holdfast.faults._catalogue import catalogue; catalogue(); import sys; "
-    done = subprocess.run(
-        [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True
-    )
+def test_every_fault_is_true_to_its_script():
+    for fault in FAULTS:
+        assert fault.path.is_file() and fault.why and fault.first_step >= 0
+        assert ("LINE_OF" in fault.path.read_text()) == bool(fault.lines), fault.name
+
+
+def test_reading_them_loads_no_torch():
+    code = "from holdfast import faults; from holdfast.faults import _catalogue; import sys; "
+    code += "_catalogue.read_faults(faults.ALL); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert done.stdout == b"False\n"
 
 
-def test_answers_become_cases(collection):
-    leaky, spiky, quiet = catalogue(collection / "nothing", [collection])
-    assert (leaky.name, leaky.half, leaky.codes) == ("other/leaky", "unseen", ("MEM002",))
-    assert leaky.places == (("leaky.py", 3), ("leaky.py", 7), ("meters.py", 9))
-    assert (leaky.first_step, leaky.why, leaky.group) == (4, "a sum of losses", "other")
-    assert spiky.codes == ("OPT002", "OPT001") and spiky.places == () and not spiky.healthy
-    assert quiet.healthy and quiet.path.is_absolute()
-
-
-def test_a_folder_of_collections(collection):
-    assert len(catalogue(collection / "nothing", [collection.parent])) == 3
-
-
-def test_lines_of_a_module_are_found_by_their_text(tmp_path):
+def test_lines_are_found_by_their_text(tmp_path):
     (tmp_path / "grown.py").write_text(
         '"""It grows."""\nCODE = "MEM001"\nFIRST_STEP = 3\nLINE_OF = "kept.append("\n'
         "kept = []\nfor i in range(3):\n    kept.append(i)\n"
     )
-    (case,) = catalogue(tmp_path)
-    assert case.places == (("grown.py", 7),) and case.why == "It grows."
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"script": "gone.py"}, "gone.py, which is not there"),
-        ({"category": "weather"}, "category 'weather'"),
-        ({"line": "x"}, "ValueError"),
-    ],
-)
-def test_wrong_answers_are_one_sentence(collection, change, says):
-    answers = json.loads((collection / "answers.json").read_text())
-    (collection / "answers.json").write_text(json.dumps([answers[0] | change]))
-    with pytest.raises(UsageError, match=says):
-        catalogue(collection / "nothing", [collection])
-
-
-def test_a_folder_without_answers_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"no answers\.json"):
-        catalogue(tmp_path, [tmp_path])
-
-
-def test_two_of_one_name_are_refused(collection):
-    with pytest.raises(UsageError, match="two scripts are called other/leaky"):
-        catalogue(collection / "nothing", [collection, collection])
+    fault = read_fault(tmp_path / "grown.py")
+    assert (fault.name, fault.code, fault.first_step) == ("grown", "MEM001", 3)
+    assert fault.lines == (7,) and fault.why == "It grows."
 
 
 @pytest.mark.parametrize(
     ("only", "names"),
     [
-        ("", ["leaky", "spiky", "quiet"]),
-        ("MEM", ["leaky"]),
-        ("opt001", ["spiky"]),
-        ("healthy", ["quiet"]),
-        ("other", ["leaky", "spiky", "quiet"]),
-        ("quiet,other/leaky", ["leaky", "quiet"]),
+        ("stall", ["stall"]),
+        ("num001", ["nonfinite_loss"]),
+        ("OPT", ["loss_spike", "gradient_explosion", "divergence"]),
+        ("stall,NUM001", ["nonfinite_loss", "stall"]),
     ],
 )
-def test_choosing(collection, only, names):
-    cases = catalogue(collection / "nothing", [collection])
-    assert [case.path.stem for case in choose(cases, "unseen", only)] == names
+def test_choosing(only, names):
+    assert [fault.name for fault in choose(FAULTS, only)] == names
 
 
-def test_choosing_what_is_not_there_names_the_nearest(collection):
-    cases = catalogue(collection / "nothing", [collection])
-    with pytest.raises(UsageError, match="did you mean 'other/leaky'"):
-        choose(cases, only="other/leeky")
-    with pytest.raises(UsageError, match="in the seen half"):
-        choose(cases, "seen", "leaky")
-    with pytest.raises(UsageError, match="no fault is called"):
-        find(cases, "xyzzy")
-
-
-def test_a_short_name_must_be_the_only_one(collection):
-    two = collection.parent / "second"
-    two.mkdir()
-    (two / "leaky.py").touch()
-    (two / "answers.json").write_text('[{"script": "leaky.py"}]')
-    cases = catalogue(collection / "nothing", [collection.parent])
-    assert find(cases, "quiet").name == "other/quiet"
-    assert find(cases, "second/leaky").healthy
-    with pytest.raises(UsageError, match="may be any of other/leaky, second/leaky"):
-        find(cases, "leaky")
-
-
-def test_categories_name_codes_once():
-    assert len(set(CATEGORIES.values())) == len(CATEGORIES)
+def test_what_is_not_there_names_the_nearest():
+    assert choose(FAULTS) == FAULTS
+    with pytest.raises(UsageError, match="did you mean 'stall'"):
+        choose(FAULTS, "stal")
+    with pytest.raises(UsageError, match="see: holdfast faults list"):
+        find(FAULTS, "xyzzy")

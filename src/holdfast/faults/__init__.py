@@ -1,8 +1,9 @@
-"""Small training scripts that each go wrong in one known way.
+"""Small training scripts that each go wrong in one known way, one for each detector.
 
 Every module is an ordinary PyTorch script, runnable on its own, that trains on synthetic data
 and falls into one fault category. Each has ``CODE`` (the category), ``FIRST_STEP`` (the 0-based
-optimizer step at which the fault first appears) and ``main()``. Nothing is imported here.
+optimizer step at which the fault first appears) and ``main()``; ``LINE_OF`` is text of the faulty
+line, where there is one. Nothing is imported here.
 """
 
 ALL = (
