@@ -27,9 +27,9 @@ from holdfast.config import Settings
 from holdfast.guard.engine import Engine
 from holdfast.guard.journal import Journal
 from holdfast.guard.optimizer import GuardedOptimizer
-from holdfast.guard.recorder import Table
 from holdfast.probes._norm_kernel import NormKernel
 from holdfast.probes.gradients import Meter
+from holdfast.run import Table
 
 PARTS: list[tuple[Any, str, str]] = [
     (Engine, "backward_begins", "the loss is noted"),

@@ -371,7 +371,7 @@ def test_things_without_a_state_are_refused() -> None:
 
 def test_the_guard_uses_what_the_watch_was_given(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run")
-    given = loop.watch.engine.recovery.inventory.given
+    given = loop.watch.engine.recovery.live.given
     assert given is not None and list(given.ema) == ["ema"] and given.schedulers
     assert not loop.watch.engine.recovery.saves
     loop.watch.close()

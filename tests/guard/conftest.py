@@ -23,6 +23,7 @@ class MemoryRing:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
+        self.has_message = False
 
     def put(self, kind: int, payload: bytes) -> bool:
         self.records.append((kind, payload))

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
+from holdfast.actions.lower_learning_rate import lower_learning_rates
 from holdfast.checkpoint.belongings import Belongings
 from holdfast.config import load
 from holdfast.errors import CheckpointError, SettingsError
-from holdfast.guard.inventory import lower_learning_rates
 from holdfast.training.schedules import Schedule, ScheduleSettings
 
 EVERY = [

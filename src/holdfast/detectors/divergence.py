@@ -14,6 +14,7 @@ from ._outliers import rate
 from ._told import happened, number, tells, told
 from ._window import HISTORY, Mask, Window, column
 from .base import Detector
+from .suspicion import LOSS_GROWTH, wandered
 
 
 class Divergence(Detector):
@@ -84,11 +85,10 @@ class Divergence(Detector):
         block: int = 16
         blocks: int = 5
         times: float = 10.0
-        wide: float = 30.0
         again: int = 200
         early: int = 20
         rising: int = 5
-        grown: float = 100.0
+        grown: float = LOSS_GROWTH
 
     def suspects(self, window: Window) -> Mask:
         """One row in ``block``, rows before the run's scale is known, rows with an event."""
@@ -181,10 +181,8 @@ class Divergence(Detector):
         if not known.size:
             return None
         lowest = int(known[np.argmin(usual[known])])
-        start = max(abs(usual[known[0]]), abs(usual[lowest]))
-        if not usual[-1] - usual[lowest] > self.options.grown * start > 0:
-            return None
-        if not norms[-1] >= self.options.wide * norms[known].min():
+        start = float(max(abs(usual[known[0]]), abs(usual[lowest])))
+        if not wandered(usual[-1], usual[lowest], start, norms[-1], norms[known].min()):
             return None
         return self._grown(window, "trend", mine[lowest:], usual[lowest:], norms[lowest:])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..actions.quarantine import Quarantine, Record
 from ..config import QuarantineSettings
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 from ..run import Recorder
 
 
@@ -17,27 +17,27 @@ class Culprits:
     def __init__(self, settings: QuarantineSettings) -> None:
         self.quarantine = Quarantine(settings)
 
-    def tell(self, recorder: Recorder, verdict: Verdict) -> None:
+    def tell(self, recorder: Recorder, record: StepRecord) -> None:
         """Which batch it was; after a bad step it is searched and its samples are named."""
-        batch = verdict.batches[-1]
+        batch = record.batches[-1]
         # A bad loss need not condemn the step: a scaler may have left it out already.
-        if verdict.bad or verdict.loss_bad:
-            found, samples = self.quarantine.look(verdict.batches)
-            verdict.row["input_bad"] = float(found)
-            self._set_aside(recorder, verdict.step, verdict.opt, samples)
-            batch = next((b for b in verdict.batches if b.bad), batch)
-            record = {"step": verdict.step, "opt": verdict.opt, **batch.record()}
+        if record.bad or record.loss_bad:
+            found, samples = self.quarantine.look(record.batches)
+            record.row["input_bad"] = float(found)
+            self._set_aside(recorder, record.step, record.opt, samples)
+            batch = next((b for b in record.batches if b.bad), batch)
+            incident = {"step": record.step, "opt": record.opt, **batch.record()}
             if not batch.bad:
                 # Nothing shows which micro-batch it was: name the samples of all.
-                drawn = [b.indices for b in verdict.batches]
+                drawn = [b.indices for b in record.batches]
                 known = [i for i in drawn if i is not None]
                 every = len(known) == len(drawn)
-                record["indices"] = [i for some in known for i in some] if every else None
-            recorder.batch(record)
-        elif verdict.outlier:
-            recorder.batch({"step": verdict.step, "opt": verdict.opt, **batch.record()})
-        verdict.row["batch"] = float(batch.fingerprint)
-        verdict.row["worker"] = float(batch.worker)
+                incident["indices"] = [i for some in known for i in some] if every else None
+            recorder.batch(incident)
+        elif record.outlier:
+            recorder.batch({"step": record.step, "opt": record.opt, **batch.record()})
+        record.row["batch"] = float(batch.fingerprint)
+        record.row["worker"] = float(batch.worker)
 
     def explained(self, recorder: Recorder, step: int, cause: Mapping[str, Any]) -> None:
         """An exam has found the cause of a bad step; it may name a sample."""

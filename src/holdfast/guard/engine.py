@@ -30,10 +30,12 @@ from ..probes._host_norms import read_on_host
 from ..probes.batches import HELD, Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms, Meters
 from ..probes.loss import Losses
+from ..probes.ranks import ranks
 from ..probes.readback import wait_for
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
+from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .inquiry import Inquiry
@@ -41,10 +43,10 @@ from .journal import COST_EVERY, Journal
 from .lookouts import Lookouts
 from .optimizer import GuardedOptimizer
 from .outliers import Outliers
-from .recovery import Recovery
 from .roster import Roster
 from .scaling import Scaling, note_skip
-from .shield import attempt, out_of_reach, ranks, shielded
+from .shield import attempt, out_of_reach, shielded
+from .training import GuardedTraining
 from .usual import UsualSteps
 
 
@@ -60,7 +62,8 @@ class Engine:
         self.journal = Journal(settings, open_recorder, ("policy", {"rules": policy.lines()}))
         self._meters = Meters()
         self.roster = Roster(settings.guard, self._meters, lambda: Outliers(settings, policy))
-        self.recovery = Recovery(settings, self.roster, self.journal, policy)
+        training = GuardedTraining(self.roster, self.journal)
+        self.recovery = Recovery(settings, training, policy)
         self.journal.known = self._row_known
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
@@ -70,12 +73,12 @@ class Engine:
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
-        self._open: dict[int, tuple[GuardedOptimizer, Verdict]] = {}
+        self._open: dict[int, tuple[GuardedOptimizer, StepRecord]] = {}
         self._scaling = Scaling()
         self._depth = 0
-        self.inquiry = Inquiry(settings.guard, self.roster, self.journal, self._here)
+        self.inquiry = Inquiry(settings.guard, training, self._here)
         self._usual = UsualSteps(self.roster, self.journal, self.inquiry, self.recovery)
-        self.lookouts = Lookouts(settings, self.roster, self.journal)
+        self.lookouts = Lookouts(settings, training, self.journal.budget)
         if settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
             self.journal.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
@@ -214,8 +217,8 @@ class Engine:
                 return
         self._usual.forget()
         guard, parameters = self.roster.with_parameters(optimizer)
-        verdict = self._new_verdict(optimizer, guard)
-        began = self.journal.sample_cost() if verdict.step % COST_EVERY == 0 else None
+        record = self._new_verdict(optimizer, guard)
+        began = self.journal.sample_cost() if record.step % COST_EVERY == 0 else None
         window = self._losses if self._losses.passes else self._previous
         leave_out = self.inquiry.replaying
         if self.recovery.awaits_step and attempt(
@@ -225,100 +228,98 @@ class Engine:
         guard.before(
             optimizer,
             parameters,
-            verdict,
+            record,
             window,
             early=self._early,
             losses_decide=self._losses_decide,
             scale=self._scaling.use() if self._scaling.scaler is not None else None,
-            look_at_parameters=self.journal.wants_parameters(verdict),
+            look_at_parameters=self.journal.wants_parameters(record),
             leave_out=leave_out,
             alone=ranks() == 1,
         )
         if began is not None:
-            self.journal.cost_sampled(verdict, began)
-        self.phases.on_device = verdict.measured is not None and verdict.measured.flag.is_cuda
-        if verdict.step % self.journal.often(UPDATES_EVERY) == 0:
-            verdict.weights = attempt(self, "update probe", guard.updates.before, parameters)
-        if self.inquiry.alert and verdict.measured is not None and wait_for(verdict.measured.flag):
-            attempt(
-                self, "inquiry", self.inquiry.caught, sys._getframe(), guard.index, verdict.step
-            )
-        if verdict.bad and self.settings.guard.explain:
-            self._step_is_bad(sys._getframe(), guard, verdict, self._here()[0])
+            self.journal.cost_sampled(record, began)
+        self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
+        if record.step % self.journal.often(UPDATES_EVERY) == 0:
+            record.weights = attempt(self, "update probe", guard.updates.before, parameters)
+        if self.inquiry.alert and record.measured is not None and wait_for(record.measured.flag):
+            attempt(self, "inquiry", self.inquiry.caught, sys._getframe(), guard.index, record.step)
+        if record.bad and self.settings.guard.explain:
+            self._step_is_bad(sys._getframe(), guard, record, self._here()[0])
 
     @shielded("inquiry")
     def _step_is_bad(
         self,
         frame: FrameType | None,
         guard: GuardedOptimizer,
-        verdict: Verdict,
+        record: StepRecord,
         batches: Sequence[Batch],
     ) -> None:
-        blamed = int(verdict.row["grad_layer"])
-        if not verdict.loss_bad and blamed < 0:
+        blamed = int(record.row["grad_layer"])
+        if not record.loss_bad and blamed < 0:
             return  # left out because its batch was, and nothing is wrong with it
-        layer = None if verdict.loss_bad else guard.layers[blamed]
+        layer = None if record.loss_bad else guard.layers[blamed]
         # A loop that fetches ahead would use a batch handed out again one turn too late, and a
         # step that was taken must not be taken twice.
         ahead = self._ledger is not None and self._ledger.ahead
-        batches = () if ahead or not verdict.acted else batches
-        self.inquiry.step_is_bad(frame, guard.index, verdict.step, layer, batches)
+        batches = () if ahead or not record.acted else batches
+        self.inquiry.step_is_bad(frame, guard.index, record.step, layer, batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
 
     @shielded("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
-        guard, verdict = self._open.pop(id(optimizer), (None, None))
-        if verdict is None or guard is None:
+        guard, record = self._open.pop(id(optimizer), (None, None))
+        if record is None or guard is None:
             return
         window = self._losses if self._losses.passes else self._previous
-        if verdict.usual:
-            self._finish(guard, verdict, window)
+        if record.usual:
+            self._finish(guard, record, window)
             return
-        if verdict.late:
-            guard.measure_late(optimizer, verdict, window)
-        began = self.journal.sample_cost() if verdict.cost_events else None
-        guard.after(optimizer, verdict)
+        if record.late:
+            guard.measure_late(optimizer, record, window)
+        began = self.journal.sample_cost() if record.cost_events else None
+        guard.after(optimizer, record)
         if began is not None:
-            self.journal.cost_sampled(verdict, began)
-        if verdict.left_out and verdict.measured is None and self._rng is not None:
+            self.journal.cost_sampled(record, began)
+        if record.left_out and record.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
-        self._finish(guard, verdict, window)
-        self._usual.learn(optimizer, guard, verdict)
+        self._finish(guard, record, window)
+        self._usual.learn(optimizer, guard, record)
 
-    def _finish(self, guard: GuardedOptimizer, verdict: Verdict, window: Losses) -> None:
-        verdict.time = time.time()
-        verdict.row["backwards"] = window.passes
+    def _finish(self, guard: GuardedOptimizer, record: StepRecord, window: Losses) -> None:
+        record.time = time.time()
+        record.row["backwards"] = window.passes
         if self.phases.on_device:
-            verdict.timed = self.phases.take()
+            record.timed = self.phases.take()
         else:
-            verdict.row.update(self.phases.take_host())
+            record.row.update(self.phases.take_host())
         if self._ledger is not None:
-            verdict.batches = self._ledger.step()
+            record.batches = self._ledger.step()
         self._previous, self._losses = window, Losses(read=self._read)
         self._early = self._rng = None
-        self.journal.close_step(guard, verdict)
+        self.journal.close_step(guard, record)
         if self.lookouts.on:
-            attempt(self, "lookouts", self.lookouts.step_ended, verdict, sys._getframe())
-        elif verdict.step >= self.lookouts.resumes:
+            attempt(self, "lookouts", self.lookouts.step_ended, record, sys._getframe())
+        elif record.step >= self.lookouts.resumes:
             self.lookouts.resume()
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.step_ends)
         if self.recovery.awaits_step:
-            attempt(self, "recovery", self.recovery.after_step, guard, verdict)
+            attempt(self, "recovery", self.recovery.after_step, guard, record)
         if self._ledger is None and self.recovery.due(self.journal.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
 
-    def _row_known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
-        if self.recovery.concerns(verdict):
-            attempt(self, "recovery", self.recovery.known, guard, verdict)
+    def _row_known(self, guard: GuardedOptimizer, record: StepRecord) -> None:
+        if self.recovery.concerns(record):
+            attempt(self, "recovery", self.recovery.known, guard, record)
 
     def scheduled(self, scheduler: Any) -> bool:
         """A learning-rate schedule is about to be stepped; False when it must not be."""
         if self.inquiry.replaying:
             return False
-        attempt(self, "recovery", self.recovery.inventory.saw_scheduler, scheduler)
+        attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
 
     @shielded("guard")
@@ -359,7 +360,7 @@ class Engine:
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
         self._scaling.begins(scaler)
-        self.recovery.inventory.saw_scaler(scaler)
+        self.recovery.live.saw_scaler(scaler)
 
     @shielded("scaler probe")
     def scaler_ends(self, optimizer: Optimizer) -> None:
@@ -368,12 +369,12 @@ class Engine:
         if scaler is None:
             return
         guard = self.roster.of(optimizer)
-        verdict = self._new_verdict(optimizer, guard)
+        record = self._new_verdict(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
-        note_skip(verdict, scaler)
-        guard.note_losses(verdict, window)
-        self._finish(guard, verdict, window)
+        note_skip(record, scaler)
+        guard.note_losses(record, window)
+        self._finish(guard, record, window)
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
@@ -475,7 +476,7 @@ class Engine:
 
     def state_is(self, belongings: Belongings | None) -> None:
         """What the run consists of, from somebody who knows and saves it; None: search again."""
-        self.recovery.inventory.given = belongings
+        self.recovery.live.given = belongings
         if belongings is not None:
             self.recovery.saves = False
 
@@ -509,12 +510,12 @@ class Engine:
         except Exception as failure:
             self.failed("closing", failure)
 
-    def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> Verdict:
-        verdict = Verdict(self.journal.number(guard), guard.index)
-        row = verdict.row
+    def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> StepRecord:
+        record = StepRecord(self.journal.number(guard), guard.index)
+        row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
-        self._open[id(optimizer)] = guard, verdict
-        return verdict
+        self._open[id(optimizer)] = guard, record
+        return record
 
     def _window(self) -> Losses:
         """The losses this step is about; optimizers sharing one loss share one window."""

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -29,9 +29,7 @@ from ..config import GuardSettings
 from ..exams import provenance
 from ..exams.provenance import Birth, NotRepeatable, Observer, Scene
 from ..probes.batches import Batch
-from .journal import Journal
-from .roster import Roster
-from .shield import ranks
+from ..probes.ranks import ranks
 
 # Exams for one fault that stays unexplained, and for all faults of a run.
 _ATTEMPTS = 6
@@ -54,21 +52,40 @@ class Incident:
     opt: int
 
 
+class PoisonedTraining(Protocol):
+    """What an exam of a poisoned step asks of the training."""
+
+    @property
+    def iteration(self) -> int:
+        """The step that was counted last."""
+        ...
+
+    def has_bad_gradient(self) -> bool:
+        """Whether a gradient on the CPU is not finite."""
+        ...
+
+    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
+        """The models, their names and the batch."""
+        ...
+
+    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event of a step."""
+        ...
+
+
 class Inquiry:
     """The exams of one process.
 
     Args:
         settings: whether batches may be handed out twice.
-        roster: knows the models.
-        journal: takes the causes.
+        training: what is looked into; takes the causes.
         here: the batches the loop is working on and the random state they came with.
     """
 
     def __init__(
         self,
         settings: GuardSettings,
-        roster: Roster,
-        journal: Journal,
+        training: PoisonedTraining,
         here: Callable[[], tuple[Sequence[Batch], Tensor | None]],
     ) -> None:
         self.replaying = False
@@ -78,7 +95,7 @@ class Inquiry:
         self.alert = 0
         """Steps to come on which the host should ask the device at once whether they are bad."""
         self._may_replay = settings.replay
-        self._roster, self._journal, self._here = roster, journal, here
+        self._training, self._here = training, here
         self._seen: Counter[Fault] = Counter()
         self._tried: Counter[Fault] = Counter()
         self._explained: set[Fault] = set()
@@ -122,7 +139,7 @@ class Inquiry:
         self._look_back()
         if not self.alert or not on_host or self._observer is not None or self._found is not None:
             return
-        if self._roster.bad_gradient():
+        if self._training.has_bad_gradient():
             fault = self._open.fault if self._open else ("gradient", "")
             self._examine(fault, provenance.of_gradients, frame)
 
@@ -221,12 +238,12 @@ class Inquiry:
         if self._observer is not None:
             self._observer.stop()
         if self._found is not None:
-            self._tell(Incident(self._loss, self._journal.iteration, -1))
+            self._tell(Incident(self._loss, self._training.iteration, -1))
 
     # ------------------------------------------------------------------ details
 
     def _scene(self) -> Scene:
-        return self._roster.scene(*self._here(), self._root() if self._root else None)
+        return self._training.scene(*self._here(), self._root() if self._root else None)
 
     def _due(self, fault: Fault, more: int = 0) -> bool:
         """Whether one more exam may be spent on a fault."""
@@ -260,7 +277,7 @@ class Inquiry:
             self._again, self._source = held, self._iterator
             self._left = 1
             self.alert = 0
-            self._journal.tell("replay", incident.step, {"batches": len(held)})
+            self._training.record_at("replay", incident.step, {"batches": len(held)})
 
     def _watch(self) -> None:
         self._observer = provenance.observer_of(self._scene())
@@ -283,5 +300,5 @@ class Inquiry:
             self._explained.add(incident.fault)
             self._left = self.alert = 0
             self._again.clear()
-            data = {"observed": self._journal.iteration, "opt": incident.opt, **found}
-            self._journal.tell("cause", incident.step, data)
+            data = {"observed": self._training.iteration, "opt": incident.opt, **found}
+            self._training.record_at("cause", incident.step, data)

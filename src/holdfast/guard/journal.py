@@ -26,7 +26,7 @@ from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
-from ..probes.step_record import BLANK, Verdict
+from ..probes.step_record import BLANK, StepRecord
 from ..probes.timing import EventPool
 from ..probes.updates import Before
 from ..run import Recorder, Table
@@ -56,9 +56,9 @@ class Journal:
         self.latest: dict[str, float] = {}
         """The row that was written last."""
         self.in_flight = 0
-        self.incident: Callable[[GuardedOptimizer, Verdict], None] | None = None
+        self.incident: Callable[[GuardedOptimizer, StepRecord], None] | None = None
         """Called for a step that turns out bad only when its numbers arrive from the device."""
-        self.known: Callable[[GuardedOptimizer, Verdict], None] | None = None
+        self.known: Callable[[GuardedOptimizer, StepRecord], None] | None = None
         """Called for every step when its numbers are on the host."""
         self.recorder: Recorder | None = None
         self._opening = opening
@@ -179,10 +179,10 @@ class Journal:
         self._stepped.add(guard.index)
         return self.iteration
 
-    def wants_parameters(self, verdict: Verdict) -> bool:
+    def wants_parameters(self, record: StepRecord) -> bool:
         """Whether this step looks at the weights too: at the start, now and then, in trouble."""
         every = self._settings.parameters_every
-        return self._suspicious or verdict.step % (every * LEAN if self.budget.lean else every) == 0
+        return self._suspicious or record.step % (every * LEAN if self.budget.lean else every) == 0
 
     def samples(self) -> tuple[int, ...]:
         """Every how many steps something is looked at that is not on the others."""
@@ -201,79 +201,79 @@ class Journal:
         """Every how many steps an optional measurement is due."""
         return every * LEAN if self.budget.lean else every
 
-    def close_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def close_step(self, guard: GuardedOptimizer, record: StepRecord) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
-        if verdict.usual:
-            self._put(guard, verdict)
+        if record.usual:
+            self._put(guard, record)
             return
         self.by_hand = None
         if guard.notes or not guard.announced:
             self._announce(guard)
-        measured = verdict.measured
-        if verdict.weights is not None:
-            self._send_updates(guard, verdict, verdict.weights)
-            verdict.weights = None
-        if verdict.step % self.often(self._settings.memory_every) == 0:
-            self._host.read(verdict.row)
+        measured = record.measured
+        if record.weights is not None:
+            self._send_updates(guard, record, record.weights)
+            record.weights = None
+        if record.step % self.often(self._settings.memory_every) == 0:
+            self._host.read(record.row)
             if measured is not None:
-                self._memory.read(measured.flag.device, verdict.row)
+                self._memory.read(measured.flag.device, record.row)
         if measured is None:
             if self.in_flight:
                 self._readback.poll()
-            if self.scaling is not None and exploded(verdict):
+            if self.scaling is not None and exploded(record):
                 self.scaling.explosion()
-            self._write(guard, verdict)
+            self._write(guard, record)
             return
-        if self.scaling is not None and verdict.scaled and measured.factor is not None:
+        if self.scaling is not None and record.scaled and measured.factor is not None:
             self.scaling.explosion(measured.factor[1])
         self.in_flight += 1
-        self._readback.send(measured.row, functools.partial(self._arrived, guard, verdict))
+        self._readback.send(measured.row, functools.partial(self._arrived, guard, record))
         if self.in_flight >= self.budget.together:
             self._readback.poll()
 
     def _arrived(
-        self, guard: GuardedOptimizer, verdict: Verdict, values: np.ndarray | None
+        self, guard: GuardedOptimizer, record: StepRecord, values: np.ndarray | None
     ) -> None:
         self.in_flight -= 1
         if values is not None:
-            verdict.arrive(values)
-            guard.arrived(verdict)
-            if verdict.bad and self.incident is not None:
-                self.incident(guard, verdict)
-        verdict.measured = None
-        self._write(guard, verdict)
+            record.arrive(values)
+            guard.arrived(record)
+            if record.bad and self.incident is not None:
+                self.incident(guard, record)
+        record.measured = None
+        self._write(guard, record)
 
-    def _write(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def _write(self, guard: GuardedOptimizer, record: StepRecord) -> None:
         recorder = self.recorder or self.opened()
         if recorder is None or self._table is None:
             return
-        row = verdict.row
-        if verdict.timed is not None:
-            row.update(verdict.timed.seconds())
-        if verdict.cost_events:
-            row["guard_device"] = self._cost_of(verdict)
+        row = record.row
+        if record.timed is not None:
+            row.update(record.timed.seconds())
+        if record.cost_events:
+            row["guard_device"] = self._cost_of(record)
         if row["skipped"]:
             self.skipped += 1
-        if self.scaling is not None and exploded(verdict):
+        if self.scaling is not None and exploded(record):
             scale = self.scaling.lowered(row["scale"])
-            data = {"what": "explosion", "scale": scale, "opt": verdict.opt}
-            recorder.event("scaler", verdict.step, data)
+            data = {"what": "explosion", "scale": scale, "opt": record.opt}
+            recorder.event("scaler", record.step, data)
         if self.known is not None:
-            self.known(guard, verdict)
-        self._suspicious = verdict.bad or row["param_bad"] > 0
-        self._put(guard, verdict)
+            self.known(guard, record)
+        self._suspicious = record.bad or row["param_bad"] > 0
+        self._put(guard, record)
 
-    def _put(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def _put(self, guard: GuardedOptimizer, record: StepRecord) -> None:
         """Write a row that is complete."""
-        recorder, row = self.recorder, verdict.row
+        recorder, row = self.recorder, record.row
         if recorder is None or self._table is None:
             return
-        if verdict.batches:
-            self.culprits.tell(recorder, verdict)
-        if self.budget.spend(row["guard"], verdict.time):
+        if record.batches:
+            self.culprits.tell(recorder, record)
+        if self.budget.spend(row["guard"], record.time):
             recorder.event(
                 "backed_off",
-                verdict.step,
+                record.step,
                 {
                     "cost": self.budget.measured,
                     "why": f"the guard took {self.budget.measured:.1%} of the step time: weights, "
@@ -281,12 +281,12 @@ class Journal:
                     "skipping goes on as before",
                 },
             )
-        self._table.put(verdict.step, verdict.time, row)
+        self._table.put(record.step, record.time, row)
         self.latest = row
-        if verdict.reading is not None and verdict.layers == len(guard.layers) > 0:
+        if record.reading is not None and record.layers == len(guard.layers) > 0:
             story = self._layers.get(guard.index) or self._new_story(recorder, guard)
-            due = not verdict.usual and verdict.step % self.often(self._settings.layers_every) == 0
-            story.tell(verdict, due=due)
+            due = not record.usual and record.step % self.often(self._settings.layers_every) == 0
+            story.tell(record, due=due)
         self._rows += 1
 
     def _new_story(self, recorder: Recorder, guard: GuardedOptimizer) -> LayerStory:
@@ -295,7 +295,7 @@ class Journal:
         story = self._layers[guard.index] = LayerStory(table)
         return story
 
-    def _send_updates(self, guard: GuardedOptimizer, verdict: Verdict, weights: Before) -> None:
+    def _send_updates(self, guard: GuardedOptimizer, record: StepRecord, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:
             recorder = self.opened()
             if ratios is None or recorder is None:
@@ -306,9 +306,9 @@ class Journal:
                 self._updates[guard.index] = table
             row = np.full(len(guard.layers), np.nan, dtype=np.float32)
             row[weights.positions] = ratios
-            table.put_array(verdict.step, verdict.time, row)
+            table.put_array(record.step, record.time, row)
 
-        if verdict.measured is None:
+        if record.measured is None:
             arrived(weights.ratios().numpy())
         else:
             self._readback.send(weights.ratios(), arrived)
@@ -345,12 +345,12 @@ class Journal:
         """Start timing our kernels; None without a device to time."""
         return self._events.record() if torch.cuda.is_initialized() else None
 
-    def cost_sampled(self, verdict: Verdict, began: torch.cuda.Event) -> None:
+    def cost_sampled(self, record: StepRecord, began: torch.cuda.Event) -> None:
         """Stop timing our kernels."""
-        verdict.cost_events = (*verdict.cost_events, (began, self._events.record()))
+        record.cost_events = (*record.cost_events, (began, self._events.record()))
 
-    def _cost_of(self, verdict: Verdict) -> float:
-        done = [(a, b) for a, b in verdict.cost_events if b.query()]
+    def _cost_of(self, record: StepRecord) -> float:
+        done = [(a, b) for a, b in record.cost_events if b.query()]
         seconds = sum(a.elapsed_time(b) for a, b in done) / 1e3
         self._events.give_back([e for pair in done for e in pair])
         return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 from ..run import Table
 
 # Around an incident they are written for this many steps on either side.
@@ -16,7 +16,7 @@ class LayerStory:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._recent: deque[Verdict] = deque(maxlen=_AROUND)
+        self._recent: deque[StepRecord] = deque(maxlen=_AROUND)
         self._aftermath = 0
 
     @property
@@ -24,9 +24,9 @@ class LayerStory:
         """Whether every step is being told because of an incident."""
         return self._aftermath > 0
 
-    def tell(self, verdict: Verdict, *, due: bool) -> None:
+    def tell(self, record: StepRecord, *, due: bool) -> None:
         """Write the norms of this step if they are due or belong to an incident."""
-        if verdict.bad or verdict.wild:
+        if record.bad or record.wild:
             for earlier in self._recent:
                 self._put(earlier)
             self._recent.clear()
@@ -34,10 +34,10 @@ class LayerStory:
         elif self._aftermath:
             self._aftermath -= 1
         elif not due:
-            verdict.batches = ()  # kept for its norms, not for its data
-            self._recent.append(verdict)
+            record.batches = ()  # kept for its norms, not for its data
+            self._recent.append(record)
             return
-        self._put(verdict)
+        self._put(record)
 
-    def _put(self, verdict: Verdict) -> None:
-        self._table.put_array(verdict.step, verdict.time, verdict.norms_by_layer())
+    def _put(self, record: StepRecord) -> None:
+        self._table.put_array(record.step, record.time, record.norms_by_layer())

@@ -8,18 +8,14 @@ is above its allowance, they watch the first steps and rest most of the time fro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-
 from ..config import Settings
-from ..probes.step_record import Verdict
-from .journal import Journal
+from ..exams.training import Training
+from ..probes.step_record import StepRecord
+from .budget import Budget
 from .memory_watch import MemoryWatch
-from .roster import Roster
 from .time_watch import TimeWatch
 
 # Steps that are always watched; after that, of how many so many where the guard must be lean.
@@ -28,39 +24,17 @@ _ROUND = 1024
 _WATCHED = 128
 
 
-class _Training:
-    """What the watchers see of the guard."""
-
-    def __init__(self, roster: Roster, journal: Journal) -> None:
-        self._roster, self._journal = roster, journal
-
-    @property
-    def iteration(self) -> int:
-        return self._journal.iteration
-
-    def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:
-        return [(optimizer, guard.layers) for optimizer, guard in self._roster.all()]
-
-    def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        # The row of this step is written already: the event belongs to the next one.
-        self._journal.tell(kind, self._journal.iteration + 1, dict(data))
-
-    def models(self) -> list[nn.Module]:
-        return self._roster.models()
-
-
 class Lookouts:
     """Both watchers of one process; None for one that nobody wants."""
 
-    def __init__(self, settings: Settings, roster: Roster, journal: Journal) -> None:
+    def __init__(self, settings: Settings, training: Training, budget: Budget) -> None:
         wanted = settings.lookouts
-        training = _Training(roster, journal)
         self.memory = MemoryWatch(settings, training) if wanted.memory else None
         self.time = TimeWatch(settings, training) if wanted.time else None
         self.on = wanted.memory or wanted.time
         self.resumes = math.inf
         """The step from which on they watch again."""
-        self._budget = journal.budget
+        self._budget = budget
         self._rests = _FIRST
 
     def backward(self, loss: object) -> None:
@@ -77,17 +51,17 @@ class Lookouts:
         if self.time is not None:
             self.time.fetched(iterator, frame)
 
-    def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
+    def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step of an optimizer is over; ``frame`` leads to the line that took it."""
         # What the other one does must not look like time of the loop.
         if self.time is not None:
-            self.time.step_ended(verdict, frame)
+            self.time.step_ended(record, frame)
         if self.memory is not None:
-            self.memory.step_ended(verdict, frame)
+            self.memory.step_ended(record, frame)
         if self.time is not None:
             self.time.goes_on(frame)
-        if verdict.step >= self._rests and self._budget.lean and not self._busy():
-            self.on, self.resumes = False, verdict.step + _ROUND - _WATCHED
+        if record.step >= self._rests and self._budget.lean and not self._busy():
+            self.on, self.resumes = False, record.step + _ROUND - _WATCHED
 
     def resume(self) -> None:
         """Watch again for a while."""

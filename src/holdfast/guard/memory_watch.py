@@ -13,7 +13,7 @@ from ..exams._graphs import now, reach
 from ..exams._place import from_here
 from ..exams.census import Held, Timeline, named_graphs
 from ..exams.training import Training
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 from . import last_words, needs
 from .cycles import Cycles, holds_its_output
 from .evaluation import Evaluation
@@ -114,17 +114,17 @@ class MemoryWatch:
             except (AttributeError, TypeError):
                 self._epoch = max(self._epoch, 0)
 
-    def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
+    def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step is over."""
-        step = verdict.step
+        step = record.step
         # One optimizer beats the time; another takes over only when it has stopped.
-        other = verdict.opt != self._opt and step < self._step + 4
+        other = record.opt != self._opt and step < self._step + 4
         if self._opt >= 0 and (step == self._step or other):
             return
         if self._beats:
             self._beats = False
             self._begin()
-        self._opt = verdict.opt
+        self._opt = record.opt
         if step < _EARLY:
             self._names = named_graphs(frame)
         self._beat(step, frame)

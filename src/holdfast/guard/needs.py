@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..exams import activations
 from ..exams.training import Training
-from .shield import ranks
+from ..probes.ranks import ranks
 
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
 _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}

@@ -20,7 +20,7 @@ from ..probes.gradients import DeviceReading, EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.readback import wait_for
 from ..probes.state import largest_on_device, nonfinite_on_host
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .buffers import settle_buffers
 from .outliers import Outliers
@@ -76,7 +76,7 @@ class GuardedOptimizer:
         self,
         optimizer: Optimizer,
         parameters: Sequence[Tensor],
-        verdict: Verdict,
+        record: StepRecord,
         losses: Losses,
         *,
         losses_decide: Callable[[], bool],
@@ -92,17 +92,17 @@ class GuardedOptimizer:
         """
         if self._settle:
             self.release(optimizer)
-        verdict.layers = len(self.layers)
+        record.layers = len(self.layers)
         grads = list(map(_grad_of, parameters))
         if any(map(operator.is_, grads, repeat(None))):
             grads = [grad for grad in grads if grad is not None]
         if self._buffers.buffers:
             self._buffers.look()
         if not grads:
-            self.note_losses(verdict, losses)
+            self.note_losses(record, losses)
             return
         easy = self._place(parameters, grads)
-        verdict.positions = self.positions
+        record.positions = self.positions
         early = early if early is not None and early.fits(grads) else None
         if not easy:
             grads = plain(grads)
@@ -110,33 +110,33 @@ class GuardedOptimizer:
         device = self._device(grads)
         if device is None:
             if early is not None and early.on_host is not None:
-                verdict.see_gradients(early.on_host)
+                record.see_gradients(early.on_host)
             else:
-                verdict.see_gradients(self.norms.read(grads, easy))
-            self.note_losses(verdict, losses)
+                record.see_gradients(self.norms.read(grads, easy))
+            self.note_losses(record, losses)
             # Who decides is asked only where it matters.
-            verdict.losses_decide = leave_out or (verdict.loss_bad and losses_decide())
-            self._look_on_host(optimizer, verdict, scale, looked_at)
-            if not verdict.bad and not verdict.late:
+            record.losses_decide = leave_out or (record.loss_bad and losses_decide())
+            self._look_on_host(optimizer, record, scale, looked_at)
+            if not record.bad and not record.late:
                 self.outliers.judge(
-                    verdict,
+                    record,
                     grads,
                     alone=alone,
                     clipped=early is not None,
-                    scale=_still_scaled(optimizer, verdict.row["scale"]),
+                    scale=_still_scaled(optimizer, record.row["scale"]),
                     may_skip=not self.detect_only,
                 )
-            self._act_on_host(optimizer, verdict, grads)
+            self._act_on_host(optimizer, record, grads)
         else:
-            verdict.losses_decide = losses_decide()
+            record.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
             meter = self._meters.of(device)
             buffers: list[Tensor] = []
             if self._buffers.buffers and measured is None and scale is None and not looked_at:
                 which, tensors = self._buffers.to_measure(device)
                 if tensors and meter.can_take(tensors, grads[0].dtype):
-                    verdict.buffers, buffers = which, tensors
-            extras = self._extras(optimizer, verdict, scale, looked_at, device)
+                    record.buffers, buffers = which, tensors
+            extras = self._extras(optimizer, record, scale, looked_at, device)
             unscaled = scale if _still_scaled(optimizer, 2.0) != 1.0 else None
             asked = self.outliers.question(
                 device,
@@ -149,7 +149,7 @@ class GuardedOptimizer:
                 measured = meter.measure(
                     grads,
                     losses.on_device(device),
-                    loss_decides=verdict.losses_decide,
+                    loss_decides=record.losses_decide,
                     extras=extras,
                     buffers=buffers,
                     asked=asked,
@@ -159,13 +159,13 @@ class GuardedOptimizer:
                     meter.judge(measured, asked)
                 if extras and isinstance(measured.row, Tensor):
                     measured.row = torch.cat([measured.row, *extras])
-            verdict.measured = measured
+            record.measured = measured
             if not self.detect_only:
                 self.outliers.clip_on_device(measured, grads, unscaled, clipped=early is not None)
             if leave_out:
-                verdict.told_to = True
+                record.told_to = True
                 measured.flag.fill_(1.0)
-            self._arm_on_device(optimizer, verdict, measured, grads, device)
+            self._arm_on_device(optimizer, record, measured, grads, device)
 
     def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
         """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
@@ -182,42 +182,42 @@ class GuardedOptimizer:
     def _look_on_host(
         self,
         optimizer: Optimizer,
-        verdict: Verdict,
+        record: StepRecord,
         scale: Tensor | None,
         parameters: Sequence[Tensor],
     ) -> None:
         if self._buffers.buffers:
-            verdict.buffers = self._buffers.nonfinite_on_host()
-            verdict.see_buffers(verdict.buffers)
+            record.buffers = self._buffers.nonfinite_on_host()
+            record.see_buffers(record.buffers)
         if scale is not None:
             found = optimizer.__dict__.get("found_inf")
-            verdict.row["scale"] = scale.item()
-            verdict.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
-        verdict.bad = bool(verdict.reading and verdict.reading.bad) or verdict.losses_decide
+            record.row["scale"] = scale.item()
+            record.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
+        record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
         # After a closure has run the weights have moved: they say nothing about this step.
-        if (parameters or verdict.bad) and not verdict.late:
+        if (parameters or record.bad) and not record.late:
             everything = [p for g in optimizer.param_groups for p in g["params"]]
-            verdict.see_parameters(nonfinite_on_host(everything))
+            record.see_parameters(nonfinite_on_host(everything))
 
-    def _act_on_host(self, optimizer: Optimizer, verdict: Verdict, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the verdict is known on the host before the step")
+    def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
+        self._say(HIDDEN, "the record is known on the host before the step")
         # Loading a state makes a new list of groups, with the form that was saved.
         groups = id(optimizer.param_groups)
-        if self._form_of != groups and not (verdict.late or self.detect_only):
+        if self._form_of != groups and not (record.late or self.detect_only):
             if self._settings.fused and switch_to_fused.to_foreach(optimizer, grads):
                 note = {"opt": self.index, "cls": type(optimizer).__name__}
                 self.notes.append(("switched_to_foreach", note))
             self._form_of = groups
-        if (verdict.bad or verdict.wild) and not self.detect_only:
+        if (record.bad or record.wild) and not self.detect_only:
             self._hide.before(optimizer)
             self._settle = HIDDEN
-            verdict.acted = True
-            verdict.row["skipped"] = 1.0
+            record.acted = True
+            record.row["skipped"] = 1.0
 
     def _extras(
         self,
         optimizer: Optimizer,
-        verdict: Verdict,
+        record: StepRecord,
         scale: Tensor | None,
         parameters: Sequence[Tensor],
         device: torch.device,
@@ -225,23 +225,23 @@ class GuardedOptimizer:
         """What is not measured for everybody on every step rides behind norms and loss."""
         extras: list[Tensor] = []
         if scale is not None:
-            verdict.scaled = True
+            record.scaled = True
             found = optimizer.__dict__.get("found_inf")
             found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
             extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
-        if self._buffers.buffers and not verdict.buffers:
-            verdict.buffers, largest = self._buffers.largest(device)
+        if self._buffers.buffers and not record.buffers:
+            record.buffers, largest = self._buffers.largest(device)
             if largest is not None:
                 extras.append(largest)
         if parameters:
-            verdict.parameters = len(parameters)
+            record.parameters = len(parameters)
             extras.append(largest_on_device(parameters).to(device, non_blocking=True))
         return extras
 
     def _arm_on_device(
         self,
         optimizer: Optimizer,
-        verdict: Verdict,
+        record: StepRecord,
         measured: DeviceReading,
         grads: list[Tensor],
         device: torch.device,
@@ -255,9 +255,9 @@ class GuardedOptimizer:
             self._say(FUSED, "the kernel itself leaves the step out")
         else:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
-        verdict.acted = True
-        if not self._is_seasoned(verdict.positions):
-            self._first_step(optimizer, verdict, measured.flag)
+        record.acted = True
+        if not self._is_seasoned(record.positions):
+            self._first_step(optimizer, record, measured.flag)
         elif fused:
             self._raise.before(optimizer, measured.flag)
             self._settle = FUSED
@@ -265,7 +265,7 @@ class GuardedOptimizer:
             self._snapshot.before(optimizer, device)
             self._settle = SNAPSHOT
 
-    def _first_step(self, optimizer: Optimizer, verdict: Verdict, flag: Tensor) -> None:
+    def _first_step(self, optimizer: Optimizer, record: StepRecord, flag: Tensor) -> None:
         """State is about to be created: look at the flag on the host, this once.
 
         A skipped first step must leave no state behind (fused SGD would go on with an
@@ -276,8 +276,8 @@ class GuardedOptimizer:
             self._hide.before(optimizer)
             self._settle = HIDDEN
         else:
-            self._seasoned = {*self._seasoned, *verdict.positions}
-            self._known = verdict.positions
+            self._seasoned = {*self._seasoned, *record.positions}
+            self._known = record.positions
 
     def _is_seasoned(self, positions: Sequence[int]) -> bool:
         """Whether every parameter in this step has been through one before."""
@@ -290,38 +290,38 @@ class GuardedOptimizer:
 
     # ------------------------------------------------------------------ after the step
 
-    def after(self, optimizer: Optimizer, verdict: Verdict) -> None:
+    def after(self, optimizer: Optimizer, record: StepRecord) -> None:
         """Finish what ``before`` armed; the optimizer is as the script knows it again."""
         settle, self._settle = self._settle, ""
         if settle == HIDDEN:
             self._hide.after()
         elif settle == FUSED:
             self._raise.after(optimizer)
-        elif settle == SNAPSHOT and verdict.measured is not None:
-            verdict.moved = self._snapshot.after(optimizer, verdict.measured.flag)
+        elif settle == SNAPSHOT and record.measured is not None:
+            record.moved = self._snapshot.after(optimizer, record.measured.flag)
         if self._buffers.buffers and self._settings.restore_buffers:
-            settle_buffers(self._buffers, verdict, self._meters, touch=not self.detect_only)
+            settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
 
-    def arrived(self, verdict: Verdict) -> None:
+    def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: host counters of a skipped step are taken back."""
-        if verdict.left_out and verdict.moved:
-            self._snapshot.take_back(verdict.moved)
-        verdict.moved = ()
+        if record.left_out and record.moved:
+            self._snapshot.take_back(record.moved)
+        record.moved = ()
 
-    def measure_late(self, optimizer: Optimizer, verdict: Verdict, losses: Losses) -> None:
+    def measure_late(self, optimizer: Optimizer, record: StepRecord, losses: Losses) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
         was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        self.before(optimizer, parameters, verdict, losses, losses_decide=lambda: True)
+        self.before(optimizer, parameters, record, losses, losses_decide=lambda: True)
         self.detect_only = was
 
     # ------------------------------------------------------------------ details
 
-    def note_losses(self, verdict: Verdict, losses: Losses) -> None:
+    def note_losses(self, record: StepRecord, losses: Losses) -> None:
         """Fill the loss columns from losses that are on the host already."""
         read = losses.on_host()
         if read is not None:
-            verdict.see_loss(*read)
+            record.see_loss(*read)
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""

@@ -17,7 +17,7 @@ from ..policy import Policy
 from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.baseline import APART, NORM, Baseline
 from ..probes.gradients import DeviceReading
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 
 # After an explosion norms are clipped until this many steps have been usual.
 _CALM = 100
@@ -70,7 +70,7 @@ class Outliers:
 
     def judge(
         self,
-        verdict: Verdict,
+        record: StepRecord,
         grads: list[Tensor],
         *,
         alone: bool,
@@ -81,14 +81,14 @@ class Outliers:
         """Judge a step that is known to be finite; clip it when it is taken.
 
         Args:
-            verdict: of the step; its row has loss and norm.
+            record: of the step; its row has loss and norm.
             grads: its gradients.
             alone: whether there is one rank, which may trust its own loss.
             clipped: whether the user has clipped since the norm was measured.
             scale: what a GradScaler has multiplied the gradients with.
             may_skip: whether steps of this optimizer can be left out.
         """
-        row = verdict.row
+        row = record.row
         if self.detect:
             bits = self._host.judge(
                 row["loss"],
@@ -97,8 +97,8 @@ class Outliers:
                 norm_counts=not clipped,
                 may_skip=self._skip and may_skip,
             )
-            verdict.see_baseline(bits, *self._host.numbers)
-        if verdict.wild:
+            record.see_baseline(bits, *self._host.numbers)
+        if record.wild:
             return
         factor = 1.0
         if self._sized and may_skip:
@@ -181,12 +181,12 @@ class Outliers:
         if by is not None:
             torch._foreach_mul_(grads, by)
 
-    def known(self, verdict: Verdict) -> bool:
+    def known(self, record: StepRecord) -> bool:
         """A step is over and its numbers are known; True when clipping was switched on or off."""
         was = self.clipping
-        if verdict.wild and self._clip:
+        if record.wild and self._clip:
             self._calm = 0
-        elif verdict.outlier & NORM and self._calm > APART:
+        elif record.outlier & NORM and self._calm > APART:
             self._calm = _CALM  # the run is used to this: it is not ours to make smaller
         elif was:
             self._calm += 1

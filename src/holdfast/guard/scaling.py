@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..probes.step_record import Verdict
+from ..probes.step_record import StepRecord
 
 
 class Scaling:
@@ -47,15 +47,15 @@ class Scaling:
         return None if self._stepped else scaler
 
 
-def note_skip(verdict: Verdict, scaler: Any) -> None:
+def note_skip(record: StepRecord, scaler: Any) -> None:
     """Fill the row of a step that a scaler has left out."""
-    verdict.row.update(scaler_skipped=1.0, grad_norm=math.nan)
+    record.row.update(scaler_skipped=1.0, grad_norm=math.nan)
     scale = scaler._get_scale_async()
     if scale is not None and not scale.is_cuda:
-        verdict.row["scale"] = scale.item()
+        record.row["scale"] = scale.item()
 
 
-def exploded(verdict: Verdict) -> bool:
+def exploded(record: StepRecord) -> bool:
     """Whether the gradient norm of a scaled step was far above what is usual in this run."""
-    row = verdict.row
+    row = record.row
     return row.get("outlier", 0.0) % 2 == 1 and not math.isnan(row["scale"])

@@ -15,7 +15,6 @@ import torch
 from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
-_RANKS = torch.distributed.is_available()
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,12 +95,6 @@ _PARTS = (
     "guard", "inquiry", "lookouts", "notes", "recovery", "scaler policy", "update probe",
 )  # fmt: skip
 _attempts = {where: _attempt(where) for where in _PARTS}
-
-
-def ranks() -> int:
-    """How many processes train together."""
-    distributed = torch.distributed
-    return distributed.get_world_size() if _RANKS and distributed.is_initialized() else 1
 
 
 def out_of_reach() -> bool:

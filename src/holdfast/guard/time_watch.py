@@ -21,10 +21,10 @@ from ..exams.line_times import LineTimes
 from ..exams.recompiles import Recompiles
 from ..exams.training import Training
 from ..probes.batches import LoaderLedger
-from ..probes.step_record import Verdict
+from ..probes.ranks import ranks
+from ..probes.step_record import StepRecord
 from . import input_causes, slow_causes
 from . import time_causes as causes
-from .shield import ranks
 from .step_times import StepTimes
 from .time_notes import TimeNotes
 
@@ -110,12 +110,12 @@ class TimeWatch:
             except TypeError:
                 self._source = None
 
-    def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
+    def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step is over."""
         if not self._on:
             return
         now = perf_counter()
-        step, row = verdict.step, verdict.row
+        step, row = record.step, record.row
         # One turn of the loop may take several steps: with other optimizers, or at other lines.
         self._passing = step == self._step
         if not self._passing and self._home is not None:
@@ -143,7 +143,7 @@ class TimeWatch:
         busy, self._busy = self._busy, thread_time()
         first, self._step = self._step < 0, step
         if not first:
-            self._took(verdict, frame, wall, self._busy - busy, waited, begins)
+            self._took(record, frame, wall, self._busy - busy, waited, begins)
 
     def goes_on(self, frame: FrameType) -> None:
         """All that is ours is done after a step: the clock of the loop runs again."""
@@ -177,34 +177,34 @@ class TimeWatch:
 
     def _took(
         self,
-        verdict: Verdict,
+        record: StepRecord,
         frame: FrameType,
         wall: float,
         busy: float,
         waited: float,
         begins: bool,
     ) -> None:
-        if verdict.opt != self._opts:
-            self._new_stage(verdict.opt)
+        if record.opt != self._opts:
+            self._new_stage(record.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
             self._recompiles.attach()
         if self._recompiles.news:
             self._recompiled()
             return  # a step with a compilation in it says nothing about the others
         if self._exam:
-            self._examined(verdict, frame, wall, waited, begins)
+            self._examined(record, frame, wall, waited, begins)
             return
         if self._ledger is not None:
             self._ledger.steps += 1
         if begins:
             return
-        full = self._times.add(verdict.step, wall, busy, waited)
+        full = self._times.add(record.step, wall, busy, waited)
         if self._ledger is not None:
-            self._reads_taken(verdict)
-        elif self._foreseen and self._foreseen == verdict.step:
+            self._reads_taken(record)
+        elif self._foreseen and self._foreseen == record.step:
             self._order("stall", frame)
         elif full:
-            self._consider(verdict, frame)
+            self._consider(record, frame)
 
     def _new_stage(self, opt: int) -> None:
         """Another optimizer is at work: what was usual is no longer."""
@@ -215,7 +215,7 @@ class TimeWatch:
         self._ordered = self._exam = ""
         self._home, self._foreseen = None, 0
 
-    def _consider(self, verdict: Verdict, frame: FrameType) -> None:
+    def _consider(self, record: StepRecord, frame: FrameType) -> None:
         """Eight more steps are known: is there anything to look into?"""
         times = self._times
         self._notes.settle(self._times.seconds)
@@ -231,10 +231,10 @@ class TimeWatch:
             return
         stalls = times.stalled(_WITHIN)
         if times.come_back(stalls, _STALLS) and self._may("stall"):
-            span = verdict.step - stalls[0].step + 1
+            span = record.step - stalls[0].step + 1
             lost = sum(stall.excess for stall in stalls)
             if lost >= _STALLED * (lost + span * times.usual):
-                self._hunt(verdict, frame)
+                self._hunt(record, frame)
                 return
         if times.count >= self._next_look:
             self._next_look = max(self._next_look, times.count) * _MORE
@@ -258,13 +258,13 @@ class TimeWatch:
         else:
             self._ordered = exam
 
-    def _hunt(self, verdict: Verdict, frame: FrameType) -> None:
+    def _hunt(self, record: StepRecord, frame: FrameType) -> None:
         """Wait for the next stall where it can be foreseen, else trace until it comes."""
         steps = [stall.step for stall in self._times.stalled(_WITHIN)][-4:]
         gaps = {b - a for a, b in pairwise(steps)}
         if len(gaps) == 1 and (gap := gaps.pop()) > 4:
             ahead = steps[-1]
-            while ahead <= verdict.step + 1:
+            while ahead <= record.step + 1:
                 ahead += gap
             self._foreseen = ahead - 1
         else:
@@ -274,10 +274,10 @@ class TimeWatch:
     # ------------------------------------------------------------------ under an exam
 
     def _examined(
-        self, verdict: Verdict, frame: FrameType, wall: float, waited: float, begins: bool
+        self, record: StepRecord, frame: FrameType, wall: float, waited: float, begins: bool
     ) -> None:
         if self._exam == "loader":
-            self._look_at_loader(verdict, waited)
+            self._look_at_loader(record, waited)
             return
         wall = self._lines.step(wall)
         self._taken_at.append(line_of(frame))
@@ -286,7 +286,7 @@ class TimeWatch:
         if not begins:
             hunted = self._exam == "stall"
             usual = wall if hunted else min(wall, self._times.middle)
-            self._times.pass_by(verdict.step, usual, waited)
+            self._times.pass_by(record.step, usual, waited)
         if self._lines.running and not self._enough():
             return
         self._lines.stop(frame)
@@ -294,10 +294,10 @@ class TimeWatch:
         if self._home is None and len(set(self._taken_at)) > 1:
             # The turn ends where the fewest steps are taken.
             rarest = min(set(self._taken_at), key=self._taken_at.count)
-            self._new_stage(verdict.opt)
+            self._new_stage(record.opt)
             self._home = rarest
             return
-        self._judge(exam, verdict)
+        self._judge(exam, record)
 
     def _enough(self) -> bool:
         """Whether the steps traced so far are enough."""
@@ -313,7 +313,7 @@ class TimeWatch:
         enough = len(walls) >= _STEPS and sum(walls) >= _SECONDS
         return enough or len(walls) >= _MOST or sum(walls) > 1.0
 
-    def _judge(self, exam: str, verdict: Verdict) -> None:
+    def _judge(self, exam: str, record: StepRecord) -> None:
         """Make something of the lines."""
         times, batch = self._times, loader_times.batch_of(self._source)
         chosen = [i for i, w in enumerate(self._walls) if w < math.inf]
@@ -337,7 +337,7 @@ class TimeWatch:
         if len(others) > 1 and slow_causes.retries() == self._retries:
             chosen = others
         profile = self._profile = self._lines.profile(chosen or None, times.middle)
-        since, count = (self._retries, len(self._walls)), len(verdict.positions)
+        since, count = (self._retries, len(self._walls)), len(record.positions)
         models, nested = self._training.models(), self._nested
         state = slow_causes.state(profile, count, self._nodes, models, since, nested)
         if exam == "waits":
@@ -353,7 +353,7 @@ class TimeWatch:
         if exam in ("reference", "look"):
             self._ledger = reads.begin()
 
-    def _look_at_loader(self, verdict: Verdict, waited: float) -> None:
+    def _look_at_loader(self, record: StepRecord, waited: float) -> None:
         """Workers make the samples: take those of a batch that came late."""
         self._waits.append(waited)
         recent = [w for block in list(self._times.blocks)[-4:] for w in block.waits]
@@ -374,7 +374,7 @@ class TimeWatch:
         workers = len(pids)
         self._note(input_causes.loader(found, self._times, workers, skewed, 1 + len(self._epochs)))
 
-    def _reads_taken(self, verdict: Verdict) -> None:
+    def _reads_taken(self, record: StepRecord) -> None:
         ledger, self._ledger = self._ledger, None
         reads.end()
         if ledger is not None and self._profile is not None:

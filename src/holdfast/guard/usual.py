@@ -19,18 +19,18 @@ from itertools import repeat
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..detectors.suspicion import LOOK
 from ..probes import learning_rate
 from ..probes.loss import Losses
-from ..probes.step_record import BLANK, Verdict
+from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
+from ..recovery.rollback import Recovery
 from .inquiry import Inquiry
 from .journal import COST_EVERY, Journal
 from .optimizer import GuardedOptimizer
-from .recovery import Recovery
 from .roster import Roster
-from .trouble import LOOK
 
-Opened = tuple[GuardedOptimizer, Verdict]
+Opened = tuple[GuardedOptimizer, StepRecord]
 
 
 class UsualSteps:
@@ -79,11 +79,11 @@ class UsualSteps:
         if reading.bad or not guard.outliers.usual(loss, reading.total):
             return None
         journal.iteration = step
-        verdict = Verdict(step, guard.index, self._row.copy())
-        verdict.usual = True
-        verdict.positions, verdict.layers = guard.positions, len(grads)
-        verdict.reading = reading
-        row = verdict.row
+        record = StepRecord(step, guard.index, self._row.copy())
+        record.usual = True
+        record.positions, record.layers = guard.positions, len(grads)
+        record.reading = reading
+        row = record.row
         rate = groups[0].get("lr")
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["loss"] = loss
@@ -91,18 +91,18 @@ class UsualSteps:
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
             guard.outliers.numbers
         )
-        return guard, verdict
+        return guard, record
 
     def forget(self) -> None:
         """Something is different: the next step goes the long way."""
         self._guard = None
 
-    def learn(self, optimizer: Optimizer, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def learn(self, optimizer: Optimizer, guard: GuardedOptimizer, record: StepRecord) -> None:
         """A step that went the long way is over: may the next ones be taken in few words?"""
         journal = self._journal
-        well = verdict.reading is not None and not (verdict.bad or verdict.outlier or verdict.late)
+        well = record.reading is not None and not (record.bad or record.outlier or record.late)
         alone = len(self._roster) == 1 and not self._roster.buffers.buffers
-        if not well or not alone or verdict.measured is not None or guard.detect_only:
+        if not well or not alone or record.measured is not None or guard.detect_only:
             return
         if self._recovery.attentive or not guard.outliers.passive or not journal.at_ease(guard):
             return

@@ -25,7 +25,7 @@ BLANK: dict[str, float] = dict.fromkeys(STEP_COLUMNS, math.nan)
 """A row on which nothing was measured; its order is that of the columns on disk."""
 
 
-class Verdict:
+class StepRecord:
     """One step of one optimizer: where its gradients sit, what was measured, what was done.
 
     One is made for every step: what is not given stands on the class and costs nothing.

@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
+from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
 from holdfast.run.mark import Mark
 from holdfast.run.ring import Record, Ring
 from holdfast.run.table import (
@@ -29,7 +30,6 @@ from holdfast.run.table import (
     read_header,
     read_rows,
 )
-from holdfast.run.writer import BATCH, DECLARATION, EVENT, FIRST_ROW
 from holdfast.types import Event, Finding
 
 _TRIES = 20

@@ -22,22 +22,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..actions.lower_learning_rate import lower_learning_rates
 from ..checkpoint.saver import Saver
 from ..checkpoint.tree import flatten, paths
 from ..config import Settings
+from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
-from ..probes.baseline import NORM
+from ..probes.baseline import NORM, SKIPS
 from ..probes.loss import Losses
+from ..probes.ranks import ranks
 from ..probes.readback import wait_for
-from ..probes.step_record import Verdict
-from .inventory import Inventory, lower_learning_rates, with_live_groups
-from .journal import Journal
-from .optimizer import GuardedOptimizer
-from .roster import Roster
-from .shield import ranks
+from ..probes.step_record import StepRecord
+from .live_state import LiveState, with_live_groups
 from .snapshots import Snapshot, Snapshots
-from .trouble import LOOK, Suspicion, Trouble
+from .training import Guarded, Training
 
 # Old weights are the better ones when no more than this share of the rise is left with them.
 _SHARE = 0.3
@@ -50,7 +49,7 @@ _ASK = 8
 class _Trial:
     """Old weights are in place for one batch; ``kept`` is what they took the place of."""
 
-    guard: GuardedOptimizer
+    guard: Guarded
     suspicion: Suspicion
     target: Snapshot
     kept: Snapshot
@@ -64,21 +63,18 @@ class _Trial:
 class Recovery:
     """Snapshots, rollbacks and the end of the budget, for all optimizers of this process."""
 
-    def __init__(
-        self, settings: Settings, roster: Roster, journal: Journal, policy: Policy
-    ) -> None:
-        self.inventory = Inventory(roster)
-        self._saver = Saver(settings.checkpoint, journal.run_folder, journal.tell)
+    def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
+        self.live = LiveState(training)
+        self._saver = Saver(settings.checkpoint, training.run_folder, training.record_at)
         self.saves = settings.checkpoint.minutes > 0 or settings.checkpoint.steps > 0
         """Whether snapshots go to disk by themselves."""
         self._exempt: frozenset[str] | None = None
         self._settings = settings
-        self._roster = roster
-        self._journal = journal
+        self._training = training
         self._policy = policy
         self.snapshots = Snapshots(settings.rollback, least=1 if self.saves else 0)
-        self._troubles: dict[int, Trouble] = {}
-        self._ordered: tuple[GuardedOptimizer, Suspicion] | None = None
+        self._troubles: dict[int, DamageWatch] = {}
+        self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
@@ -90,80 +86,84 @@ class Recovery:
 
     # ------------------------------------------------------------------ what is known
 
-    def concerns(self, verdict: Verdict) -> bool:
+    def concerns(self, record: StepRecord) -> bool:
         """Whether a step must be told: few of a run that is well, all of one that is not."""
         return (
             self.attentive
-            or verdict.outlier != 0
-            or verdict.bad
-            or verdict.step % LOOK == 0
-            or verdict.row["param_bad"] > 0
+            or record.outlier != 0
+            or record.bad
+            or record.step % LOOK == 0
+            or record.row["param_bad"] > 0
         )
 
-    def known(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def known(self, guard: Guarded, record: StepRecord) -> None:
         """The numbers of a step are on the host."""
-        row = verdict.row
-        if guard.outliers.known(verdict):
+        row = record.row
+        if guard.outliers.known(record):
             on = guard.outliers.clipping
             why = "a gradient norm far from usual"
             if not on:
                 used = "such norms come again and again in this run"
-                why = used if verdict.outlier else "norms have been usual again"
+                why = used if record.outlier else "norms have been usual again"
             data = {"opt": guard.index, "on": on, "limit": row["norm_limit"], "why": why}
-            self._journal.tell("clipping", verdict.step, data)
+            self._training.record_at("clipping", record.step, data)
         trouble = self._troubles.get(guard.index)
         if trouble is None:
-            trouble = self._troubles[guard.index] = Trouble(self._settings.spike.patience)
-        if verdict.bad or verdict.wild:
-            self._ask(verdict)
-        if verdict.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
-            self._lower(guard, verdict)
-        found = trouble.saw(verdict)
-        if verdict.row["loss_usual"] == verdict.row["loss_usual"]:
-            self._level = verdict.row["loss_usual"]
+            trouble = self._troubles[guard.index] = DamageWatch(
+                self._settings.spike.patience, SKIPS
+            )
+        if record.bad or record.wild:
+            self._ask(record)
+        if record.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
+            self._lower(guard, record)
+        found = None
+        if not record.told_to:
+            found = trouble.saw(record.step, row, bad=record.bad, skipped=record.bad or record.wild)
+        if record.row["loss_usual"] == record.row["loss_usual"]:
+            self._level = record.row["loss_usual"]
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
-            if found.code == "OPT001" and verdict.step - self._last_rollback < _AGAIN:
+            if found.code == "OPT001" and record.step - self._last_rollback < _AGAIN:
                 found = replace(found, code="OPT003")
             self._ordered = guard, found
         elif trouble.lasting:
-            self._new_level(guard, trouble, verdict)
-        clipping = any(one.outliers.clipping for _, one in self._roster.all())
+            self._new_level(guard, trouble, record)
+        clipping = any(one.outliers.clipping for _, one in self._training.guards())
         self.attentive = clipping or not self._quiet()
 
-    def _ask(self, verdict: Verdict) -> None:
+    def _ask(self, record: StepRecord) -> None:
         """A step was left out: may that go on?"""
-        if verdict.told_to:
+        if record.told_to:
             return
         code = "OPT002"
-        if verdict.bad:
-            code = "NUM001" if verdict.loss_bad else "NUM002"
-            code = "NUM005" if verdict.row["input_bad"] > 0 else code
-        decision = self._policy.allow(code, verdict.step)
+        if record.bad:
+            code = "NUM001" if record.loss_bad else "NUM002"
+            code = "NUM005" if record.row["input_bad"] > 0 else code
+        decision = self._policy.allow(code, record.step)
         if decision.stop:
-            self._ending = code, decision, verdict.step
+            self._ending = code, decision, record.step
 
-    def _lower(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def _lower(self, guard: Guarded, record: StepRecord) -> None:
         """Norms far from usual may mean a rate that is too high; once for those that come close."""
-        if verdict.step - self._last_lowered < _AGAIN:
+        if record.step - self._last_lowered < _AGAIN:
             return
-        self._last_lowered = verdict.step
+        self._last_lowered = record.step
         factor = self._settings.rollback.lr
         self._lower_rates()
-        norm, usual = verdict.row["grad_norm"], verdict.row["norm_usual"]
+        norm, usual = record.row["grad_norm"], record.row["norm_usual"]
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
-        self._journal.tell("lowered_lr", verdict.step, data)
+        self._training.record_at("lowered_lr", record.step, data)
 
-    def _new_level(self, guard: GuardedOptimizer, trouble: Trouble, verdict: Verdict) -> None:
+    def _new_level(self, guard: Guarded, trouble: DamageWatch, record: StepRecord) -> None:
         guard.outliers.learn_anew()
         trouble.new_level()
-        data = {"opt": guard.index, "before": trouble.usual, "after": verdict.row["loss"]}
-        self._journal.tell("level", verdict.step, data)
+        data = {"opt": guard.index, "before": trouble.usual, "after": record.row["loss"]}
+        self._training.record_at("level", record.step, data)
 
     # ------------------------------------------------------------------ at a boundary
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        if self._ordered is not None or self._ending is not None or self._journal.has_orders:
+        if self._ordered is not None or self._ending is not None or self._training.has_orders:
             return True
         if step < self._look_at:
             return False
@@ -182,7 +182,7 @@ class Recovery:
                 would draw the same again if the dice were put back.
         """
         self._fed = fed
-        for order in self._journal.orders():
+        for order in self._training.orders():
             self._obey(order, step)
         if self._ending is not None:
             self._stop(*self._ending)
@@ -220,11 +220,11 @@ class Recovery:
             self._ending = code, Decision(do=("stop",), stop=True, why=why), step
         else:
             data |= {"done": False, "why": "this is no action that can be done later"}
-        self._journal.tell("action", step, data)
+        self._training.record_at("action", step, data)
 
     def _lower_rates(self) -> None:
-        optimizers = [optimizer for optimizer, _ in self._roster.all()]
-        schedulers = self.inventory.belongings().schedulers
+        optimizers = [optimizer for optimizer, _ in self._training.guards()]
+        schedulers = self.live.belongings().schedulers
         lower_learning_rates(optimizers, schedulers, self._settings.rollback.lr)
 
     @property
@@ -240,31 +240,31 @@ class Recovery:
         return all(trouble.first < 0 for trouble in self._troubles.values())
 
     def _take(self, step: int) -> None:
-        if self.inventory.changed():
+        if self.live.changed():
             self.snapshots.clear()
-        self.snapshots.take(self.inventory.belongings(), step, self._level, self._epoch)
+        self.snapshots.take(self.live.belongings(), step, self._level, self._epoch)
         if self.snapshots.why_not:
-            self._journal.not_covered("rolling back", self.snapshots.why_not)
+            self._training.not_covered("rolling back", self.snapshots.why_not)
 
-    def _go_back(self, guard: GuardedOptimizer, suspicion: Suspicion, step: int) -> None:
+    def _go_back(self, guard: Guarded, suspicion: Suspicion, step: int) -> None:
         rule = self._policy.rule(suspicion.code)
         if "stop" in rule.do:
             self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
         if "rollback" not in rule.do or guard.detect_only or self._policy.rests(rule.on, step):
             return
-        if self.inventory.changed():
+        if self.live.changed():
             self.snapshots.clear()
         if suspicion.code == "OPT003":
             target = self.snapshots.best()
         else:
             target = self.snapshots.before(suspicion.first - 1)
         if target is None or not _finite(target):
-            self._journal.not_covered(
+            self._training.not_covered(
                 "rolling back", f"no good snapshot was taken before step {suspicion.first}"
             )
             return
         began = time.perf_counter()
-        kept = self.snapshots.aside(self.inventory.belongings(), step)
+        kept = self.snapshots.aside(self.live.belongings(), step)
         target.held += 1
         self._put_back(target)
         ms = (time.perf_counter() - began) * 1e3
@@ -275,7 +275,7 @@ class Recovery:
 
     # ------------------------------------------------------------------ the trial
 
-    def before_step(self, guard: GuardedOptimizer, losses: Losses) -> bool:
+    def before_step(self, guard: Guarded, losses: Losses) -> bool:
         """The loss of the trial batch is known; True when the step must not be taken."""
         self.snapshots.wait()
         trial = self._trial
@@ -285,30 +285,30 @@ class Recovery:
         trial.failed = not trial.tried <= _acceptable(trial.suspicion)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
-            self._settle_trial(trial.tried, self._journal.iteration)
+            self._settle_trial(trial.tried, self._training.iteration)
         return trial.failed
 
-    def after_step(self, guard: GuardedOptimizer, verdict: Verdict) -> None:
+    def after_step(self, guard: Guarded, record: StepRecord) -> None:
         """A trial that failed is over: as if it had not been."""
         trial = self._trial
         if trial is None or trial.tried is None or trial.guard is not guard:
             return
-        if not trial.failed and not (verdict.bad or _flagged(verdict)):
-            self._settle_trial(trial.tried, verdict.step + 1)
+        if not trial.failed and not (record.bad or _flagged(record)):
+            self._settle_trial(trial.tried, record.step + 1)
             return
         self._trial = None
         trial.target.release()
         self._put_back(trial.kept, everything=True)
         found = trial.suspicion
-        told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
+        told = {"record": "data", "loss": found.loss, "usual": found.usual}
         # Told with the next step: the row of this one has been written.
-        step = verdict.step + 1
-        self._journal.tell("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
+        step = record.step + 1
+        self._training.record_at("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
         if found.why == "loss":
             guard.outliers.learn_anew()
             self._troubles[guard.index].new_level()
             data = {"opt": guard.index, "before": found.usual, "after": found.loss}
-            self._journal.tell("level", step, data)
+            self._training.record_at("level", step, data)
 
     def _settle_trial(self, tried: float, step: int) -> None:
         """The old weights are the better ones: stay with them."""
@@ -320,9 +320,9 @@ class Recovery:
         if decision.stop:
             self._ending = found.code, decision, step
         factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
-        optimizers = [optimizer for optimizer, _ in self._roster.all()]
+        optimizers = [optimizer for optimizer, _ in self._training.guards()]
         if factor != 1.0:
-            lower_learning_rates(optimizers, self.inventory.belongings().schedulers, factor)
+            lower_learning_rates(optimizers, self.live.belongings().schedulers, factor)
         reset = "reset_moments" in decision.do
         if reset:
             for optimizer in optimizers:
@@ -333,7 +333,7 @@ class Recovery:
         self.snapshots.forget_after(trial.target.step)
         for trouble in self._troubles.values():
             trouble.calm()
-        self._journal.tell(
+        self._training.record_at(
             "rollback",
             step,
             {
@@ -355,7 +355,7 @@ class Recovery:
 
     def _put_back(self, snapshot: Snapshot, *, everything: bool = False) -> None:
         """Make the run what it was. The loop has gone on, so what follows the loop stays."""
-        mine = self.inventory.belongings()
+        mine = self.live.belongings()
         state = dict(snapshot.state())
         parts = {"models", "optimizers", "scaler", "ema"}
         if everything or self._settings.rollback.schedule:
@@ -365,7 +365,7 @@ class Recovery:
         if everything or (self._fed and snapshot.epoch == self._epoch):
             parts.add("dice")
         mine.put_back(state, parts=parts)
-        self._roster.restored()
+        self._training.restored()
 
     # ------------------------------------------------------------------ the end
 
@@ -377,9 +377,9 @@ class Recovery:
         try:
             saved = self._save_now(good, "stop") if good is not None else ""
         except Exception as error:
-            self._journal.failure("saving the last good state", error)
+            self._training.failure("saving the last good state", error)
         data = {"code": code, "action": "stop", "why": decision.why, "checkpoint": saved}
-        self._journal.tell("stop", step, data)
+        self._training.record_at("stop", step, data)
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {step}: {decision.why}{place}")
 
@@ -389,13 +389,13 @@ class Recovery:
     def _save(self, snapshot: Snapshot, kind: str) -> Path | None:
         """Have a snapshot written; returns at once."""
         if self._exempt is None:
-            self._exempt = _meant_infinite(snapshot.tree, self.inventory.buffer_names())
+            self._exempt = _meant_infinite(snapshot.tree, self.live.buffer_names())
         snapshot.held += 1
         return self._saver.save(
             snapshot.tree,
             snapshot.step,
             kind,
-            rank=self._journal.rank,
+            rank=self._training.rank,
             metrics={"loss": self._level} if math.isfinite(self._level) else {},
             exempt=self._exempt,
             release=snapshot.release,
@@ -421,7 +421,7 @@ class Recovery:
         self._saver.close()
         self.snapshots.close()
         if self.snapshots.count:
-            self._journal.tell("snapshots", self._journal.iteration, self.snapshots.story())
+            self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
 
 
 def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
@@ -443,9 +443,9 @@ def _acceptable(found: Suspicion) -> float:
     return max(found.limit, found.usual + _SHARE * (found.loss - found.usual))
 
 
-def _flagged(verdict: Verdict) -> bool:
+def _flagged(record: StepRecord) -> bool:
     """Whether the device has left a step out; waits for it, once in a rollback."""
-    return verdict.measured is not None and wait_for(verdict.measured.flag)
+    return record.measured is not None and wait_for(record.measured.flag)
 
 
 def _finite(snapshot: Snapshot) -> bool:

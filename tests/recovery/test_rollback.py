@@ -16,10 +16,10 @@ from holdfast.checkpoint.file import load as load_checkpoint
 from holdfast.checkpoint.tree import flatten
 from holdfast.config import Settings, load
 from holdfast.errors import Stopped
-from holdfast.guard import inventory
 from holdfast.guard.engine import Engine
+from holdfast.recovery import live_state
 
-from .conftest import MakeEngine
+from ..guard.conftest import MakeEngine
 
 Hook = Callable[[int, nn.Module, torch.optim.Optimizer], None]
 
@@ -151,7 +151,7 @@ def test_damaged_weights_are_taken_back(make_engine: MakeEngine, device_path: bo
 def test_what_is_put_back_is_the_snapshot_bit_for_bit(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "_SETTLED", -1.0)
+    monkeypatch.setattr(live_state, "_SETTLED", -1.0)
     engine = make_engine(settings("rollback.schedule=true"))
     task = Task("adamw", dropout=0.2)
     average = torch.optim.swa_utils.AveragedModel(task.net)
@@ -161,7 +161,7 @@ def test_what_is_put_back_is_the_snapshot_bit_for_bit(
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         trial = engine.recovery._trial
         if trial is not None:
-            now = engine.recovery.inventory.belongings().state()
+            now = engine.recovery.live.belongings().state()
             kept.append(copy.deepcopy((now, trial.target.tree)))
         average.update_parameters(net)
         schedule.step()
@@ -240,7 +240,7 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
 
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if states and len(states) == 1:
-            states.append(copy.deepcopy(engine.recovery.inventory.belongings().state()["models"]))
+            states.append(copy.deepcopy(engine.recovery.live.belongings().state()["models"]))
 
     task.run(400, before=before, after=after)
     assert told(engine, "rollback") == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import RollbackSettings
-from holdfast.guard.pace import Pace
+from holdfast.recovery.snapshot_pace import Pace
 
 
 class Event:

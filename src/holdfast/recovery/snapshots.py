@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..checkpoint.belongings import Belongings
 from ..config import RollbackSettings
-from .pace import Pace
-from .room import Plan, Room, plan
+from .pinned_memory import Plan, Room, plan
+from .snapshot_pace import Pace
 
 
 @dataclass(slots=True)

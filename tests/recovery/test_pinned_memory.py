@@ -14,8 +14,8 @@ from torch import nn
 
 from holdfast.checkpoint.belongings import Belongings
 from holdfast.config import RollbackSettings
-from holdfast.guard import room, snapshots
-from holdfast.guard.snapshots import Snapshots
+from holdfast.recovery import pinned_memory, snapshots
+from holdfast.recovery.snapshots import Snapshots
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         if size > 10_000:
             raise RuntimeError("cudaHostRegister: out of memory")
 
-    monkeypatch.setattr(room, "_pin", slow)
-    monkeypatch.setattr(room, "_let_go", lambda addresses: None)
+    monkeypatch.setattr(pinned_memory, "_pin", slow)
+    monkeypatch.setattr(pinned_memory, "_let_go", lambda addresses: None)
     monkeypatch.setattr(snapshots, "_gpu", lambda tensors: torch.device("cpu"))
     return opened
 
@@ -85,7 +85,7 @@ def test_what_went_wrong_beside_the_training_is_told(gate: threading.Event) -> N
 
 def test_no_tensor_lies_in_two_pieces_and_none_on_another() -> None:
     sizes = [0, 1, 70, 5000, 4096, 3, 20_000, 64, 9]
-    found = room.plan(sizes, piece=6000)
+    found = pinned_memory.plan(sizes, piece=6000)
     assert len(found.pieces) > 2 and found.pieces[0][0] == 0
     for (_, end), (begin, _) in itertools.pairwise(found.pieces):
         assert end == begin and end % mmap.PAGESIZE == 0
@@ -98,9 +98,9 @@ def test_no_tensor_lies_in_two_pieces_and_none_on_another() -> None:
 
 def test_pinned_memory_is_let_go_once_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: set[int] = set()
-    monkeypatch.setattr(room, "_pin", lambda address, size: pinned.add(address))
-    monkeypatch.setattr(room, "_let_go", pinned.difference_update)
-    block = room.Room(room.plan([5000, 70]), torch.device("cpu")).take()
+    monkeypatch.setattr(pinned_memory, "_pin", lambda address, size: pinned.add(address))
+    monkeypatch.setattr(pinned_memory, "_let_go", pinned.difference_update)
+    block = pinned_memory.Room(pinned_memory.plan([5000, 70]), torch.device("cpu")).take()
     view = block[5056:5126].view(torch.uint8)
     del block
     gc.collect()
@@ -119,8 +119,8 @@ def test_the_end_of_a_run_waits_for_the_thread(
         pinned.append(size)
         time.sleep(0.05)
 
-    monkeypatch.setattr(room, "_pin", slow)
-    making = room.Room(room.plan([5000] * 100, piece=4096), torch.device("cpu"))
+    monkeypatch.setattr(pinned_memory, "_pin", slow)
+    making = pinned_memory.Room(pinned_memory.plan([5000] * 100, piece=4096), torch.device("cpu"))
     making.give_up()
     assert making.ready and len(pinned) < 50, "it went on with the next pieces"
     mine, taken = belongings(), Snapshots(RollbackSettings(every=8))

@@ -8,28 +8,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from ..checkpoint.belongings import Belongings
 from ..checkpoint.modules import buffers_in
 from ..probes.state import live_modules
-from .roster import Roster
+from .training import Training
 
 # Averages of the weights are looked for among all live objects: not in short runs.
 _SETTLED = 30.0
 
 
-class Inventory:
+class LiveState:
     """Knows what belongs to the run without keeping any of it alive.
 
     ``given`` are belongings that somebody has named; nothing is searched for then.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, training: Training) -> None:
         self.given: Belongings | None = None
-        self._roster = roster
+        self._training = training
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self._averages: dict[str, weakref.ref[nn.Module]] | None = None
@@ -51,11 +51,11 @@ class Inventory:
         """Whether the optimizers are not those of the last look; takes a new look then."""
         if self.given is not None:
             return False
-        live = [optimizer for optimizer, _ in self._roster.all()]
+        live = [optimizer for optimizer, _ in self._training.guards()]
         if [reference() for reference in self._optimizers] == live:
             return False
         self._optimizers = list(map(weakref.ref, live))
-        self._models = {n: weakref.ref(m) for n, m in _named(self._roster.models()).items()}
+        self._models = {n: weakref.ref(m) for n, m in _named(self._training.models()).items()}
         self._averages = None
         return True
 
@@ -129,20 +129,3 @@ def with_live_groups(saved: Sequence[Any], optimizers: Sequence[Optimizer]) -> l
             groups.append({key: live.get(key, value) for key, value in group.items()})
         out.append({**state, "groups": groups})
     return out
-
-
-def lower_learning_rates(
-    optimizers: Iterable[Optimizer], schedulers: Iterable[Any], factor: float
-) -> None:
-    """Multiply every learning rate, and what schedules compute the next ones from."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
-                if isinstance(group.get(key), Tensor):
-                    group[key].mul_(factor)
-                elif isinstance(group.get(key), float | int):
-                    group[key] *= factor
-    for scheduler in schedulers:
-        rates = getattr(scheduler, "base_lrs", None)
-        if isinstance(rates, list):
-            scheduler.base_lrs = [rate * factor for rate in rates]

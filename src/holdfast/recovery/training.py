@@ -1,0 +1,99 @@
+"""What recovery needs to know of the training it saves; the guard has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..probes.step_record import StepRecord
+
+
+class Outliers(Protocol):
+    """Steps of one optimizer that are finite and far from typical."""
+
+    @property
+    def clipping(self) -> bool:
+        """Whether norms are being clipped because of an explosion."""
+        ...
+
+    def known(self, record: StepRecord) -> bool:
+        """The numbers of a step are known; True when clipping was switched on or off."""
+        ...
+
+    def learn_anew(self) -> None:
+        """The loss has a new level."""
+        ...
+
+
+class Guarded(Protocol):
+    """One optimizer under guard."""
+
+    @property
+    def index(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def detect_only(self) -> str:
+        """Why its steps are only watched; empty when they can be skipped."""
+        ...
+
+    @property
+    def outliers(self) -> Outliers:
+        """Its outliers."""
+        ...
+
+
+class Training(Protocol):
+    """The training in this process."""
+
+    @property
+    def iteration(self) -> int:
+        """The step that was counted last."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        ...
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether the process that judges asks for an action."""
+        ...
+
+    def orders(self) -> list[dict[str, Any]]:
+        """The actions it asks for."""
+        ...
+
+    def models(self) -> list[nn.Module]:
+        """The models behind all optimizers."""
+        ...
+
+    def guards(self) -> Sequence[tuple[Optimizer, Guarded]]:
+        """Every optimizer still alive, with its guard."""
+        ...
+
+    def restored(self) -> None:
+        """Weights, state and buffers were put back: what was learned of them is void."""
+        ...
+
+    def run_folder(self) -> Path | None:
+        """The folder of the run; None while it is not open."""
+        ...
+
+    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event of a step."""
+        ...
+
+    def not_covered(self, what: str, why: str) -> None:
+        """Say, once, what cannot be done for this run."""
+        ...
+
+    def failure(self, where: str, error: Exception) -> None:
+        """Write down that a part of holdfast failed."""
+        ...

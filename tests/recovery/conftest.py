@@ -1,0 +1,3 @@
+"""The engine of the guard's tests."""
+
+from ..guard.conftest import make_engine as make_engine
