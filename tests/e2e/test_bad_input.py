@@ -121,7 +121,9 @@ for words in json.load(sys.stdin):
         if pid == 0:
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
-            sys.exit(main(words))
+            code = main(words)
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         told = [os.pread(file.fileno(), 1 << 16, 0).decode() for file in (out, err)]
     print(json.dumps([words, code, *told]), flush=True)
