@@ -50,9 +50,9 @@ class Net(nn.Linear):
         super().__init__(8, 1)
         self.clock = clock
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         self.clock.sleep(2e-4)
-        return super().forward(x)
+        return super().forward(input)
 
 
 def parts(clock: Clock) -> tuple[nn.Module, torch.optim.Optimizer]:
