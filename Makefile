@@ -11,6 +11,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Pyright would otherwise ask the package index for news of itself on every run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The tests start python some hundred times: each would compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format prove bench clean
@@ -40,20 +42,14 @@ $(BIN)/python:
 demo: install  ## a script that dies of NaN under python and lives under holdfast
 	@$(BIN)/holdfast demo
 
-# What failed is tried once more, by itself: on two busy cores a test that waits for another
-# process may be too early. What fails twice fails. One thread each: two runs of tests, and the
-# scripts they start, share two cores.
-define PYTEST
-{ OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) $(2) || { \
-  echo "once more, only what failed"; \
-  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -o cache_dir=$(VENV)/cache-$(1) --lf --lfnf=none $(2); }; }
-endef
+# One thread each: two runs of tests, and the scripts they start, share two cores.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 test: install lint  ## lint, types and the default tests: CPU only, offline
 	@echo "pytest, the end-to-end tests beside the others: each keeps one core busy"
-	@$(call PYTEST,e2e,tests/e2e) > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
-	$(call PYTEST,others,--ignore=tests/e2e); others=$$?; \
-	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((others + ended))
+	@$(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
+	$(PYTEST) --ignore=tests/e2e; others=$$?; \
+	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((others || ended))
 
 lint: install  ## ruff and pyright
 	@echo "ruff"

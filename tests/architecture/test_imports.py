@@ -17,7 +17,7 @@ SRC = ROOT / "src"
 
 BASE = "types errors config run"
 JUDGING = f"{BASE} plugins detectors policy ranking judge report doctor redaction launch scribe"
-MEASURING = f"{BASE} probes exams checkpoint actions guard"
+MEASURING = f"{BASE} probes exams checkpoint actions recovery guard"
 SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
 
 # A room is a folder or a module of src/holdfast. "holdfast" is its __init__.py, the public names;
@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "exams": f"{BASE} probes redaction",
     "checkpoint": BASE,
     "actions": f"{BASE} probes exams checkpoint",
-    "guard": f"{BASE} policy probes exams checkpoint actions",
+    "recovery": f"{BASE} policy detectors probes checkpoint actions",
+    "guard": f"{BASE} policy detectors probes exams checkpoint actions recovery",
     "boot.__init__": "",
     "boot": f"{MEASURING} policy redaction boot.__init__",
     "keeping": MEASURING,
@@ -80,6 +81,7 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "exams", "faults", "integrations", "cli"}
+SHARED = {"suspicion"}  # of the detectors: the training process judges with it too
 JOINS = {"holdfast.probes.step_record"}  # puts together what the members measured
 
 
@@ -166,7 +168,7 @@ def _ours(room: str, module: str, is_package: bool, item: Import) -> str:
     if module in JOINS:
         return ""
     own, sibling = module.split(".")[2], [*item.module.split("."), ""][2]
-    if sibling == own or sibling.startswith(("_", "base")):
+    if sibling == own or sibling.startswith(("_", "base")) or sibling in SHARED:
         return ""
     if not sibling:
         return "is the folder this file is listed in; a member does not know the list"

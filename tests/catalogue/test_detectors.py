@@ -180,13 +180,13 @@ def test_survives_nothing_at_all(detector, make_rows):
 
 
 @every
-@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, 1.0, -1.0, 3.4e38])
-@pytest.mark.parametrize("count", [1, 5])
-def test_survives_any_single_value_everywhere(detector, make_rows, step_columns, value, count):
-    rows = make_rows(count, **dict.fromkeys(step_columns, value))
-    rows["opt"] = 0
-    for finding in scan(detector, rows):
-        assert finding.message
+def test_survives_any_single_value_everywhere(detector, make_rows, step_columns):
+    for value in (NAN, INF, -INF, 0.0, 1.0, -1.0, 3.4e38):
+        for count in (1, 5):
+            rows = make_rows(count, **dict.fromkeys(step_columns, value))
+            rows["opt"] = 0
+            for finding in scan(detector, rows):
+                assert finding.message, (value, count)
 
 
 @every

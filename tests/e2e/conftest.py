@@ -36,7 +36,8 @@ for _number in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler)
 
-PATIENCE = 100.0
+# Generous: nothing is repeated, and a busy machine is no failure. What never ends still fails.
+PATIENCE = 250.0
 _ADDRESS = re.compile(rb"0x[0-9a-f]+")
 
 # A few steps of an ordinary training, for scripts that are about something else.
@@ -316,6 +317,9 @@ class Runner:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The corpus comes last: it is run in the background while everything else is tested."""
     items.sort(key=lambda item: item.path.name == CORPUS and item.path.parent == HERE)
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.timeout(PATIENCE + 50))
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import Bench, Outcome, Runner
+from .conftest import Bench, Outcome
 
 
 def prepare(folder: Path) -> None:
@@ -109,23 +110,46 @@ FOLDERS = (
 )  # fmt: skip
 
 
+# One python imports all that the commands need; a fork of it carries out each command line.
+COMMANDS = """
+import json, os, sys, tempfile
+from holdfast.cli import main
+main(["check", "nowhere"]), main(["report", "future"]), main(["run", "--set", "x=1", "train.py"])
+for words in json.load(sys.stdin):
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            code = main(words)
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        told = [os.pread(file.fileno(), 1 << 16, 0).decode() for file in (out, err)]
+    print(json.dumps([words, code, *told]), flush=True)
+"""
+
+
 Complain = Callable[[list[str]], str]
 
 
 @pytest.fixture(scope="module")
 def complain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Complain]:
-    """Asks for the one line; all command lines are run ahead, two at a time."""
+    """Asks for the one line; all command lines are carried out ahead."""
     bench = Bench(tmp_path_factory.mktemp("bad"))
     prepare(bench.folder)
     before = sorted(bench.folder.rglob("*"))
     mistakes = [words for words, _ in (RUN | OTHERS).values()]
     mistakes += [[command, folder] for folder in FOLDERS for command in ("report", "check")]
-    runner = Runner(bench.folder)
-    for words in mistakes:
-        runner.submit(repr(words), lambda _, words=words: bench.cli(*words))
+    asked = bench.plain("-c", COMMANDS, given=json.dumps(mistakes).encode())
+    assert asked.code == 0, asked.told
+    outcomes = {
+        repr(words): Outcome(code, out.encode(), err.encode())
+        for words, code, out, err in map(json.loads, asked.lines)
+    }
 
     def ask(words: list[str]) -> str:
-        seen: Outcome = runner.result(repr(words))
+        seen = outcomes[repr(words)]
         assert seen.code == 2, seen
         assert seen.out == b""
         assert seen.told.startswith("holdfast: error: ") and seen.told.endswith("\n")
@@ -134,7 +158,7 @@ def complain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Complain]:
         return seen.told
 
     yield ask
-    runner.close()
+    bench.close()
     assert sorted(bench.folder.rglob("*")) == before, "clutter"
 
 

@@ -36,10 +36,7 @@ MISSED = {
     "scaler_sparse_depth.py",  # skipped by the script's own GradScaler
     "tbptt_exponential_gate.py",  # the state of the step before is gone
 }
-SAMPLED = {
-    "box_regression.py",
-    "review_attention_pool.py",
-}
+SAMPLED = {"review_attention_pool.py"}
 
 
 def chosen() -> list[Any]:
@@ -87,7 +84,7 @@ def explained(bench: Bench) -> Finding:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(p, id=p.stem, marks=[] if p.stem == "missing_values" else pytest.mark.slow)
+        pytest.param(p, id=p.stem, marks=pytest.mark.slow)
         for p in sorted((HERE / "causes" / "healthy").glob("*.py"))
     ],
 )

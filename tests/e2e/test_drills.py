@@ -14,8 +14,9 @@ from drilling.score import Score, Try, quiet
 SEED = 2
 
 
-# The scripts of test_spikes.py show the same, and a worker takes long to die.
-LONG = ("spikes", "dead worker")
+# test_spikes.py, test_kill.py and test_resume.py, test_optimizers.py and test_failing_inside.py
+# show the same in every test run; a worker takes long to die.
+LONG = ("spikes", "dead worker", "kill -9", "NaN storms", "read-only folder")
 
 
 @pytest.mark.parametrize(

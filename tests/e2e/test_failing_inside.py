@@ -181,6 +181,7 @@ def test_the_run_folder_is_deleted_in_mid_run(bench: Bench):
     assert not seen.told.count("holdfast: finished")
 
 
+@pytest.mark.slow
 def test_the_facts_of_the_run_are_damaged_in_mid_run(bench: Bench):
     seen = broken_from_outside(bench, lambda: (bench.path / "run.json").write_text("{"))
     assert "holdfast: " in seen.told

@@ -48,6 +48,7 @@ def line_of(script: str, text: str) -> int:
     return next(n for n, line in enumerate(script.splitlines(), 1) if text in line)
 
 
+@pytest.mark.slow
 def test_oom_on_batch_2(bench: Bench, tmp_path: Path) -> None:
     script = (ROOT / "examples" / "oom_on_second_batch.py").read_text()
     path = bench.write(script, "oom_on_second_batch.py")

@@ -30,9 +30,13 @@ def last_step(out: bytes) -> int:
 
 
 def test_the_script_is_killed_in_mid_run(bench: Bench):
+    """A report while it lives neither waits for it nor disturbs it; another tells of its end."""
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
     process = bench.start_guarded(script, options=[])
     told = await_line(process, b"step 100")
+    report = bench.cli("report", str(bench.path))
+    assert report.code == 0 and "UNFINISHED" in report.text
+    assert int(bench.record.steps()["step"][-1]) >= 100
     os.kill(child_of(process.pid), signal.SIGKILL)
     seen = bench.end(process)
     assert seen.code == -signal.SIGKILL
@@ -45,6 +49,8 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     assert report.code == 0
     assert report.text.splitlines()[1].startswith("KILLED")
     assert f"after {len(rows)} steps" in report.words
+    page = (bench.path / "report.html").read_text()
+    assert "Killed by SIGKILL" in page and f"after {len(rows):,} steps" in page
 
 
 def test_holdfast_is_killed_and_the_script_goes_on(bench: Bench):
@@ -132,16 +138,3 @@ def test_kills_at_random_instants(bench: Bench, kills: int):
         wanted = [s for s in steps if s % 7 == 3]
         assert record.skipped(by_pid[pid]) == wanted, f"seed {seed}"
     assert not list(bench.path.glob("ring.*"))
-
-
-def test_a_live_run_can_be_read(bench: Bench):
-    """A report of a live run neither waits for it nor disturbs it."""
-    script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
-    process = bench.start_guarded(script)
-    await_line(process, b"step 50")
-    report = bench.cli("report", str(bench.path))
-    assert report.code == 0 and "UNFINISHED" in report.text
-    assert int(bench.record.steps()["step"][-1]) >= 50
-    process.send_signal(signal.SIGTERM)
-    assert bench.end(process).code == -signal.SIGTERM
-    assert "killed by SIGTERM" in bench.cli("report", str(bench.path)).words

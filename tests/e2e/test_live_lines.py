@@ -77,8 +77,10 @@ def test_what_is_said_and_where(bench: Bench):
     assert told.startswith("holdfast: finished after 40 steps.")
     assert "2 steps skipped" in told
     assert re.search(r"Guard cost \d+(\.\d+)? % \(estimate\)", told)
-    assert f"holdfast report {bench.path}" in told
     assert "holdfast explain NUM001" in told
+    page = bench.path / "report.html"
+    assert f"  report  {page}\n  text    holdfast report {bench.path}\n" in seen.told
+    assert "Finished with findings" in page.read_text() and "NUM001" in page.read_text()
 
 
 def test_quiet_says_nothing_and_records_all(bench: Bench):
@@ -90,6 +92,7 @@ def test_quiet_says_nothing_and_records_all(bench: Bench):
     told = json.loads(report.text)
     assert (told["skipped"], told["steps"], told["outcome"]) == (2, 20, "finished")
     assert [f["code"] for f in told["findings"]] == ["NUM001"]
+    assert (bench.path / "report.html").is_file()
 
 
 def test_a_storm_of_nan_is_no_storm_of_lines(bench: Bench):

@@ -39,7 +39,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("skip", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_poisoned_file_is_named_and_left_out_on_request(bench: Bench, skip: bool) -> None:
     script = bench.write(SCRIPT)
     options = ["--quiet", "--set", "guard.replay=false", "--set", f"quarantine.skip={skip}".lower()]

@@ -147,8 +147,9 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_accelerate(bench: Bench, processes: int):
     """With its own launcher, which on CPUs starts one process, and with torchrun for two."""
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]

@@ -15,6 +15,9 @@ from holdfast.exams._growers import draws_more, habits, in_loop, refers_to_itsel
 from holdfast.exams._sizes import Weight
 from holdfast.exams._trace import Watchpoint
 
+# A search ends after some milliseconds: of a clock that no other process makes go faster.
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def test_how_far_a_graph_reaches_back():
     weight = torch.ones(3, requires_grad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -17,15 +18,14 @@ from holdfast.boot import patches
 from holdfast.exams import _worker_lengths, sample_growth, worker_samples
 
 
-def decode(until: float) -> int:
+def decode() -> None:
     total = 0
-    while time.monotonic() < until:
+    while True:
         total += sum(i * i for i in range(2000))  # decodes
-    return total
 
 
-def _worker_loop(seconds: float) -> None:
-    decode(time.monotonic() + seconds)
+def _worker_loop() -> None:
+    decode()
 
 
 def line(function: Callable[..., object], text: str) -> int:
@@ -35,20 +35,27 @@ def line(function: Callable[..., object], text: str) -> int:
     return first + next(i for i, row in enumerate(rows) if text in row)
 
 
-def ran(work: Callable[[float], object], seconds: float = 1.2) -> int:
+def ran(work: Callable[[], object], known: Callable[[int], bool]) -> int:
+    """Have a process work until something is known of it, however long that takes."""
+
     def run() -> None:
         worker_samples.begin()
-        work(seconds)
+        work()
 
-    process = multiprocessing.get_context("fork").Process(target=run)
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     process.start()
+    assert process.pid is not None
+    until = time.monotonic() + 60
+    while not known(process.pid):
+        assert process.is_alive() and time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
     process.join()
-    assert process.exitcode == 0 and process.pid is not None
     return process.pid
 
 
 def test_the_line_that_keeps_a_worker_busy():
-    pid = ran(_worker_loop)
+    pid = ran(_worker_loop, lambda pid: worker_samples.look([pid], 0.1, 4) is not None)
     look = worker_samples.look([pid], step=0.1, batch=4)
     assert look is not None
     named = look.lines[0]
@@ -59,10 +66,10 @@ def test_the_line_that_keeps_a_worker_busy():
 
 
 def test_nothing_is_known_of_a_worker_that_waits_or_never_was():
-    def _worker_loop(seconds: float) -> None:
-        time.sleep(seconds)  # as for the next order
+    def _worker_loop() -> None:
+        time.sleep(60)  # as for the next order
 
-    idle = ran(_worker_loop, 0.6)
+    idle = ran(_worker_loop, lambda pid: worker_samples._read(pid) is not None)
     assert worker_samples.look([idle], step=0.1, batch=4) is None
     assert worker_samples.look([2**22 + 1], step=0.1, batch=4) is None
     assert worker_samples.look([], step=0.1, batch=4) is None
@@ -81,31 +88,20 @@ class Caching:
             self.seen.append(index)  # fills
 
 
-def grows(dataset: Caching, seconds: float) -> None:
+def grows(dataset: Caching) -> None:
     def _worker_loop(dataset: Caching, fetcher: object) -> None:
-        until = time.monotonic() + seconds
-        index = 0
-        while time.monotonic() < until:
+        for index in itertools.count():
             dataset.sample(index)
-            index += 1
 
+    worker_samples.order_growth(os.getpid(), 0.15)
     _worker_loop(dataset, fetcher=None)
 
 
 @pytest.mark.parametrize("fills", [True, False])
 def test_what_grows_in_a_worker(fills: bool):
     dataset = Caching(fills)
-
-    def run() -> None:
-        worker_samples.order_growth(os.getpid(), 0.15)
-        worker_samples.begin()
-        grows(dataset, 1.5 if fills else 2.2)
-
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    process.join()
-    assert process.pid is not None
-    answer = worker_samples.growth(process.pid)
+    pid = ran(lambda: grows(dataset), lambda pid: worker_samples.growth(pid) is not None)
+    answer = worker_samples.growth(pid)
     assert answer is not None
     facts = sample_growth.told_by_worker(dataset, answer)
     wanted = "self.seen.append(index)" if fills else "self.names = ["

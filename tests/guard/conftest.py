@@ -51,6 +51,9 @@ class MemoryRecorder:
         number = self.tables[name] = 16 + len(self.tables)
         return Table(self.ring, number, columns)  # type: ignore[arg-type]
 
+    def orders(self) -> list[dict[str, Any]]:
+        return []
+
     def close(self) -> None:
         pass
 

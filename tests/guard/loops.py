@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-STEPS = 40
+STEPS = 20
 BATCH = 8
 
 

@@ -18,6 +18,7 @@ from holdfast.config import (
     ScalerSettings,
     Settings,
 )
+from holdfast.guard import engine as engine_module
 from holdfast.guard.engine import Engine
 from holdfast.guard.optimizer import GuardedOptimizer
 
@@ -165,7 +166,7 @@ def test_with_several_ranks_every_batch_keeps_its_length(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, recorder = make(quarantine={"skip": True}, guard={"explain": False})
-    monkeypatch.setattr(patches, "ranks", lambda: 2)
+    monkeypatch.setattr(engine_module, "ranks", lambda: 2)
     sizes = train(DataLoader(Pictures(), 5, shuffle=True))
     close(engine, recorder)
     assert sizes == [[5] * 6 + [2]] * EPOCHS

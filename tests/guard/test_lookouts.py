@@ -10,6 +10,9 @@ from holdfast.config import Settings
 
 from .conftest import MakeEngine
 
+# What the guard costs is a matter of time.
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 @pytest.fixture
 def trained(make_engine: MakeEngine):

@@ -20,6 +20,9 @@ from holdfast.guard.memory_watch import MemoryWatch
 
 STEPS = 24
 
+# A search ends after some milliseconds: of a clock that no other process makes go faster.
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 class Told:
     """A training that keeps what is recorded of it."""

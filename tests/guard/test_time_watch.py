@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,13 +13,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import LookoutSettings, Settings
+from holdfast.exams import _line_tree
 from holdfast.guard import slow_causes
+from tests.conftest import Clock
 
 WATCHED = Settings(lookouts=LookoutSettings(memory=False, samples=True))
 
 
 @pytest.fixture
-def watched(make_engine):
+def watched(make_engine, clock, monkeypatch):
+    # What the trace costs is measured once in a process: by this clock, here.
+    monkeypatch.setattr(_line_tree, "_costs", None)
     engine = make_engine(WATCHED)
     yield engine
     engine.lookouts.close()
@@ -40,25 +43,40 @@ def here(function, text: str) -> int:
     return first + next(i for i, line in enumerate(lines) if text in line)
 
 
-def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
+class Net(nn.Linear):
+    """A model that has something to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(8, 1)
+        self.clock = clock
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.clock.sleep(2e-4)
+        return super().forward(input)
+
+
+def parts(clock: Clock) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = nn.Linear(8, 1)
+    model = Net(clock)
     return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 class SlowRows(Dataset):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
     def __len__(self) -> int:
         return 160
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.002)  # slow
+        self.clock.sleep(0.002)  # slow
         return torch.ones(8) * index / 160
 
 
-def test_the_slow_line_of_a_dataset(watched):
-    model, optimizer = parts()
+def test_the_slow_line_of_a_dataset(watched, clock):
+    model, optimizer = parts(clock)
     for _ in range(2):
-        for x in DataLoader(SlowRows(), batch_size=4):
+        for x in DataLoader(SlowRows(clock), batch_size=4):
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -70,7 +88,8 @@ def test_the_slow_line_of_a_dataset(watched):
 class KeptRows(SlowRows):
     """Makes each row once; or again and again, where nothing is kept."""
 
-    def __init__(self, keeps: bool) -> None:
+    def __init__(self, clock: Clock, keeps: bool) -> None:
+        super().__init__(clock)
         self.keeps, self.kept = keeps, dict[int, torch.Tensor]()
 
     def __getitem__(self, index: int) -> torch.Tensor:
@@ -80,9 +99,9 @@ class KeptRows(SlowRows):
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, keeps):
-    model, optimizer = parts()
-    rows = KeptRows(keeps)
+def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, clock, keeps):
+    model, optimizer = parts(clock)
+    rows = KeptRows(clock, keeps)
     for _ in range(4):
         for x in DataLoader(rows, batch_size=4):
             model(x).sum().backward()
@@ -92,19 +111,19 @@ def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, keeps):
     assert found == ([] if keeps else [("cache", here(KeptRows, "# asks"))])
 
 
-def growing(steps: int) -> None:
-    model, optimizer = parts()
+def growing(steps: int, clock: Clock) -> None:
+    model, optimizer = parts(clock)
     kept: list[int] = []
     for step in range(steps):
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         kept.append(step)
-        time.sleep(0.0001 * len(kept))  # grows
+        clock.sleep(0.0001 * len(kept))  # grows
 
 
-def test_a_line_that_grows(watched):
-    growing(100)
+def test_a_line_that_grows(watched, clock):
+    growing(100, clock)
     (event,) = told(watched, "slow_down")
     assert event["line"] == here(growing, "# grows")
     assert event["line_now_ms"] > 2 * event["line_before_ms"]
@@ -113,19 +132,20 @@ def test_a_line_that_grows(watched):
 class Allocator:
     """Stands in for the device's: full from some step on, and then it runs out on each of them."""
 
-    def __init__(self, full: int) -> None:
+    def __init__(self, clock: Clock, full: int) -> None:
+        self.clock = clock
         self.calls, self.full, self.retries = 0, full, 0
 
     def allocate(self) -> torch.Tensor:
         self.calls += 1
         if self.calls > self.full:
             self.retries += 1
-            time.sleep(0.004)
+            self.clock.sleep(0.004)
         return torch.empty(16)
 
 
 def allocating(steps: int, allocator: Allocator) -> None:
-    model, optimizer = parts()
+    model, optimizer = parts(allocator.clock)
     for _ in range(steps):
         scratch = allocator.allocate()  # allocates
         model(torch.ones(4, 8)).sum().backward()
@@ -135,8 +155,8 @@ def allocating(steps: int, allocator: Allocator) -> None:
 
 
 @pytest.mark.parametrize("counts", [True, False])
-def test_a_line_that_waits_for_memory(watched, monkeypatch, counts):
-    allocator = Allocator(full=40)
+def test_a_line_that_waits_for_memory(watched, clock, monkeypatch, counts):
+    allocator = Allocator(clock, full=40)
     monkeypatch.setattr(slow_causes, "retries", lambda: allocator.retries if counts else 0)
     allocating(100, allocator)
     (event,) = told(watched, "slow_down")
@@ -145,43 +165,43 @@ def test_a_line_that_waits_for_memory(watched, monkeypatch, counts):
     else:
         assert event["what"] == "work"
     assert event["line"] in (
-        here(allocating, "# allocates"), here(Allocator.allocate, "time.sleep"),
+        here(allocating, "# allocates"), here(Allocator.allocate, "self.clock.sleep"),
     )  # fmt: skip
 
 
-def stalling(steps: int) -> None:
-    model, optimizer = parts()
+def stalling(steps: int, clock: Clock) -> None:
+    model, optimizer = parts(clock)
     for step in range(steps):
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         if step % 6 == 5:
-            save_checkpoint()
+            save_checkpoint(clock)
 
 
-def save_checkpoint() -> None:
-    time.sleep(0.03)  # stalls
+def save_checkpoint(clock: Clock) -> None:
+    clock.sleep(0.03)  # stalls
 
 
-def test_a_line_that_stalls(watched):
-    stalling(120)
+def test_a_line_that_stalls(watched, clock):
+    stalling(120, clock)
     (event,) = told(watched, "stall")
     assert event["line"] == here(save_checkpoint, "# stalls")
     assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
 
 
-def test_the_watch_rests_after_a_stall_that_was_foreseen(watched):
-    stalling(120)
+def test_the_watch_rests_after_a_stall_that_was_foreseen(watched, clock):
+    stalling(120, clock)
     assert told(watched, "stall")
-    settles(watched)
+    settles(watched, clock)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
     watched.lookouts.time._foreseen = watched.journal.iteration + 10_000
-    settles(watched)
+    settles(watched, clock)
 
 
-def settles(engine) -> None:
+def settles(engine, clock: Clock) -> None:
     """An ordinary loop of a new optimizer, after which nothing is looked into any more."""
-    model, optimizer = parts()
+    model, optimizer = parts(clock)
     for _ in range(60):
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
@@ -189,8 +209,8 @@ def settles(engine) -> None:
     assert not engine.lookouts.time.busy
 
 
-def epochs(count: int, ends: Callable[[nn.Module], Any]) -> None:
-    model, optimizer = parts()
+def epochs(clock: Clock, count: int, ends: Callable[[nn.Module], Any]) -> None:
+    model, optimizer = parts(clock)
     for _ in range(count):
         for (x,) in DataLoader(TensorDataset(torch.ones(40, 8)), batch_size=4):
             model(x).sum().backward()
@@ -199,8 +219,8 @@ def epochs(count: int, ends: Callable[[nn.Module], Any]) -> None:
         ends(model)
 
 
-def draws(_: nn.Module) -> None:
-    time.sleep(0.05)  # draws
+def draws(model: Any) -> None:
+    model.clock.sleep(0.05)  # draws
 
 
 def validates(model: nn.Module) -> None:
@@ -209,19 +229,19 @@ def validates(model: nn.Module) -> None:
             model(x).sum()
 
 
-def test_what_is_done_between_short_epochs(watched):
-    epochs(30, draws)
+def test_what_is_done_between_short_epochs(watched, clock):
+    epochs(clock, 30, draws)
     (event,) = told(watched, "stall")
     assert event["line"] == here(draws, "# draws")
 
 
-def test_validation_between_epochs_is_no_stall(watched):
-    epochs(12, validates)
+def test_validation_between_epochs_is_no_stall(watched, clock):
+    epochs(clock, 12, validates)
     assert not told(watched, "stall")
 
 
-def reading(steps: int) -> float:
-    model, optimizer = parts()
+def reading(steps: int, clock: Clock) -> float:
+    model, optimizer = parts(clock)
     total = 0.0
     for _ in range(steps):
         out = model(torch.ones(256, 8))
@@ -233,15 +253,15 @@ def reading(steps: int) -> float:
     return total
 
 
-def test_a_line_that_reads(watched):
-    reading(600)
+def test_a_line_that_reads(watched, clock):
+    reading(100, clock)
     (event,) = told(watched, "host_reads")
     assert event["line"] == here(reading, "# reads") and event["reads"] == 256
     assert "item" not in torch.Tensor.__dict__
 
 
-def test_a_healthy_loop_says_nothing(watched):
-    model, optimizer = parts()
+def test_a_healthy_loop_says_nothing(watched, clock):
+    model, optimizer = parts(clock)
     losses = []
     for _ in range(150):
         loss = model(torch.ones(64, 8)).square().mean()
@@ -253,15 +273,15 @@ def test_a_healthy_loop_says_nothing(watched):
         assert not told(watched, kind)
 
 
-def test_nothing_happens_unless_asked_for(make_engine):
+def test_nothing_happens_unless_asked_for(make_engine, clock):
     engine = make_engine(replace(WATCHED, lookouts=LookoutSettings(memory=False, time=False)))
-    growing(40)
+    growing(40, clock)
     assert engine.lookouts.time is None and not told(engine, "slow_down")
 
 
-def test_two_optimizers_and_two_lines_make_one_turn(watched):
-    model, optimizer = parts()
-    other, second = parts()
+def test_two_optimizers_and_two_lines_make_one_turn(watched, clock):
+    model, optimizer = parts(clock)
+    other, second = parts(clock)
     for _ in range(60):
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()

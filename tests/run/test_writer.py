@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -203,15 +202,12 @@ def test_a_million_steps_stay_within_the_documented_bound(
     writer.take([steps.declaration()])
     incidents = [5, 77_777, 500_001, 999_001]
     bound = budget + segment_rows * steps.dtype.itemsize + 4096
-    begin = time.monotonic()
     for first in range(0, 1_000_000, each):
         writer.take(steps.rows(first, each, incidents))
         assert size_of(run) <= bound + each * steps.dtype.itemsize + 3 * 4096
-    took = time.monotonic() - begin
     assert writer.close()
     assert size_of(run) <= bound
     assert size_of(run) > budget / 2, "thinned more than needed"
-    assert took < 40
 
     rows = LaneReader(run, "r0").steps()
     assert np.all(np.diff(rows["step"]) > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -16,19 +15,20 @@ from holdfast.training.place import Place
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task
 from holdfast.training.workers import cores_here
+from tests.conftest import Clock
 
 CPU = Place(torch.device("cpu"))
 
 
 class Slow(Dataset[Tensor]):
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
 
     def __len__(self) -> int:
         return 24
 
     def __getitem__(self, index: int) -> Tensor:
-        time.sleep(self._seconds)
+        self._clock.sleep(self._seconds)
         return torch.tensor(float(index))
 
 
@@ -47,7 +47,7 @@ def feed(train: Any, said: list[str] | None = None, place: Place = CPU, **data: 
     return Feed(task, settings, place, (said if said is not None else []).append)
 
 
-def test_fast_data_needs_no_workers_and_the_reason_is_told() -> None:
+def test_fast_data_needs_no_workers_and_the_reason_is_told(clock: Clock) -> None:
     said: list[str] = []
     made = feed(TensorDataset(torch.zeros(24, 2)), said)
     assert made.workers == 0 and made.length == 6 and made.steps() == 18 and made.usual == 4
@@ -55,9 +55,9 @@ def test_fast_data_needs_no_workers_and_the_reason_is_told() -> None:
 
 
 @pytest.mark.skipif(cores_here() < 2, reason="needs a second core")
-def test_slow_data_gets_workers() -> None:
+def test_slow_data_gets_workers(clock: Clock) -> None:
     said: list[str] = []
-    made = feed(Slow(0.004), said)
+    made = feed(Slow(clock, 0.004), said)
     assert made.workers > 0 and "a batch is made in" in said[0]
 
 
@@ -76,8 +76,8 @@ def test_an_epoch_that_waits_for_cheap_batches_gets_no_worker() -> None:
     assert made.workers == 0
 
 
-def test_a_number_that_is_given_stays() -> None:
-    made = feed(Slow(0.0), workers=0)
+def test_a_number_that_is_given_stays(clock: Clock) -> None:
+    made = feed(Slow(clock, 0.0), workers=0)
     made.epoch_ends(0.9, 0.5)
     assert made.workers == 0
     made.load_state_dict({"workers": 3})

@@ -23,6 +23,7 @@ from holdfast.training import ending, measures
 from holdfast.training.progress import Progress, Tick
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
+from tests.conftest import Clock
 
 
 class Seen(Progress):
@@ -190,7 +191,7 @@ def test_the_trainer_notes_its_own_numbers_with_them(tmp_path: Path) -> None:
     """Pace is of training: what validations take does not count."""
 
     def slowly(net: nn.Module, batch: Any) -> Any:
-        time.sleep(0.1)
+        time.sleep(0.02)
         return {"loss": loss(net, batch)}
 
     how = settings(
@@ -212,10 +213,10 @@ def test_the_trainer_notes_its_own_numbers_with_them(tmp_path: Path) -> None:
 
 
 def test_measuring_that_takes_too_long_is_left_out_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     def slow(device: torch.device) -> dict[str, float]:
-        time.sleep(0.3)
+        clock.sleep(0.3)
         return {"memory_used_gb": 1.0}
 
     monkeypatch.setattr(measures, "memory_numbers", slow)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from holdfast.training.workers import (
     improve,
     measure_loading,
 )
+from tests.conftest import Clock
 
 CPU = Place(torch.device("cpu"))
 GPU = Place(torch.device("cuda", 0))
@@ -126,12 +126,12 @@ def test_a_look_at_loading_is_short_and_leaves_no_trace() -> None:
     assert seconds > 0 and data.taken == 32
 
 
-def test_a_look_ends_when_its_time_is_over() -> None:
+def test_a_look_ends_when_its_time_is_over(clock: Clock) -> None:
     made: list[int] = []
 
     def slowly() -> Any:
         for number in range(100):
-            time.sleep(0.02)
+            clock.sleep(0.02)
             made.append(number)
             yield number
 

@@ -74,16 +74,19 @@ class DamageWatch:
     _lowest_norm: float = math.inf
     _wandering: bool = field(default=False)
 
-    def saw(self, step: int, row: Row, *, bad: bool, skipped: bool) -> Suspicion | None:
+    def saw(
+        self, step: int, row: Row, *, bad: bool, skipped: bool, ordered: bool = False
+    ) -> Suspicion | None:
         """Judge a row; a suspicion when it is time to act.
 
         Args:
             step: of the row.
             row: its columns by name.
             bad: a number of the step is not finite.
-            skipped: the step was skipped, for whatever reason but an order.
+            skipped: the step was skipped.
+            ordered: it was skipped because somebody said so: its weights say nothing.
         """
-        if row["param_bad"] > 0:
+        if row["param_bad"] > 0 and not ordered:
             return self._suspect("NUM003", "weights", step, row)
         if skipped:
             self._left_out += 1

@@ -200,7 +200,7 @@ class GuardedOptimizer:
             record.see_parameters(nonfinite_on_host(everything))
 
     def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the record is known on the host before the step")
+        self._say(HIDDEN, "the verdict is known on the host before the step")
         # Loading a state makes a new list of groups, with the form that was saved.
         groups = id(optimizer.param_groups)
         if self._form_of != groups and not (record.late or self.detect_only):

@@ -116,9 +116,10 @@ class Recovery:
             self._ask(record)
         if record.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
             self._lower(guard, record)
-        found = None
-        if not record.told_to:
-            found = trouble.saw(record.step, row, bad=record.bad, skipped=record.bad or record.wild)
+        skipped = record.bad or record.wild
+        found = trouble.saw(
+            record.step, row, bad=record.bad, skipped=skipped, ordered=record.told_to
+        )
         if record.row["loss_usual"] == record.row["loss_usual"]:
             self._level = record.row["loss_usual"]
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
@@ -300,7 +301,7 @@ class Recovery:
         trial.target.release()
         self._put_back(trial.kept, everything=True)
         found = trial.suspicion
-        told = {"record": "data", "loss": found.loss, "usual": found.usual}
+        told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
         # Told with the next step: the row of this one has been written.
         step = record.step + 1
         self._training.record_at("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
