@@ -373,7 +373,7 @@ def test_the_guard_uses_what_the_watch_was_given(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run")
     given = loop.watch.engine.recovery.live.given
     assert given is not None and list(given.ema) == ["ema"] and given.schedulers
-    assert not loop.watch.engine.recovery.saves
+    assert not loop.watch.engine.recovery.checkpoints.wanted
     loop.watch.close()
 
 

@@ -145,7 +145,7 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        if self.phases.on_device or self.journal.by_hand is not None or not self.inquiry.idle:
+        if self.phases.on_device or self.journal.by_hand.waiting or not self.inquiry.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
             # The usual case, without the detour.
@@ -168,7 +168,7 @@ class Engine:
 
     @shielded("loss probe", ends="backward")
     def _backward_done(self) -> None:
-        if self.journal.by_hand is not None:
+        if self.journal.by_hand.waiting:
             self.journal.saw_backward(self._losses)
         if not self.inquiry.idle:
             attempt(self, "inquiry", self.inquiry.backward_ends, sys._getframe(), self._read)
@@ -458,11 +458,12 @@ class Engine:
     @property
     def run(self) -> Run | None:
         """The run folder, once it is open."""
-        return None if self.journal.recorder is None else self.journal.recorder.run
+        recorder = self.journal.lane.recorder
+        return None if recorder is None else recorder.run
 
     def open(self) -> Run | None:
         """Open the run folder now, not with the first backward pass; may raise an error."""
-        self.journal.opened()
+        self.journal.lane.opened()
         return self.run
 
     def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
@@ -478,7 +479,7 @@ class Engine:
         """What the run consists of, from somebody who knows and saves it; None: search again."""
         self.recovery.live.given = belongings
         if belongings is not None:
-            self.recovery.saves = False
+            self.recovery.checkpoints.wanted = False
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were put back to what they were after so many steps."""
@@ -500,10 +501,10 @@ class Engine:
     def end(self, error: object = None) -> None:
         """The process ends, of ``error`` where there is one: write what it died of and close."""
         memory = self.lookouts.memory
-        if self.journal.recorder is None and not (memory is not None and memory.ran_out):
+        if self.journal.lane.recorder is None and not (memory is not None and memory.ran_out):
             return
         try:
-            self.journal.opened()
+            self.journal.lane.opened()
             if isinstance(error, BaseException):
                 self.journal.tell("exception", self.journal.iteration, exception.facts(error))
             self.close()

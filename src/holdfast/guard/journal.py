@@ -7,13 +7,7 @@ nothing behind.
 from __future__ import annotations
 
 import functools
-import math
-import os
-import platform
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +15,22 @@ import torch
 
 from ..actions.calm_scaler import CalmScaler
 from ..config import Settings
-from ..probes import STEP_COLUMNS
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
-from ..probes.step_record import BLANK, StepRecord
+from ..probes.step_record import StepRecord
 from ..probes.timing import EventPool
 from ..probes.updates import Before
 from ..run import Recorder, Table
 from .budget import LEAN, Budget
+from .by_hand import UpdatesByHand
 from .culprits import Culprits
+from .lane import Lane
 from .layer_story import LayerStory
 from .optimizer import GuardedOptimizer
 from .scaling import exploded
 
-# Backward passes without any optimizer step before we take the loop for one that updates by hand.
-_BY_HAND = 64
 # The kernels of the guard are timed on one step in this many.
 COST_EVERY = 64
 
@@ -60,8 +53,8 @@ class Journal:
         """Called for a step that turns out bad only when its numbers arrive from the device."""
         self.known: Callable[[GuardedOptimizer, StepRecord], None] | None = None
         """Called for every step when its numbers are on the host."""
-        self.recorder: Recorder | None = None
-        self._opening = opening
+        self.lane = Lane(open_recorder, opening)
+        self.by_hand = UpdatesByHand(self.lane)
         self.budget = Budget(settings.guard.budget)
         self.culprits = Culprits(settings.quarantine)
         self.scaling: CalmScaler | None = None
@@ -71,101 +64,19 @@ class Journal:
                 settings.scaler, lambda data: self.tell("scaler", self.iteration, data)
             )
         self._settings = settings.run
-        self._open_recorder = open_recorder
         self._readback = Readback()
         self._host = Host()
         self._memory = Memory()
         self._events = EventPool()
-        self._table: Table | None = None
         self._layers: dict[int, LayerStory] = {}
         self._updates: dict[int, Table] = {}
-        self._told: set[str] = set()
         self._stepped: set[int] = set()
         self._suspicious = False
         self._rows = 0
-        self.by_hand: list[tuple[float, float]] | None = []
-        self._passes = 0
-        self._dead = False
-
-    # ------------------------------------------------------------------ opening
-
-    def opened(self) -> Recorder | None:
-        """The recorder of this process, opened with its first use; None when that failed."""
-        if self.recorder is None and not self._dead:
-            try:
-                self.recorder = self._open_recorder()
-            except Exception:
-                # Nowhere to write: guarding goes on, the parent reports the empty lane.
-                self._dead = True
-                raise
-            self._table = self.recorder.table("steps", list(STEP_COLUMNS))
-            self.recorder.event("start", 0, _environment(self.recorder.rank))
-            if self._opening is not None:
-                self.recorder.event(self._opening[0], 0, self._opening[1])
-        return self.recorder
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return 0 if self.recorder is None else self.recorder.rank
-
-    @property
-    def has_orders(self) -> bool:
-        """Whether the process that judges asks for something; one comparison per step."""
-        return self.recorder is not None and self.recorder.ring.has_message
-
-    def orders(self) -> list[dict[str, Any]]:
-        """What it asks for."""
-        return [] if self.recorder is None else self.recorder.orders()
-
-    def run_folder(self) -> Path | None:
-        """The folder of the run; None while it is not open."""
-        return None if self.recorder is None else self.recorder.run.path
-
-    def failure(self, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed and was switched off."""
-        text = f"{type(error).__name__}: {error}"
-        at = error.__traceback__
-        while at is not None and at.tb_next is not None:
-            at = at.tb_next
-        if at is not None:
-            text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
-        try:
-            recorder = self.opened()
-            if recorder is not None:
-                recorder.event("holdfast_error", self.iteration, {"where": where, "error": text})
-        except Exception:
-            self._dead = True
-
-    # ------------------------------------------------------------------ rows
 
     def saw_backward(self, losses: Losses) -> None:
         """A backward pass is over; without optimizers this is all we will ever see."""
-        self._passes += 1
-        recorder = self.opened()
-        if self.by_hand is None or recorder is None or not losses.numbers:
-            return
-        self.by_hand.append((time.time(), losses.numbers[-1]))
-        if len(self.by_hand) >= _BY_HAND:
-            self._write_by_hand()
-
-    def _write_by_hand(self) -> None:
-        rows, self.by_hand = self.by_hand or [], []
-        for at, loss in rows:
-            if self._table is not None:
-                self._table.put(
-                    self.iteration,
-                    at,
-                    BLANK
-                    | {
-                        "loss": loss,
-                        "loss_bad": float(not math.isfinite(loss)),
-                        "backwards": 1.0,
-                        "opt": -1.0,
-                        "skipped": 0.0,
-                    },
-                )
-            self.iteration += 1
+        self.iteration = self.by_hand.saw_backward(losses, self.iteration)
 
     def number(self, guard: GuardedOptimizer) -> int:
         """The iteration that a step of this optimizer belongs to; several may share one."""
@@ -206,7 +117,7 @@ class Journal:
         if record.usual:
             self._put(guard, record)
             return
-        self.by_hand = None
+        self.by_hand.optimizer_stepped()
         if guard.notes or not guard.announced:
             self._announce(guard)
         measured = record.measured
@@ -244,8 +155,8 @@ class Journal:
         self._write(guard, record)
 
     def _write(self, guard: GuardedOptimizer, record: StepRecord) -> None:
-        recorder = self.recorder or self.opened()
-        if recorder is None or self._table is None:
+        recorder = self.lane.recorder or self.lane.opened()
+        if recorder is None:
             return
         row = record.row
         if record.timed is not None:
@@ -265,8 +176,8 @@ class Journal:
 
     def _put(self, guard: GuardedOptimizer, record: StepRecord) -> None:
         """Write a row that is complete."""
-        recorder, row = self.recorder, record.row
-        if recorder is None or self._table is None:
+        recorder, steps, row = self.lane.recorder, self.lane.steps, record.row
+        if recorder is None or steps is None:
             return
         if record.batches:
             self.culprits.tell(recorder, record)
@@ -281,7 +192,7 @@ class Journal:
                     "skipping goes on as before",
                 },
             )
-        self._table.put(record.step, record.time, row)
+        steps.put(record.step, record.time, row)
         self.latest = row
         if record.reading is not None and record.layers == len(guard.layers) > 0:
             story = self._layers.get(guard.index) or self._new_story(recorder, guard)
@@ -297,7 +208,7 @@ class Journal:
 
     def _send_updates(self, guard: GuardedOptimizer, record: StepRecord, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:
-            recorder = self.opened()
+            recorder = self.lane.opened()
             if ratios is None or recorder is None:
                 return
             table = self._updates.get(guard.index)
@@ -315,21 +226,22 @@ class Journal:
 
     def not_covered(self, what: str, why: str) -> None:
         """Say, once, what the guard cannot do for this run."""
-        recorder = self.opened()
-        if recorder is not None and why not in self._told:
-            self._told.add(why)
-            recorder.event("not_covered", self.iteration, {"what": what, "why": why})
+        self.lane.not_covered(self.iteration, what, why)
+
+    def failure(self, where: str, error: Exception) -> None:
+        """Write down that a part of holdfast failed and was switched off."""
+        self.lane.failure(self.iteration, where, error)
 
     def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
         """Write down what an exam does or has found."""
-        recorder = self.opened()
+        recorder = self.lane.opened()
         if recorder is not None:
             recorder.event(kind, step, data)
             if kind == "cause":
                 self.culprits.explained(recorder, step, data)
 
     def _announce(self, guard: GuardedOptimizer) -> None:
-        recorder = self.opened()
+        recorder = self.lane.opened()
         if recorder is None:
             return
         if not guard.announced and guard.how:
@@ -359,32 +271,19 @@ class Journal:
 
     def close(self) -> None:
         """Write what is still on its way and the last words."""
-        if self.recorder is None:
+        recorder, passes = self.lane.recorder, self.by_hand.passes
+        if recorder is None:
             return
         self._readback.poll(wait=True)
-        if self.by_hand:
-            self._write_by_hand()
-        if self._rows == 0 and self._passes:
+        self.iteration = self.by_hand.write(self.iteration)
+        if self._rows == 0 and passes:
             self.not_covered(
                 "guarding",
-                f"{self._passes} backward passes and no step of a torch.optim.Optimizer: weights "
+                f"{passes} backward passes and no step of a torch.optim.Optimizer: weights "
                 "are updated by hand, by an optimizer of another kind or in a compiled step",
             )
         if self._readback.dropped:
-            self.recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
-        self.culprits.close(self.recorder, self.iteration)
-        self.recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
-        self.recorder.close()
-
-
-def _environment(rank: int) -> dict[str, Any]:
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    return {
-        "pid": os.getpid(),
-        "rank": rank,
-        "world": world,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
-        "script": os.path.basename(sys.argv[0]) if sys.argv else "",
-    }
+            recorder.event("dropped", self.iteration, {"readings": self._readback.dropped})
+        self.culprits.close(recorder, self.iteration)
+        recorder.event("end", self.iteration, {"steps": self._rows, "skipped": self.skipped})
+        recorder.close()

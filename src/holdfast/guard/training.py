@@ -30,16 +30,16 @@ class GuardedTraining:
     @property
     def rank(self) -> int:
         """Of this process."""
-        return self._journal.rank
+        return self._journal.lane.rank
 
     @property
     def has_orders(self) -> bool:
         """Whether the process that judges asks for an action."""
-        return self._journal.has_orders
+        return self._journal.lane.has_orders
 
     def orders(self) -> list[dict[str, Any]]:
         """The actions it asks for."""
-        return self._journal.orders()
+        return self._journal.lane.orders()
 
     def models(self) -> list[nn.Module]:
         """The models behind all optimizers."""
@@ -67,7 +67,7 @@ class GuardedTraining:
 
     def run_folder(self) -> Path | None:
         """The folder of the run; None while it is not open."""
-        return self._journal.run_folder()
+        return self._journal.lane.run_folder()
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""

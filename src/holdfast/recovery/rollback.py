@@ -14,17 +14,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..actions.lower_learning_rate import lower_learning_rates
-from ..checkpoint.saver import Saver
-from ..checkpoint.tree import flatten, paths
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
@@ -34,6 +31,7 @@ from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.readback import wait_for
 from ..probes.step_record import StepRecord
+from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState, with_live_groups
 from .snapshots import Snapshot, Snapshots
 from .training import Guarded, Training
@@ -65,14 +63,11 @@ class Recovery:
 
     def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
         self.live = LiveState(training)
-        self._saver = Saver(settings.checkpoint, training.run_folder, training.record_at)
-        self.saves = settings.checkpoint.minutes > 0 or settings.checkpoint.steps > 0
-        """Whether snapshots go to disk by themselves."""
-        self._exempt: frozenset[str] | None = None
+        self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
         self._settings = settings
         self._training = training
         self._policy = policy
-        self.snapshots = Snapshots(settings.rollback, least=1 if self.saves else 0)
+        self.snapshots = Snapshots(settings.rollback, least=1 if self.checkpoints.wanted else 0)
         self._troubles: dict[int, DamageWatch] = {}
         self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
@@ -170,9 +165,8 @@ class Recovery:
             return False
         at = self.snapshots.next_at
         # Room that is being made and the clock are asked about now and then.
-        self._look_at = min(at, self._saver.next_step, step + _ASK)
-        self._saver.tell_news()
-        return step >= at or bool(self._save_due(step))
+        self._look_at = min(at, self.checkpoints.next_step, step + _ASK)
+        return step >= at or bool(self.checkpoints.due(step))
 
     def boundary(self, step: int, fed: bool) -> None:
         """Between two steps: take a snapshot, save one, go back, or end the run.
@@ -196,12 +190,12 @@ class Recovery:
         self._last_step = step
         if not self._quiet():
             return
-        save = self._save_due(step)
+        save = self.checkpoints.due(step)
         if save or self.snapshots.due(step):
             self._take(step)
         newest = self.snapshots.newest()
         if save and newest is not None:
-            self._save(newest, save)
+            self.checkpoints.save(newest, save, self._level)
 
     def _obey(self, order: Mapping[str, Any], step: int) -> None:
         """Do what a finding has earned that became known after its step."""
@@ -214,7 +208,9 @@ class Recovery:
         elif action == "checkpoint":
             self._take(step)
             newest = self.snapshots.newest()
-            path = self._save(newest, "asked") if newest is not None else None
+            path = (
+                self.checkpoints.save(newest, "asked", self._level) if newest is not None else None
+            )
             data |= {"done": path is not None, "checkpoint": os.fspath(path or "")}
         elif action == "stop":
             why = str(order.get("why")) or f"the policy says stop on {code}"
@@ -376,38 +372,13 @@ class Recovery:
         good = self._last_good(code)
         saved = ""
         try:
-            saved = self._save_now(good, "stop") if good is not None else ""
+            saved = self.checkpoints.save_now(good, "stop", self._level) if good is not None else ""
         except Exception as error:
             self._training.failure("saving the last good state", error)
         data = {"code": code, "action": "stop", "why": decision.why, "checkpoint": saved}
         self._training.record_at("stop", step, data)
         place = f"; the last good state is in {saved}" if saved else ""
         raise Stopped(f"holdfast: stopped at step {step}: {decision.why}{place}")
-
-    def _save_due(self, step: int) -> str:
-        return self._saver.due(step) if self.saves else ""
-
-    def _save(self, snapshot: Snapshot, kind: str) -> Path | None:
-        """Have a snapshot written; returns at once."""
-        if self._exempt is None:
-            self._exempt = _meant_infinite(snapshot.tree, self.live.buffer_names())
-        snapshot.held += 1
-        return self._saver.save(
-            snapshot.tree,
-            snapshot.step,
-            kind,
-            rank=self._training.rank,
-            metrics={"loss": self._level} if math.isfinite(self._level) else {},
-            exempt=self._exempt,
-            release=snapshot.release,
-            ready=snapshot.wait,
-        )
-
-    def _save_now(self, snapshot: Snapshot, kind: str) -> str:
-        """Have a snapshot written and wait for it: the run is about to end. Its path, or ""."""
-        path = self._save(snapshot, kind)
-        self._saver.close()
-        return os.fspath(path) if path is not None and path.exists() else ""
 
     def _last_good(self, code: str) -> Snapshot | None:
         """The newest state from before the trouble; of a run that diverges the best one."""
@@ -419,20 +390,10 @@ class Recovery:
 
     def close(self) -> None:
         """The run ends."""
-        self._saver.close()
+        self.checkpoints.close()
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
-
-
-def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
-    """Buffers of the first state that hold infinities: masks, no sign of poison later."""
-    skeleton, tensors = flatten(tree)
-    return frozenset(
-        name
-        for name, tensor in zip(paths(skeleton), tensors, strict=True)
-        if name in buffers and tensor.is_floating_point() and not bool(tensor.isfinite().all())
-    )
 
 
 def _acceptable(found: Suspicion) -> float:

@@ -1,0 +1,74 @@
+"""Checkpoints of a run that knows nothing of us: its newest good snapshot, by clock and step."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.saver import Saver
+from ..checkpoint.tree import flatten, paths
+from ..config import CheckpointSettings
+from .live_state import LiveState
+from .snapshots import Snapshot
+from .training import Training
+
+
+class AutomaticCheckpoints:
+    """Decides when a snapshot goes to disk and hands it to the saver."""
+
+    def __init__(self, settings: CheckpointSettings, training: Training, live: LiveState) -> None:
+        self.wanted = settings.minutes > 0 or settings.steps > 0
+        """Whether snapshots go to disk by themselves."""
+        self._saver = Saver(settings, training.run_folder, training.record_at)
+        self._training = training
+        self._live = live
+        self._exempt: frozenset[str] | None = None
+
+    @property
+    def next_step(self) -> float:
+        """The step at which one is due whatever the clock says."""
+        return self._saver.next_step
+
+    def due(self, step: int) -> str:
+        """Why one is due after this step; empty when it is not."""
+        self._saver.tell_news()
+        return self._saver.due(step) if self.wanted else ""
+
+    def save(self, snapshot: Snapshot, kind: str, level: float) -> Path | None:
+        """Have a snapshot written; returns at once. ``level``: the typical loss by then."""
+        if self._exempt is None:
+            self._exempt = _meant_infinite(snapshot.tree, self._live.buffer_names())
+        snapshot.held += 1
+        return self._saver.save(
+            snapshot.tree,
+            snapshot.step,
+            kind,
+            rank=self._training.rank,
+            metrics={"loss": level} if math.isfinite(level) else {},
+            exempt=self._exempt,
+            release=snapshot.release,
+            ready=snapshot.wait,
+        )
+
+    def save_now(self, snapshot: Snapshot, kind: str, level: float) -> str:
+        """Have a snapshot written and wait for it: the run is about to end. Its path, or ""."""
+        path = self.save(snapshot, kind, level)
+        self._saver.close()
+        return os.fspath(path) if path is not None and path.exists() else ""
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._saver.close()
+
+
+def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
+    """Buffers of the first state that hold infinities: masks, no sign of poison later."""
+    skeleton, tensors = flatten(tree)
+    return frozenset(
+        name
+        for name, tensor in zip(paths(skeleton), tensors, strict=True)
+        if name in buffers and tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    )
