@@ -1,0 +1,141 @@
+"""The clock of the training loop: where a step ends, how long it took, how long it waited."""
+
+from __future__ import annotations
+
+import weakref
+from time import perf_counter, thread_time
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ..exams import loader_times
+from ..exams._profiles import Spot, line_of
+from .verdict import Verdict
+
+# Seconds of ours in a step, and their share of it, from which on it is not like the others.
+_OURS = 0.004
+_OURS_SHARE = 0.3
+# New iterators per step that ask a loader, from which on they are no epochs.
+_EPOCHS = 0.6
+
+
+class Lap(NamedTuple):
+    """A step that is over."""
+
+    step: int
+    wall: float
+    busy: float
+    """Processor time."""
+    waited: float
+    begins: bool
+    """It says nothing about others: workers were started, or we did a lot in it."""
+
+
+class Feed:
+    """The loader that the loop is fed by."""
+
+    def __init__(self) -> None:
+        self.epochs: set[int] = set()
+        """Steps that began one."""
+        self._source: weakref.ref[Any] | None = None
+        self._iterator = 0
+        self._trained_on = 0
+        self._begun = 0
+        self._fetches = 0
+        self._fed = 0
+        self._unfed = 0
+
+    def fetched(self, iterator: Any) -> None:
+        """The loop has its next batch."""
+        self._fetches += 1
+        if id(iterator) != self._iterator:
+            self._iterator = id(iterator)
+            try:
+                self._source = weakref.ref(iterator)
+            except TypeError:
+                self._source = None
+
+    def stepped(self, step: int) -> bool:
+        """A step is over; True when it was the first one with its workers."""
+        begins = False
+        if self._iterator != self._trained_on:
+            # Validation fetches too, in a loop that may make its batches itself; and some loops
+            # ask a new iterator for each batch.
+            self._begun += 1
+            epoch = self.used and self._begun < _EPOCHS * self._fed
+            if epoch:
+                self.epochs.add(step)
+            begins = self._begun == 1 or (epoch and self.workers > 0)
+            self._trained_on = self._iterator
+        if self._fetches:
+            self._fed += 1
+        else:
+            self._unfed += 1
+        self._fetches = 0
+        return begins
+
+    @property
+    def used(self) -> bool:
+        """Whether most steps are fed by it."""
+        return self._fed > self._unfed
+
+    @property
+    def source(self) -> Any:
+        """The iterator at work; None where it is gone."""
+        return self._source() if self._source is not None else None
+
+    @property
+    def workers(self) -> int:
+        """How many it has."""
+        return loader_times.workers_of(self.source)
+
+    @property
+    def batch(self) -> int:
+        """Samples that it puts into a batch; 1 where it does not say."""
+        return loader_times.batch_of(self.source)
+
+    @property
+    def passes(self) -> int:
+        """Over the data, this one included."""
+        return 1 + len(self.epochs)
+
+
+class LoopClock:
+    """Times the turns of the loop that takes the steps."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.passing = False
+        """The step that has just ended is not the last one of its turn."""
+        self.home: Spot | None = None
+        """The line that ends a turn, where steps are taken at several."""
+        self.step = -1
+        self._feed = feed
+        self._last = 0.0
+        self._busy = 0.0
+        self._traced = False
+
+    def ended(self, verdict: Verdict, frame: FrameType) -> Lap | None:
+        """A step is over; None where no time is known for it."""
+        now = perf_counter()
+        step, row = verdict.step, verdict.row
+        # One turn of the loop may take several steps: with other optimizers, or at other lines.
+        self.passing = step == self.step or (self.home is not None and line_of(frame) != self.home)
+        if self.passing:
+            return None
+        wall, waited = now - self._last, row["data_wait"]
+        begins = self._feed.stepped(step) or self._traced
+        busy, self._busy = self._busy, thread_time()
+        first, self.step = self.step < 0, step
+        if first:
+            return None
+        begins = begins or row["guard"] > max(_OURS, _OURS_SHARE * wall)
+        waited = waited if waited == waited else 0.0
+        return Lap(step, wall, self._busy - busy, waited, begins)
+
+    def runs(self, *, traced: bool) -> None:
+        """All that is ours is done; ``traced``: by somebody else, and all is slow."""
+        self._traced = traced
+        self._last = perf_counter()
+
+    def pauses(self) -> None:
+        """Steps go by unseen: the next one is the first again."""
+        self.step = -1
