@@ -1,11 +1,13 @@
-"""The watcher on whole loops: it names the line that takes the time, and says it once."""
+"""The watcher on whole loops: what it records names the line that takes the time."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import LookoutSettings, Settings
-from holdfast.guard import slow_causes
+from holdfast.exams import step_counts
+from holdfast.judge import Judge
+from holdfast.types import Event, Finding
 
+KINDS = ("line_times", "loader_times", "tensor_reads")
 WATCHED = Settings(lookouts=LookoutSettings(memory=False, samples=True))
 
 
@@ -28,8 +33,20 @@ def watched(make_engine):
     assert "lookouts" not in engine.off
 
 
-def told(engine, kind: str) -> list[dict[str, Any]]:
-    return engine.memory.of_kind(kind)
+def findings(engine, code: str) -> list[Finding]:
+    """What the detectors make of what was recorded."""
+    rows, judge = engine.memory.rows(), Judge()
+    times = dict(zip(rows["step"].tolist(), rows["time"].tolist(), strict=True))
+    judge.feed(
+        rows,
+        [
+            Event(time=times.get(step, 0.0), rank=0, step=step, kind=kind, data=data)
+            for kind, step, data in engine.memory.events
+        ],
+    )
+    judge.close()
+    assert not judge.errors
+    return [finding for finding in judge.findings if finding.code == code]
 
 
 def here(function, text: str) -> int:
@@ -62,9 +79,9 @@ def test_the_slow_line_of_a_dataset(watched):
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    (event,) = told(watched, "input_bound")
-    assert event["line"] == here(SlowRows, "# slow")
-    assert event["what"] == "dataset" and event["share"] > 0.5
+    (finding,) = findings(watched, "TPT001")
+    assert finding.line == here(SlowRows, "# slow")
+    assert finding.evidence["what"] == "dataset" and finding.evidence["share"] > 0.5
 
 
 class KeptRows(SlowRows):
@@ -88,7 +105,7 @@ def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, keeps):
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    found = [(event["what"], event["line"]) for event in told(watched, "input_bound")]
+    found = [(f.evidence["what"], f.line) for f in findings(watched, "TPT001")]
     assert found == ([] if keeps else [("cache", here(KeptRows, "# asks"))])
 
 
@@ -105,9 +122,9 @@ def growing(steps: int) -> None:
 
 def test_a_line_that_grows(watched):
     growing(100)
-    (event,) = told(watched, "slow_down")
-    assert event["line"] == here(growing, "# grows")
-    assert event["line_now_ms"] > 2 * event["line_before_ms"]
+    (finding,) = findings(watched, "TPT004")
+    assert finding.line == here(growing, "# grows")
+    assert finding.evidence["line_now_ms"] > 2 * finding.evidence["line_before_ms"]
 
 
 class Allocator:
@@ -137,14 +154,14 @@ def allocating(steps: int, allocator: Allocator) -> None:
 @pytest.mark.parametrize("counts", [True, False])
 def test_a_line_that_waits_for_memory(watched, monkeypatch, counts):
     allocator = Allocator(full=40)
-    monkeypatch.setattr(slow_causes, "retries", lambda: allocator.retries if counts else 0)
+    monkeypatch.setattr(step_counts, "retries", lambda: allocator.retries if counts else 0)
     allocating(100, allocator)
-    (event,) = told(watched, "slow_down")
+    (finding,) = findings(watched, "TPT004")
     if counts:
-        assert event["what"] == "retries" and event["retries"] >= 8
+        assert finding.evidence["what"] == "retries" and finding.evidence["retries"] >= 8
     else:
-        assert event["what"] == "work"
-    assert event["line"] in (
+        assert finding.evidence["what"] == "work"
+    assert finding.line in (
         here(allocating, "# allocates"), here(Allocator.allocate, "time.sleep"),
     )  # fmt: skip
 
@@ -165,17 +182,18 @@ def save_checkpoint() -> None:
 
 def test_a_line_that_stalls(watched):
     stalling(120)
-    (event,) = told(watched, "stall")
-    assert event["line"] == here(save_checkpoint, "# stalls")
-    assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
+    (finding,) = findings(watched, "TPT005")
+    assert finding.line == here(save_checkpoint, "# stalls")
+    assert finding.evidence["what"] in ("checkpoint", "wait")
+    assert 5 <= finding.evidence["every"] <= 7
 
 
 def test_the_watch_rests_after_a_stall_that_was_foreseen(watched):
     stalling(120)
-    assert told(watched, "stall")
+    assert findings(watched, "TPT005")
     settles(watched)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
-    watched.lookouts.time._foreseen = watched.journal.iteration + 10_000
+    watched.lookouts.time._orders.foreseen = watched.journal.iteration + 10_000
     settles(watched)
 
 
@@ -211,13 +229,13 @@ def validates(model: nn.Module) -> None:
 
 def test_what_is_done_between_short_epochs(watched):
     epochs(30, draws)
-    (event,) = told(watched, "stall")
-    assert event["line"] == here(draws, "# draws")
+    (finding,) = findings(watched, "TPT005")
+    assert finding.line == here(draws, "# draws")
 
 
 def test_validation_between_epochs_is_no_stall(watched):
     epochs(12, validates)
-    assert not told(watched, "stall")
+    assert not findings(watched, "TPT005")
 
 
 def reading(steps: int) -> float:
@@ -235,8 +253,8 @@ def reading(steps: int) -> float:
 
 def test_a_line_that_reads(watched):
     reading(600)
-    (event,) = told(watched, "host_reads")
-    assert event["line"] == here(reading, "# reads") and event["reads"] == 256
+    (finding,) = findings(watched, "TPT002")
+    assert finding.line == here(reading, "# reads") and finding.evidence["reads"] == 256
     assert "item" not in torch.Tensor.__dict__
 
 
@@ -249,14 +267,14 @@ def test_a_healthy_loop_says_nothing(watched):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
-        assert not told(watched, kind)
+    for code in ("TPT001", "TPT002", "TPT004", "TPT005"):
+        assert not findings(watched, code)
 
 
 def test_nothing_happens_unless_asked_for(make_engine):
     engine = make_engine(replace(WATCHED, lookouts=LookoutSettings(memory=False, time=False)))
     growing(40)
-    assert engine.lookouts.time is None and not told(engine, "slow_down")
+    assert engine.lookouts.time is None and not engine.memory.of_kind("line_times")
 
 
 def test_two_optimizers_and_two_lines_make_one_turn(watched):
@@ -270,5 +288,24 @@ def test_two_optimizers_and_two_lines_make_one_turn(watched):
         optimizer.step()
         optimizer.zero_grad()
         second.zero_grad()
-    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
-        assert not told(watched, kind)
+    for code in ("TPT001", "TPT002", "TPT004", "TPT005"):
+        assert not findings(watched, code)
+
+
+def test_what_is_recorded_is_small_and_never_a_verdict(watched):
+    growing(100)
+    stalling(120)
+    reading(100)
+    recorded = [data for kind, _, data in watched.memory.events if kind in KINDS]
+    assert {data.get("look") for data in recorded} >= {"reference", "slow", "look", None}
+    for data in recorded:
+        text = json.dumps(data)
+        assert len(text) < 16_000 and "TPT" not in text
+
+
+def test_looks_come_again_less_and_less_often_while_the_symptom_lasts(watched):
+    growing(260)
+    events = watched.memory.events
+    steps = [step for kind, step, data in events if kind in KINDS and data.get("look") == "slow"]
+    gaps = [b - a for a, b in pairwise(steps)]
+    assert len(gaps) >= 3 and gaps[-1] > 2 * gaps[0]

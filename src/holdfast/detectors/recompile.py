@@ -66,7 +66,7 @@ class Recompile(TimedDetector):
     def claims(self, event: Event) -> Iterator[Claim]:
         """Name the guard and the line that calls."""
         times, same, seconds = (number(event, name) for name in ("times", "same", "seconds"))
-        if not max(same, times // 2) >= self.options.same:
+        if not (max(same, times // 2) >= self.options.same and seconds >= 0):
             return
         text = {key: str(event.data.get(key) or "") for key in ("file", "code", "name", "guard")}
         at, trained = number(event, "line"), number(event, "trained")

@@ -28,7 +28,7 @@ _APART = 4
 
 
 class ExamOrders:
-    """Says which exam is due: as long as a symptom lasts, twice as many steps after the last."""
+    """Says which exam is due: again, less and less often, as long as a symptom lasts."""
 
     def __init__(self) -> None:
         self.foreseen = 0
@@ -74,7 +74,7 @@ class ExamOrders:
     def _order(self, exam: str, times: StepTimes) -> str:
         asked = self._asked.get(exam, 0)
         self._asked[exam] = asked + 1
-        self._again[exam] = times.count + BLOCK * 2**asked
+        self._again[exam] = times.count + BLOCK * 2 ** max(0, asked - 1)
         return exam
 
 
