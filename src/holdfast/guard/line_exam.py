@@ -19,7 +19,7 @@ from ..exams import step_counts
 from ..exams._measured import Places
 from ..exams._profiles import Profile, Spot, Turn, line_of, turn_of
 from ..exams.line_times import LineTimes
-from .loop_clock import Feed, Lap
+from .loop_clock import Feed, LoopClock
 from .step_times import StepTimes
 
 # Steps under a trace: at least, until so many seconds, at most; and on the hunt for rare ones.
@@ -80,15 +80,15 @@ class LineExam:
         if self.purpose in ("reference", "slow") and not self._nodes:
             self._nodes = step_counts.graph_nodes(loss)
 
-    def step(self, lap: Lap, frame: FrameType) -> bool:
+    def step(self, clock: LoopClock, frame: FrameType) -> bool:
         """A step is over; True when that was the last one to look at."""
-        wall = self._lines.step(lap.wall)
+        wall = self._lines.step(clock.wall)
         self._ends.append(line_of(frame))
-        self._walls.append(math.inf if lap.begins else wall)
-        self._waits.append(lap.waited)
-        if not lap.begins:
+        self._walls.append(math.inf if clock.begins else wall)
+        self._waits.append(clock.waited)
+        if not clock.begins:
             typical = wall if self.purpose == "stall" else min(wall, self._times.middle)
-            self._times.pass_by(lap.step, typical, lap.waited)
+            self._times.pass_by(clock.step, typical, clock.waited)
         if self._lines.running and not self._enough():
             return False
         self._lines.stop(frame)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from time import perf_counter, thread_time
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..exams import loader_times
 from ..exams._profiles import Spot, line_of
@@ -16,18 +16,6 @@ _OURS = 0.004
 _OURS_SHARE = 0.3
 # New iterators per step that ask a loader, from which on they are no epochs.
 _EPOCHS = 0.6
-
-
-class Lap(NamedTuple):
-    """A step that is over."""
-
-    step: int
-    wall: float
-    busy: float
-    """Processor time."""
-    waited: float
-    begins: bool
-    """It says nothing about others: workers were started, or we did a lot in it."""
 
 
 class Feed:
@@ -100,7 +88,10 @@ class Feed:
 
 
 class LoopClock:
-    """Times the turns of the loop that takes the steps."""
+    """Times the turns of the loop that takes the steps.
+
+    What it says of the last one stands in attributes: an object for each would cost every step.
+    """
 
     def __init__(self, feed: Feed) -> None:
         self.passing = False
@@ -108,30 +99,39 @@ class LoopClock:
         self.home: Spot | None = None
         """The line that ends a turn, where steps are taken at several."""
         self.step = -1
+        self.wall = 0.0
+        self.busy = 0.0
+        """Processor time."""
+        self.waited = 0.0
+        self.begins = False
+        """It says nothing about others: workers were started, or we did a lot in it."""
         self._feed = feed
         self._last = 0.0
-        self._busy = 0.0
+        self._used = 0.0
         self._traced = False
 
-    def ended(self, verdict: Verdict, frame: FrameType) -> Lap | None:
-        """A step is over; None where no time is known for it."""
+    def ended(self, verdict: Verdict, frame: FrameType) -> bool:
+        """A step is over; False where no time is known for it."""
         now = perf_counter()
         step, row = verdict.step, verdict.row
         # One turn of the loop may take several steps: with other optimizers, or at other lines.
-        self.passing = step == self.step or (self.home is not None and line_of(frame) != self.home)
-        if self.passing:
-            return None
-        wall, waited = now - self._last, row["data_wait"]
-        begins = self._feed.stepped(step) or self._traced
-        busy, self._busy = self._busy, thread_time()
-        first, self.step = self.step < 0, step
-        if first:
-            return None
-        begins = begins or row["guard"] > max(_OURS, _OURS_SHARE * wall)
-        waited = waited if waited == waited else 0.0
-        return Lap(step, wall, self._busy - busy, waited, begins)
+        if step == self.step or (self.home is not None and line_of(frame) != self.home):
+            self.passing = True
+            return False
+        self.passing = False
+        self.wall = wall = now - self._last
+        waited = row["data_wait"]
+        self.waited = waited if waited == waited else 0.0
+        ours = row["guard"] > _OURS and row["guard"] > _OURS_SHARE * wall
+        self.begins = self._feed.stepped(step) or self._traced or ours
+        used = thread_time()
+        self.busy = used - self._used
+        self._used = used
+        first = self.step < 0
+        self.step = step
+        return not first
 
-    def runs(self, *, traced: bool) -> None:
+    def runs(self, traced: bool) -> None:
         """All that is ours is done; ``traced``: by somebody else, and all is slow."""
         self._traced = traced
         self._last = perf_counter()

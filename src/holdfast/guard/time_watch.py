@@ -18,7 +18,7 @@ from ..exams.training import Training
 from .exam_orders import ExamOrders
 from .line_exam import LineExam, Measured
 from .loader_exam import LoaderExam
-from .loop_clock import Feed, Lap, LoopClock
+from .loop_clock import Feed, LoopClock
 from .shield import ranks
 from .step_times import StepTimes
 from .verdict import Verdict
@@ -59,8 +59,8 @@ class TimeWatch:
 
     def step_ended(self, verdict: Verdict, frame: FrameType) -> None:
         """A step is over."""
-        if self._on and (lap := self._clock.ended(verdict, frame)) is not None:
-            self._took(verdict, frame, lap)
+        if self._on and self._clock.ended(verdict, frame):
+            self._took(verdict, frame)
 
     def goes_on(self, frame: FrameType) -> None:
         """All that is ours is done after a step: the clock of the loop runs again."""
@@ -70,7 +70,7 @@ class TimeWatch:
             exam, self._ordered = self._ordered, None
             if exam.begin(frame):
                 self._exam = exam
-        self._clock.runs(traced=self._exam is None and sys.gettrace() is not None)
+        self._clock.runs(self._exam is None and sys.gettrace() is not None)
 
     @property
     def busy(self) -> bool:
@@ -90,7 +90,8 @@ class TimeWatch:
 
     # ------------------------------------------------------------------ every step
 
-    def _took(self, verdict: Verdict, frame: FrameType, lap: Lap) -> None:
+    def _took(self, verdict: Verdict, frame: FrameType) -> None:
+        clock = self._clock
         if verdict.opt != self._optimizer:
             self._new_stage(verdict.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
@@ -100,25 +101,20 @@ class TimeWatch:
                 data = compiled.measured() | {"trained": round(self._times.seconds, 3)}
                 self._training.record("recompile", data)
             return  # a step with a compilation in it says nothing about the others
-        if isinstance(self._exam, LineExam):
-            if self._exam.step(lap, frame):
-                self._looked_at_lines(self._exam, verdict)
-            return
-        if isinstance(self._exam, LoaderExam):
-            if self._exam.late(lap.waited):
-                self._look_at_loader(self._exam)
+        if self._exam is not None:
+            self._examined(self._exam, verdict, frame)
             return
         if self._ledger is not None:
             self._ledger.steps += 1
-        if lap.begins:
+        if clock.begins:
             return
-        full = self._times.add(lap.step, lap.wall, lap.busy, lap.waited)
+        full = self._times.add(clock.step, clock.wall, clock.busy, clock.waited)
         if self._ledger is not None:
             self._reads_taken(self._ledger)
-        elif self._orders.foreseen == lap.step:
+        elif self._orders.foreseen == clock.step:
             self._order(self._orders.foreseen_stall(self._times), foreseen=True)
         elif full:
-            self._consider(lap.step)
+            self._consider(clock.step)
 
     def _new_stage(self, optimizer: int) -> None:
         """Another optimizer is at work, or a turn is another one: nothing is known of its steps."""
@@ -144,6 +140,13 @@ class TimeWatch:
             self._ordered = LineExam(purpose, self._lines, self._times, foreseen=foreseen)
 
     # ------------------------------------------------------------------ what was measured
+
+    def _examined(self, exam: LineExam | LoaderExam, verdict: Verdict, frame: FrameType) -> None:
+        if isinstance(exam, LoaderExam):
+            if exam.late(self._clock.waited):
+                self._look_at_loader(exam)
+        elif exam.step(self._clock, frame):
+            self._looked_at_lines(exam, verdict)
 
     def _looked_at_lines(self, exam: LineExam, verdict: Verdict) -> None:
         self._exam = None
