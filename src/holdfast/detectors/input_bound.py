@@ -86,7 +86,7 @@ class InputBound(TimedDetector):
         """Seconds that must be lost; a guess."""
         named: float = 0.25
         """Share of the waiting from which on a line is named; a guess."""
-        over: float = 0.3
+        left: float = 0.5
         """Share of the waiting of before that must be left on the steps looked at; a guess."""
         share: float = 0.35
         """Of the time, from which on it is a warning."""
@@ -116,8 +116,8 @@ class InputBound(TimedDetector):
         """A loader without workers: its lines are among those of the step."""
         fetched = [line for line in look.now.lines if line.mark == "fetch"]
         seconds = sum(line.seconds for line in fetched)
-        if not seconds:
-            return
+        if not seconds or seconds < self.options.left * look.times.waiting * look.now.seconds:
+            return  # it is over: the steps that were looked at hardly wait
         inside = by_place(line for line in fetched if line.direct).values()
         best = max(inside, key=lambda line: line.seconds, default=None)
         facts = {"rare": look.rare, "workers": 0, "what": "dataset"}
@@ -125,11 +125,9 @@ class InputBound(TimedDetector):
             facts |= {"line_ms": ms(best.seconds), "line_share": round(best.seconds / seconds, 3)}
             facts["sample_us"] = round(best.seconds / max(1, look.batch) * 1e6, 1)
             yield from self._line(best, look.times, look.passes, facts)
-        elif seconds >= self.options.over * look.times.waiting * look.now.seconds:
-            # Else it is over: the steps that were looked at hardly wait.
+        elif ms(look.times.waiting * look.times.last_block) >= self.options.loop_ms:
             asks = max(fetched, key=lambda line: line.seconds)
-            if look.times.waiting * look.times.last_block * 1e3 >= self.options.loop_ms:
-                yield self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
+            yield self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
 
     def _workers(self, data: Any) -> Iterator[Claim]:
         """A loader with workers: their own threads have seen the lines, or samples made again."""
