@@ -69,7 +69,7 @@ EVERY: dict[str, tuple[Told, ...]] = {
     ("events", "code", "severity"),
     [
         ((waits(),), "TPT001", WARNING),
-        ((waits(line_seconds=0.0001),), "TPT001", INFO),
+        ((waits(batch=100),), "TPT001", INFO),
         ((waits(waiting=0.2),), "TPT001", INFO),
         ((waits(rare=True),), "TPT001", WARNING),
         ((waits(caches=True, passes=2),), "TPT001", WARNING),
@@ -140,7 +140,14 @@ def test_the_same_line_is_one_finding_and_another_is_another(make_rows):
         sources={58: {"calls": ["gc.collect"]}}, stalls=[[10, 0.02, False], [15, 0.02, False]],
     )  # fmt: skip
     found = findings(make_rows, stalls(), stalls(), other)
-    assert sorted((f.line, f.evidence["count"]) for f in found) == [(57, 2), (58, 1)]
+    assert sorted((f.line, f.evidence["count"]) for f in found) == [(57, 1), (58, 1)]
+
+
+def test_what_turns_out_to_be_worse_is_said_again(make_rows):
+    mild = stalls(times={"typical": 0.02})
+    for whole in (True, False):
+        (finding,) = findings(make_rows, mild, stalls(), mild, stalls(), whole=whole)
+        assert (finding.severity, finding.evidence["count"]) == (WARNING, 2)
 
 
 def test_a_stall_at_a_line_that_has_grown_follows_from_it(make_rows):

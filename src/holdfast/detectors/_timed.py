@@ -18,8 +18,6 @@ from ._lines import Place
 from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
-# Events before the last one among which a claim is looked for again.
-_EARLIER = 8
 # Seconds after an event for which a claim may wait until it is worth saying; beyond that, the next
 # event says it.
 _PATIENCE = 2.0
@@ -73,31 +71,35 @@ class TimedDetector(Detector):
         raise NotImplementedError
 
     def scan(self, window: Window) -> Iterator[Finding]:
-        """Every claim that is due on a new row."""
+        """Every claim that is due on a new row, and was not said before."""
         first = len(window) - window.fresh
-        found: list[tuple[int, Claim]] = []
         events = [event for event in window.events if event.kind in self.kinds]
-        for number, event in enumerate(events):
-            rows = _rows_since(window.rows, event)
-            # Long past, and so is all that it may have said.
-            if not rows.size or (rows[0] < first and not self._may_be_due(window, event)):
+        # Nothing new, and what there was has been said.
+        if not any(self._recent(window, event) for event in events):
+            return
+        said: dict[str, Severity] = {}
+        for row, claim in sorted(self._due_claims(window, events), key=lambda pair: pair[0]):
+            if claim.key in said and claim.severity <= said[claim.key]:
                 continue
-            for claim in self.claims(event):
-                row = self._due(window, event, claim, rows)
-                if row >= first and (claim.sure or self._again(claim, events[:number])):
-                    found.append((row, claim))
-        for row, claim in sorted(found, key=lambda pair: pair[0]):
-            yield self._finding(window.ending(row), claim)
+            said[claim.key] = claim.severity
+            if row >= first:
+                yield self._finding(window.ending(row), claim)
 
     def check(self, window: Window) -> Finding | None:
         """The first claim that is due on the judged row."""
         return next(iter(self.scan(replace(window, fresh=1))), None)
 
-    def _again(self, claim: Claim, earlier: Sequence[Event]) -> bool:
-        """Whether an earlier event has said the same."""
-        return any(
-            claim.key == other.key for event in earlier[-_EARLIER:] for other in self.claims(event)
-        )
+    def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
+        """Claims that are not by chance, each with the row it is due on."""
+        claimed: set[str] = set()
+        for event in events:
+            rows = _rows_since(window.rows, event)
+            claims = list(self.claims(event)) if rows.size else []
+            for claim in claims:
+                row = self._due(window, event, claim, rows)
+                if row >= 0 and (claim.sure or claim.key in claimed):
+                    yield row, claim
+            claimed |= {claim.key for claim in claims}
 
     def _due(self, window: Window, event: Event, claim: Claim, rows: Any) -> int:
         """The row with which a claim is said; -1 for none yet."""
@@ -112,9 +114,11 @@ class TimedDetector(Detector):
         due = rows[late & mine]
         return int(due[0]) if due.size else -1
 
-    def _may_be_due(self, window: Window, event: Event) -> bool:
-        """Whether a claim of an event that is long past may be due on a new row."""
+    def _recent(self, window: Window, event: Event) -> bool:
+        """Whether a claim of an event may be due on a new row."""
         before = len(window) - window.fresh - 1
+        if before < 0 or int(window.rows["step"][before]) < event.step:
+            return True
         return float(column(window.rows, "time")[before]) <= event.time + _PATIENCE
 
     def _finding(self, window: Window, claim: Claim) -> Finding:
