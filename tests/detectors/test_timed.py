@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,7 @@ def test_what_is_registered_again_and_again(make_rows):
     before = [called(52, 0.0005, "model"), called(53, 0.0005, "backward")]
     now = [called(52, 0.002, "model"), called(53, 0.002, "backward")]
 
-    def event(was: dict[str, float], there: dict[str, float]) -> Told:
+    def event(was: Mapping[str, float], there: Mapping[str, float]) -> Told:
         return look("slow", now, before, counts=was, counted=there, registering=(20, 58))
 
     (finding,) = findings(make_rows, event({"registered": 12}, {"registered": 21}))

@@ -250,7 +250,7 @@ class SlowDown(TimedDetector):
         if what in _MEANT:
             said = f"has become slower: {steps}; {_MEANT[what]}"
         elif what == "hooks":
-            said = f"registers another one again and again: {steps}"
+            said = f"registers another hook or parametrization each time: {steps}"
         else:
             each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
             said = f"has grown with the steps ({each}): {steps}"
