@@ -330,6 +330,12 @@ def test_what_is_done_by_name(make_rows):
     assert finding.evidence["what"] == "checkpoint" and finding.line == 30
 
 
+def test_two_lines_of_one_stall_are_one_finding(make_rows):
+    saves = [stall_on((line, 0.02, {"path": (57, line), "function": "save"})) for line in (30, 31)]
+    (finding,) = findings(make_rows, *saves)
+    assert finding.line == 30
+
+
 def test_work_of_no_known_kind_must_be_seen_twice(make_rows):
     work = stall_on((57, 0.02, {}))
     assert findings(make_rows, work) == []

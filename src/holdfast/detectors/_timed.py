@@ -41,6 +41,8 @@ class Claim:
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sure: bool = True
     """Not by chance: one event is enough."""
+    case: str = ""
+    """What is said once, whichever of its lines an event names; the line if not given."""
 
     @property
     def key(self) -> str:
@@ -79,9 +81,10 @@ class TimedDetector(Detector):
             return
         said: dict[str, Severity] = {}
         for row, claim in sorted(self._due_claims(window, events), key=lambda pair: pair[0]):
-            if claim.key in said and claim.severity <= said[claim.key]:
+            case = claim.case or claim.key
+            if case in said and claim.severity <= said[case]:
                 continue
-            said[claim.key] = claim.severity
+            said[case] = claim.severity
             if row >= first:
                 yield self._finding(window.ending(row), claim)
 

@@ -217,6 +217,7 @@ class InputBound(TimedDetector):
             function=line.function,
             evidence=facts,
             sure=sure,
+            case="" if facts["what"] == "loop" else "loader",
         )
 
     def _bad(self, facts: dict[str, Any]) -> bool:

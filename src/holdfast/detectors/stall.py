@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
@@ -147,13 +147,13 @@ class Stall(TimedDetector):
         if best is not None and best.seconds >= options.explains * excess:
             if best.hits < options.each:
                 return  # one of these steps was long because of it, another for another reason
-            place, function = best.at, best.function
-            what = _by_calls(place) or _by_calls(turn.inner(best)) or _by_name(best, turn)
+            place, function, inner = best.at, best.function, turn.inner(best)
+            what = _by_calls(place) or _by_calls(inner) or _by_name(best, turn)
         else:
             found = self._elsewhere(look.now, look.baseline, turn, excess)
             if found is None:
                 return  # the loop waits for its data, or for another process
-            place, function, what = found, "", "evaluation"
+            place, function, what, inner = found, "", "evaluation", found
         asks = any(line.at == place and line.mark == "model" for line in look.now.lines)
         if between and (what == "evaluation" or asks):
             if look.now.spent("model") - look.baseline.spent("model") >= options.models * excess:
@@ -161,7 +161,8 @@ class Stall(TimedDetector):
             what = ""
         every, each = _distance(look), sum(s.excess for s in look.stalls) / len(look.stalls)
         share = each / (each + every * typical)
-        yield self._claim(look, place, function, what or "work", every, share, each, typical)
+        claim = self._claim(look, place, function, what or "work", every, share, each, typical)
+        yield replace(claim, case=f"{inner.file}:{inner.line}")
 
     def _elsewhere(
         self, now: Profile, ordinary: Profile, turn: Turn, excess: float
