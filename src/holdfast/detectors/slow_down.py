@@ -50,7 +50,6 @@ class SlowDown(TimedDetector):
         - The graph of earlier steps hangs on the loss: backward reaches further and further.
         - A loop whose end grows with the step.
         - A plot into axes that nobody clears: each picture draws all that came before.
-        - A ``Subset`` or ``ConcatDataset`` of the one before: each sample is handed through all.
         - Memory of the device that is nearly full: the allocator gives its cache back and begins
           anew (MEM007).
         - A device that is too hot, above its power limit or shared with another job.
