@@ -191,7 +191,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     real = {"perf_counter": time.perf_counter, "thread_time": time.thread_time}
     fake = {"perf_counter": made.read, "thread_time": made.busy}
-    stand_in = SimpleNamespace(**(vars(time) | fake))
+    stand_in = SimpleNamespace(**(vars(time) | fake | {"time": made.read}))
     for name, module in list(sys.modules.items()):
         if not name.startswith("holdfast."):
             continue

@@ -10,6 +10,7 @@ import pytest
 from holdfast.detectors import ALL, HISTORY, SECTIONS, Detector, Window, document
 from holdfast.judge import Judge
 from holdfast.types import Event, Finding, Severity
+from tests.line_events import compiled, reads, slower, stalls, waits
 
 NAN, INF = np.nan, np.inf
 
@@ -51,36 +52,11 @@ TELLS = {
         code: ("memory", _HELD | {"fault": code, "on_device": False})
         for code in ("MEM001", "MEM002", "MEM003", "MEM004", "MEM005", "MEM006", "MEM008")
     },
-    "TPT001": (
-        "input_bound",
-        _LINE
-        | {"share": 0.6, "wait_ms": 9.0, "workers": 0, "what": "dataset", "rare": False}
-        | {"line_share": 0.9, "line_ms": 8.0, "sample_us": 300.0, "function": "f"},
-    ),
-    "TPT002": (
-        "host_reads",
-        _LINE
-        | {"read": "item", "reads": 64, "read_ms": 0.1, "line_ms": 0.9, "share": 0.3}
-        | {"step_ms": 3.0, "function": "f"},
-    ),
-    "TPT003": (
-        "recompile",
-        _LINE
-        | {"name": "f", "defined": "a.py:3", "times": 3, "same": 3, "seconds": 2.0}
-        | {"guard": "k == 3"},
-    ),
-    "TPT004": (
-        "slow_down",
-        _LINE
-        | {"before_ms": 2.0, "now_ms": 5.0, "line_before_ms": 0.1, "line_now_ms": 3.0}
-        | {"explains": 0.9, "counted": False, "mark": "", "what": "work", "function": "f"},
-    ),
-    "TPT005": (
-        "stall",
-        _LINE
-        | {"what": "checkpoint", "every": 5.0, "share": 0.5, "stall_ms": 20.0}
-        | {"step_ms": 4.0, "stalls": 5, "function": "f"},
-    ),
+    "TPT001": waits(),
+    "TPT002": reads(),
+    "TPT003": compiled(),
+    "TPT004": slower(),
+    "TPT005": stalls(),
 }
 
 

@@ -1,10 +1,10 @@
-"""What the source says: loops, statements, and what they let grow."""
+"""What the source says: loops and statements."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.exams._loops import loop_around, statement
+from holdfast.exams._loops import loop_around, loop_of, statement
 
 SOURCE = """\
 def train(loader):
@@ -16,10 +16,6 @@ def train(loader):
         save()
 
 
-seen = np.concatenate([seen, new])
-self.log += [1]
-table[key] = value
-total = total + loss
 if check(x):
     pass
 """
@@ -39,22 +35,19 @@ def test_the_innermost_loop(source, line, loop):
     assert loop_around(source, line) == loop
 
 
-@pytest.mark.parametrize(
-    ("line", "grows"),
-    [(5, "history"), (6, "history"), (10, "seen"), (11, "self.log"), (12, "table"), (4, "")],
-)
-def test_what_grows(source, line, grows):
-    assert statement(source, line).grows == grows
+@pytest.mark.parametrize(("line", "loop"), [(2, (2, 7)), (3, (3, 6)), (4, (3, 6)), (1, (0, 0))])
+def test_the_head_of_a_loop_belongs_to_it(source, line, loop):
+    assert loop_of(source, line) == loop
 
 
 def test_a_statement_over_two_lines_is_one(source):
     found = statement(source, 6)
-    assert (found.first, found.last) == (5, 6)
+    assert found.first == 5
     assert found.text == "history.append( batch)"
-    assert statement(source, 14).calls == ("check",)
+    assert statement(source, 10).calls == ("check",)
 
 
 def test_no_source_is_no_failure(tmp_path):
     missing = str(tmp_path / "missing.py")
     assert loop_around(missing, 3) == (0, 0)
-    assert statement(missing, 3).grows == ""
+    assert statement(missing, 3).calls == ()

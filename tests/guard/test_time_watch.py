@@ -1,10 +1,12 @@
-"""The watcher on whole loops: it names the line that takes the time, and says it once."""
+"""The watcher on whole loops: what it records names the line that takes the time."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,10 +15,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import LookoutSettings, Settings
-from holdfast.exams import _line_tree
-from holdfast.guard import slow_causes
+from holdfast.exams import _line_tree, step_counts
+from holdfast.judge import Judge
+from holdfast.types import Event, Finding
 from tests.conftest import Clock
 
+KINDS = ("line_times", "loader_times", "tensor_reads")
 WATCHED = Settings(lookouts=LookoutSettings(memory=False, samples=True))
 
 
@@ -31,8 +35,20 @@ def watched(make_engine, clock, monkeypatch):
     assert "lookouts" not in engine.off
 
 
-def told(engine, kind: str) -> list[dict[str, Any]]:
-    return engine.memory.of_kind(kind)
+def findings(engine, code: str) -> list[Finding]:
+    """What the detectors make of what was recorded."""
+    rows, judge = engine.memory.rows(), Judge()
+    times = dict(zip(rows["step"].tolist(), rows["time"].tolist(), strict=True))
+    judge.feed(
+        rows,
+        [
+            Event(time=times.get(step, 0.0), rank=0, step=step, kind=kind, data=data)
+            for kind, step, data in engine.memory.events
+        ],
+    )
+    judge.close()
+    assert not judge.errors
+    return [finding for finding in judge.findings if finding.code == code]
 
 
 def here(function, text: str) -> int:
@@ -80,9 +96,9 @@ def test_the_slow_line_of_a_dataset(watched, clock):
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    (event,) = told(watched, "input_bound")
-    assert event["line"] == here(SlowRows, "# slow")
-    assert event["what"] == "dataset" and event["share"] > 0.5
+    (finding,) = findings(watched, "TPT001")
+    assert finding.line == here(SlowRows, "# slow")
+    assert finding.evidence["what"] == "dataset" and finding.evidence["share"] > 0.5
 
 
 class KeptRows(SlowRows):
@@ -107,7 +123,7 @@ def test_what_fills_a_cache_is_the_business_of_a_first_pass(watched, clock, keep
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    found = [(event["what"], event["line"]) for event in told(watched, "input_bound")]
+    found = [(f.evidence["what"], f.line) for f in findings(watched, "TPT001")]
     assert found == ([] if keeps else [("cache", here(KeptRows, "# asks"))])
 
 
@@ -124,9 +140,9 @@ def growing(steps: int, clock: Clock) -> None:
 
 def test_a_line_that_grows(watched, clock):
     growing(100, clock)
-    (event,) = told(watched, "slow_down")
-    assert event["line"] == here(growing, "# grows")
-    assert event["line_now_ms"] > 2 * event["line_before_ms"]
+    (finding,) = findings(watched, "TPT004")
+    assert finding.line == here(growing, "# grows")
+    assert finding.evidence["line_now_ms"] > 2 * finding.evidence["line_before_ms"]
 
 
 class Allocator:
@@ -157,14 +173,14 @@ def allocating(steps: int, allocator: Allocator) -> None:
 @pytest.mark.parametrize("counts", [True, False])
 def test_a_line_that_waits_for_memory(watched, clock, monkeypatch, counts):
     allocator = Allocator(clock, full=40)
-    monkeypatch.setattr(slow_causes, "retries", lambda: allocator.retries if counts else 0)
+    monkeypatch.setattr(step_counts, "retries", lambda: allocator.retries if counts else 0)
     allocating(100, allocator)
-    (event,) = told(watched, "slow_down")
+    (finding,) = findings(watched, "TPT004")
     if counts:
-        assert event["what"] == "retries" and event["retries"] >= 8
+        assert finding.evidence["what"] == "retries" and finding.evidence["retries"] >= 8
     else:
-        assert event["what"] == "work"
-    assert event["line"] in (
+        assert finding.evidence["what"] == "work"
+    assert finding.line in (
         here(allocating, "# allocates"), here(Allocator.allocate, "self.clock.sleep"),
     )  # fmt: skip
 
@@ -185,17 +201,18 @@ def save_checkpoint(clock: Clock) -> None:
 
 def test_a_line_that_stalls(watched, clock):
     stalling(120, clock)
-    (event,) = told(watched, "stall")
-    assert event["line"] == here(save_checkpoint, "# stalls")
-    assert event["what"] in ("checkpoint", "wait") and 5 <= event["every"] <= 7
+    (finding,) = findings(watched, "TPT005")
+    assert finding.line == here(save_checkpoint, "# stalls")
+    assert finding.evidence["what"] in ("checkpoint", "wait")
+    assert 5 <= finding.evidence["every"] <= 7
 
 
 def test_the_watch_rests_after_a_stall_that_was_foreseen(watched, clock):
     stalling(120, clock)
-    assert told(watched, "stall")
+    assert findings(watched, "TPT005")
     settles(watched, clock)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
-    watched.lookouts.time._foreseen = watched.journal.iteration + 10_000
+    watched.lookouts.time._orders.foreseen = watched.journal.iteration + 10_000
     settles(watched, clock)
 
 
@@ -231,13 +248,13 @@ def validates(model: nn.Module) -> None:
 
 def test_what_is_done_between_short_epochs(watched, clock):
     epochs(clock, 30, draws)
-    (event,) = told(watched, "stall")
-    assert event["line"] == here(draws, "# draws")
+    (finding,) = findings(watched, "TPT005")
+    assert finding.line == here(draws, "# draws")
 
 
 def test_validation_between_epochs_is_no_stall(watched, clock):
     epochs(clock, 12, validates)
-    assert not told(watched, "stall")
+    assert not findings(watched, "TPT005")
 
 
 def reading(steps: int, clock: Clock) -> float:
@@ -254,9 +271,9 @@ def reading(steps: int, clock: Clock) -> float:
 
 
 def test_a_line_that_reads(watched, clock):
-    reading(100, clock)
-    (event,) = told(watched, "host_reads")
-    assert event["line"] == here(reading, "# reads") and event["reads"] == 256
+    reading(600, clock)
+    (finding,) = findings(watched, "TPT002")
+    assert finding.line == here(reading, "# reads") and finding.evidence["reads"] == 256
     assert "item" not in torch.Tensor.__dict__
 
 
@@ -269,14 +286,14 @@ def test_a_healthy_loop_says_nothing(watched, clock):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
-        assert not told(watched, kind)
+    for code in ("TPT001", "TPT002", "TPT004", "TPT005"):
+        assert not findings(watched, code)
 
 
 def test_nothing_happens_unless_asked_for(make_engine, clock):
     engine = make_engine(replace(WATCHED, lookouts=LookoutSettings(memory=False, time=False)))
     growing(40, clock)
-    assert engine.lookouts.time is None and not told(engine, "slow_down")
+    assert engine.lookouts.time is None and not engine.memory.of_kind("line_times")
 
 
 def test_two_optimizers_and_two_lines_make_one_turn(watched, clock):
@@ -290,5 +307,24 @@ def test_two_optimizers_and_two_lines_make_one_turn(watched, clock):
         optimizer.step()
         optimizer.zero_grad()
         second.zero_grad()
-    for kind in ("input_bound", "stall", "host_reads", "slow_down"):
-        assert not told(watched, kind)
+    for code in ("TPT001", "TPT002", "TPT004", "TPT005"):
+        assert not findings(watched, code)
+
+
+def test_what_is_recorded_is_small_and_never_a_verdict(watched, clock):
+    growing(100, clock)
+    stalling(120, clock)
+    reading(100, clock)
+    recorded = [data for kind, _, data in watched.memory.events if kind in KINDS]
+    assert {data.get("look") for data in recorded} >= {"reference", "slow", "look", None}
+    for data in recorded:
+        text = json.dumps(data)
+        assert len(text) < 16_000 and "TPT" not in text
+
+
+def test_looks_come_again_less_and_less_often_while_the_symptom_lasts(watched, clock):
+    growing(260, clock)
+    events = watched.memory.events
+    steps = [step for kind, step, data in events if kind in KINDS and data.get("look") == "slow"]
+    gaps = [b - a for a, b in pairwise(steps)]
+    assert len(gaps) >= 3 and gaps[-1] > 2 * gaps[0]

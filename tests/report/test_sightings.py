@@ -10,11 +10,7 @@ from holdfast.report import markdown, read_record, report_html, report_json
 from holdfast.report.sightings import join_ranks
 from holdfast.report.text import end_lines, report_lines
 from holdfast.types import Finding, Severity
-
-SLOW = {"before_ms": 2.0, "now_ms": 5.0, "line_before_ms": 0.1, "line_now_ms": 3.0, "lost": 1.0}
-SLOW |= {"explains": 0.9, "what": "work", "file": "train.py", "line": 57, "code": "x = all(seen)"}
-STALL = {"file": "train.py", "line": 57, "code": "x = all(seen)", "what": "logging", "lost": 1.0}
-STALL |= {"every": 5.0, "share": 0.5, "stall_ms": 20.0, "step_ms": 4.0, "stalls": 4}
+from tests.line_events import slower, stalls
 
 
 def finding(code: str, step: int, line: int = 0, **more) -> Finding:
@@ -74,7 +70,8 @@ def test_hooks_explain_the_little_that_they_keep(what, grows, together):
 
 
 def test_every_form_of_report_folds(make_run, make_event):
-    events = [make_event("stall", 0, 6, **STALL), make_event("slow_down", 0, 9, **SLOW)]
+    (kind, stall), (_, slow) = stalls(), slower()
+    events = [make_event(kind, 0, 6, **stall), make_event(kind, 0, 9, **slow)]
     record = read_record(make_run(events=events))
     summary = record.summary
     assert [s.finding.code for s in summary.sightings] == ["TPT004"]

@@ -1,77 +1,164 @@
-"""What detectors of lost time share: they judge what the guard's clock has said.
+"""What detectors of lost time share: claims about a line, when they are believed and worth saying.
 
-An event carries the numbers and the line; the detector says how bad that is and what to change.
+The training side records what it measured (``_lines``); each of these detectors makes claims of one
+event alone. A claim that may be chance is believed when another event makes it again, and said
+when it has cost enough by then.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..types import Event, Finding, Severity
-from ._told import number, tells, told
-from ._window import Mask, Window
+from ._lines import Place
+from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
-# Never part of a finding: what has a place of its own.
-_PLACED = ("file", "line", "code")
+# Seconds after an event for which a claim may wait until it is worth saying; beyond that, the next
+# event says it.
+_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """What one event says."""
+
+    what: str
+    """What is wrong, without the place."""
+    advice: str
+    severity: Severity
+    confidence: float
+    share: float
+    """Of the run's time that is lost by it."""
+    seconds: float = 0.0
+    """Of the run, when the event was written down."""
+    place: Place | None = None
+    function: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sure: bool = True
+    """Not by chance: one event is enough."""
+    case: str = ""
+    """What is said once, whichever of its lines an event names; the line if not given."""
+
+    @property
+    def key(self) -> str:
+        """The line it is about."""
+        return f"{self.place.file}:{self.place.first}" if self.place is not None else ""
 
 
 class TimedDetector(Detector):
-    """Judges events of one kind."""
+    """Makes findings of claims."""
 
-    kind: ClassVar[str]
-    """Of the events it judges."""
+    kinds: ClassVar[tuple[str, ...]]
+    """Of the events that it judges."""
     needs = ("data_wait",)
     severity = Severity.WARNING
     since = "0.3"
     within = 40
     judges_events = True
 
-    def suspects(self, window: Window) -> Mask:
-        """Rows that come with such an event."""
-        return tells(window, (self.kind,))
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """When a claim is said."""
 
-    def check(self, window: Window) -> Finding | None:
-        """Tell what the event says."""
-        event = told(window, self.kind)
-        if event is None:
-            return None
-        said = self.judge(event)
-        if said is None:
-            return None
-        what, advice, severity, confidence = said
-        file, line = str(event.data.get("file") or ""), number(event, "line")
-        evidence: dict[str, Any] = {k: v for k, v in event.data.items() if k not in _PLACED}
-        evidence["key"] = f"{file}:{line:.0f}" if file and line > 0 else ""
-        evidence["statement"] = str(event.data.get("code") or "")
-        finding = self.finding(
-            window,
-            f"{place(event)}{what}",
-            advice,
-            evidence=evidence,
-            severity=severity,
-            confidence=confidence,
-        )
-        return replace(finding, file=file, line=int(line) if line > 0 else 0)
+        worth: float = 0.0
+        """Seconds that must be lost."""
 
-    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
-        """What is wrong, the change that cures it, how bad it is, how sure that is."""
+    def claims(self, event: Event) -> Iterator[Claim]:
+        """What an event says by itself."""
         raise NotImplementedError
 
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """Every claim that is due on a new row, and was not said before."""
+        first = len(window) - window.fresh
+        events = [event for event in window.events if event.kind in self.kinds]
+        # Nothing new, and what there was has been said.
+        if not any(self._recent(window, event) for event in events):
+            return
+        said: dict[str, Severity] = {}
+        for row, claim in sorted(self._due_claims(window, events), key=lambda pair: pair[0]):
+            case = claim.case or claim.key
+            if case in said and claim.severity <= said[case]:
+                continue
+            said[case] = claim.severity
+            if row >= first:
+                yield self._finding(window.ending(row), claim)
 
-def place(event: Event) -> str:
-    """``train.py:57 `` in front of what happens there; "" where nobody knows."""
-    file, line = str(event.data.get("file") or ""), number(event, "line")
-    return f"{file.replace(chr(92), '/').split('/')[-1]}:{line:.0f} " if file and line > 0 else ""
+    def check(self, window: Window) -> Finding | None:
+        """The first claim that is due on the judged row."""
+        return next(iter(self.scan(replace(window, fresh=1))), None)
+
+    def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
+        """Claims that are not by chance, each with the row it is due on."""
+        claimed: set[str] = set()
+        for event in events:
+            rows = _rows_since(window.rows, event)
+            claims = list(self.claims(event)) if rows.size else []
+            for claim in claims:
+                row = self._due(window, event, claim, rows)
+                if row >= 0 and (claim.sure or claim.key in claimed):
+                    yield row, claim
+            claimed |= {claim.key for claim in claims}
+
+    def _due(self, window: Window, event: Event, claim: Claim, rows: Any) -> int:
+        """The row with which a claim is said; -1 for none yet."""
+        missing = self.options.worth - claim.share * claim.seconds
+        if missing <= 0:
+            return int(rows[0])
+        # Seconds go on being lost at the same rate.
+        if missing > _PATIENCE * claim.share:
+            return -1
+        late = column(window.rows, "time")[rows] >= event.time + missing / claim.share
+        mine = optimizer(window.rows)[rows] == optimizer(window.rows)[rows[0]]
+        due = rows[late & mine]
+        return int(due[0]) if due.size else -1
+
+    def _recent(self, window: Window, event: Event) -> bool:
+        """Whether a claim of an event may be due on a new row."""
+        before = len(window) - window.fresh - 1
+        if before < 0 or int(window.rows["step"][before]) < event.step:
+            return True
+        return float(column(window.rows, "time")[before]) <= event.time + _PATIENCE
+
+    def _finding(self, window: Window, claim: Claim) -> Finding:
+        place, lost = claim.place, max(self.options.worth, claim.share * claim.seconds)
+        evidence: dict[str, Any] = {"share": round(claim.share, 3), **claim.evidence}
+        evidence |= {"lost": round(lost, 3), "function": claim.function, "key": claim.key}
+        evidence["statement"] = place.code if place is not None else ""
+        finding = self.finding(
+            window,
+            f"{_before(place)}{claim.what}",
+            claim.advice,
+            evidence=evidence,
+            severity=claim.severity,
+            confidence=claim.confidence,
+        )
+        if place is None:
+            return finding
+        return replace(finding, file=place.file, line=place.first)
 
 
-def code_of(event: Event, most: int = 60) -> str:
+def _rows_since(rows: Rows, event: Event) -> Any:
+    return np.flatnonzero(rows["step"] >= event.step)
+
+
+def _before(place: Place | None) -> str:
+    """``train.py:57 `` in front of what happens there."""
+    if place is None:
+        return ""
+    return f"{place.file.replace(chr(92), '/').split('/')[-1]}:{place.first} "
+
+
+def quoted(place: Place | None, most: int = 60) -> str:
     """The statement, cut to fit into a sentence."""
-    code = " ".join(str(event.data.get("code") or "").split(" #")[0].split())
+    code = " ".join((place.code if place else "").split(" #")[0].split())
     return f"`{code[: most - 1]}…`" if len(code) > most else f"`{code}`" if code else "that line"
 
 
-def word(event: Event, name: str) -> str:
-    """A word among the data of an event."""
-    return str(event.data.get(name) or "")
+def ms(seconds: float) -> float:
+    """Milliseconds for evidence."""
+    return round(seconds * 1e3, 3)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 from ..types import Event, Severity
-from ._timed import TimedDetector, code_of, word
-from ._told import number
+from ._lines import Place, Times, read_places, read_times
+from ._timed import Claim, TimedDetector, ms, quoted
+
+_HOW = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(tensor)"}
 
 
 class HostSync(TimedDetector):
@@ -12,8 +18,8 @@ class HostSync(TimedDetector):
 
     What it detects:
         ``.item()``, ``float(x)``, ``int(x)``, ``if x``, ``.tolist()``, ``.cpu()`` and
-        ``.numpy()`` are counted per line on a few steps of a run. A line with at least 20 reads
-        in a step that takes, with the loop around it, at least 12 % of the step is named.
+        ``.numpy()`` are counted per line on a few steps of a run. A line with at least ``reads``
+        in a step that takes, with the loop around it, at least ``share`` of the step is named.
 
     Why it matters:
         On a GPU every read waits until the device has done all that was asked of it, and then
@@ -23,8 +29,7 @@ class HostSync(TimedDetector):
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
         the work around them, ``share`` of the step, ``step_ms``; ``lost`` seconds so far;
-        ``function``, ``statement`` and ``key``; ``consequence`` when the line has become slow;
-        ``waits`` when a single read waits for a GPU.
+        ``function``, ``statement`` and ``key``; ``waits`` when a single read waits for a GPU.
 
     Usual causes:
         - A metric that walks over predictions and labels in Python.
@@ -51,28 +56,88 @@ class HostSync(TimedDetector):
 
     code = "TPT002"
     name = "host_sync"
-    kind = "host_reads"
+    kinds = ("tensor_reads",)
 
-    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
-        """Name the line that reads."""
-        read = word(event, "read")
-        how = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(tensor)"}
-        if event.data.get("waits") is True:
-            said = (
-                f"waits for the device on every step ({how.get(read, read)}): "
-                f"{number(event, 'line_ms'):.3g} ms, {number(event, 'share'):.0%} of the step"
-            )
-            advice = (
-                f"keep {code_of(event)} as a tensor (.detach()) and read it every N steps: while "
-                "the host waits it cannot prepare the next step"
-            )
-            return said, advice, Severity.INFO, 0.7
-        said = (
-            f"reads tensors {number(event, 'reads'):.0f} times per step ({how.get(read, read)}): "
-            f"{number(event, 'line_ms'):.3g} ms, {number(event, 'share'):.0%} of the step"
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TimedDetector.Options):
+        """Measured with benchmarks/results/detection_cpu_arm_2026-11-16.md unless it says guess."""
+
+        worth: float = 0.03
+        """Seconds that must be lost; a guess."""
+        reads: float = 20.0
+        """Per step."""
+        per_model: float = 8.0
+        """Reads for each call of a model: the actions of an agent are read too."""
+        share: float = 0.12
+        """Of the step."""
+        waits: float = 0.3
+        """Share of the step that a single read waits for a GPU; a guess."""
+
+    def claims(self, event: Event) -> Iterator[Claim]:
+        """The line that reads most; else one that waits for a device."""
+        data: Any = event.data
+        try:
+            places, times, reads = read_places(data), read_times(data), list(data["reads"])
+            models, step, device = data["models"], data["step_seconds"], data["device"]
+            least = max(self.options.reads, self.options.per_model * models)
+            for read in sorted(reads, key=lambda read: -read["count"]):
+                # The loop around the line as traced; the reads alone as they were counted.
+                traced = read["loop_seconds"] / step if step else 0.0
+                alone = read["seconds"] / times.last_block if times.last_block else 0.0
+                if read["count"] >= least and max(traced, alone) >= self.options.share:
+                    yield self._reads(
+                        places[int(read["path"][-1])], read, times, max(traced, alone)
+                    )
+                    return
+            longest = max(reads, key=lambda read: read["seconds"], default=None)
+            if device and longest is not None and longest["count"] >= 1 and times.last_block:
+                share = longest["seconds"] / times.last_block
+                if share >= self.options.waits:
+                    yield self._waits(
+                        places[int(longest["path"][-1])], longest, times, min(1.0, share)
+                    )
+        except (KeyError, TypeError, ValueError, IndexError):
+            return
+
+    def _reads(self, place: Place, read: Any, times: Times, share: float) -> Claim:
+        seconds, name = float(read["loop_seconds"]), str(read["read"])
+        return Claim(
+            what=f"reads tensors {read['count']:.0f} times per step ({_HOW.get(name, name)}): "
+            f"{ms(seconds):.3g} ms, {share:.0%} of the step",
+            advice=f"replace the loop around {quoted(place)} by one operation on the whole tensor, "
+            "and read its result once per step or every N steps",
+            severity=Severity.WARNING,
+            confidence=0.9,
+            share=share,
+            seconds=times.seconds,
+            place=place,
+            function=str(read["function"]),
+            evidence=_evidence(read, seconds, times),
         )
-        advice = (
-            f"replace the loop around {code_of(event)} by one operation on the whole tensor, and "
-            "read its result once per step or every N steps"
+
+    def _waits(self, place: Place, read: Any, times: Times, share: float) -> Claim:
+        """The host cannot prepare the next step meanwhile; nobody knows what that has cost."""
+        seconds, name = float(read["seconds"]), str(read["read"])
+        return Claim(
+            what=f"waits for the device on every step ({_HOW.get(name, name)}): "
+            f"{ms(seconds):.3g} ms, {share:.0%} of the step",
+            advice=f"keep {quoted(place)} as a tensor (.detach()) and read it every N steps: while "
+            "the host waits it cannot prepare the next step",
+            severity=Severity.INFO,
+            confidence=0.7,
+            share=share,
+            seconds=times.seconds,
+            place=place,
+            function=str(read["function"]),
+            evidence=_evidence(read, seconds, times) | {"waits": True},
         )
-        return said, advice, Severity.WARNING, 0.9
+
+
+def _evidence(read: Any, seconds: float, times: Times) -> dict[str, Any]:
+    return {
+        "read": str(read["read"]),
+        "reads": round(read["count"]),
+        "read_ms": ms(read["seconds"]),
+        "line_ms": ms(seconds),
+        "step_ms": ms(times.last_block),
+    }

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..types import Event, Severity
-from ._timed import TimedDetector, code_of, word
-from ._told import number
-from .base import Detector
+from ._lines import (
+    Line,
+    Look,
+    Place,
+    Times,
+    by_place,
+    own_work,
+    read_line,
+    read_look,
+    read_places,
+    read_times,
+)
+from ._timed import Claim, TimedDetector, ms, quoted
 
 
 class InputBound(TimedDetector):
@@ -30,8 +42,8 @@ class InputBound(TimedDetector):
         ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop``,
         ``loader`` or ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
         most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``makes``:
-        the line is one call of torch or numpy; ``lost`` seconds so far; ``function``, ``statement``
-        and ``key``; ``consequence`` when the line has become slow.
+        the line is one call of torch or numpy; ``looked``: False where nobody has seen the lines of
+        the workers; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
 
     Usual causes:
         - A transform in pure Python: a loop over pixels, tokens or rows for each sample.
@@ -48,14 +60,14 @@ class InputBound(TimedDetector):
         3. For rare slow samples: look at the one that is named; raise ``prefetch_factor``.
 
     False alarms:
-        What fills a cache is not reported in the first pass over the data. Below ``share`` of the
-        time, or where the line takes less than ``sample_us`` per sample, it is information: small
-        models on small data always wait a little. Thresholds were set with the scripts of the
-        catalogue.
+        Nothing is said before ``worth`` seconds are lost. What fills a cache is not reported in the
+        first pass over the data. Below ``share`` of the time, or where the line takes less than
+        ``sample_us`` per sample, it is information: small models on small data always wait a
+        little. What the loop itself makes is reported when it was seen twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps of a run, and on as many
-        more when waits show.
+        more, less and less often, as long as waits show.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.input_bound`` names the line that makes
@@ -64,63 +76,186 @@ class InputBound(TimedDetector):
 
     code = "TPT001"
     name = "input_bound"
-    kind = "input_bound"
+    kinds = ("line_times", "loader_times")
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Detector.Options):
-        """From when on waiting is a warning; set with the scripts of the catalogue."""
+    class Options(TimedDetector.Options):
+        """Measured with benchmarks/results/detection_cpu_arm_2026-11-16.md unless it says guess."""
 
+        worth: float = 0.15
+        """Seconds that must be lost; a guess."""
+        named: float = 0.25
+        """Share of the waiting from which on a line is named; a guess."""
+        left: float = 0.5
+        """Share of the waiting of before that must be left on the steps looked at; a guess."""
         share: float = 0.35
+        """Of the time, from which on it is a warning."""
         sample_us: float = 30.0
+        """Of the line for one sample, from which on it is a warning."""
+        stands_out: float = 5.0
+        """Times the other samples that a slow one takes; a guess."""
+        loop: float = 0.3
+        """Share of a step that is made in the loop, from which on it is reported."""
+        loop_least_ms: float = 2.0
         loop_ms: float = 2.5
+        """Made in the loop, from which on it is a warning; waits below it need no word."""
         loop_share: float = 0.45
         hits: float = 40.0
+        """Times per step that a line runs which is slow Python even if it calls torch or numpy."""
 
-    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
-        """Name the line; a warning when it is the line that is slow."""
-        share, what = number(event, "share"), word(event, "what")
-        workers = max(0, int(number(event, "workers") if number(event, "workers") >= 0 else 0))
-        if what == "loader" and not workers and number(event, "wait_ms") < self.options.loop_ms:
-            return None  # nothing stands out, and little is to be gained
-        wait = f"{share:.0%} of the time ({number(event, 'wait_ms'):.3g} ms per step)"
-        if what == "loop":
-            said = f"makes the batch in the loop: {wait} before the model is called"
-        elif what == "loader":
-            said = f"the loop waits for its loader {wait}"
-        elif what == "cache":
-            said = f"asks a cache that does not have it, pass after pass: {wait} for data"
-        else:
-            part = number(event, "line_share")
-            rare = ", on few samples" if event.data.get("rare") is True else ""
-            said = f"makes {part:.0%} of the wait for data{rare}: {wait}"
-        bad = self._slow(event, what, share)
-        severity = Severity.WARNING if bad else Severity.INFO
-        return said, _advice(event, what, workers), severity, 0.9 if bad else 0.6
+    def claims(self, event: Event) -> Iterator[Claim]:
+        """The line of the dataset, of a worker's dataset, or of the loop that makes batches."""
+        if event.kind == "loader_times":
+            yield from self._workers(event.data)
+        elif (look := read_look(event)) is not None:
+            if look.purpose == "waits":
+                yield from self._waits(look)
+            yield from self._loop(look)
 
-    def _slow(self, event: Event, what: str, share: float) -> bool:
-        options = self.options
-        if not share >= options.share or what == "loader":
+    def _waits(self, look: Look) -> Iterator[Claim]:
+        """A loader without workers: its lines are among those of the step."""
+        fetched = [line for line in look.now.lines if line.mark == "fetch"]
+        seconds = sum(line.seconds for line in fetched)
+        if not seconds or seconds < self.options.left * look.times.waiting * look.now.seconds:
+            return  # it is over: the steps that were looked at hardly wait
+        inside = by_place(line for line in fetched if line.direct).values()
+        best = max(inside, key=lambda line: line.seconds, default=None)
+        facts = {"rare": look.rare, "workers": 0, "what": "dataset"}
+        if best is not None and best.seconds >= self.options.named * seconds:
+            facts |= {"line_ms": ms(best.seconds), "line_share": round(best.seconds / seconds, 3)}
+            facts["sample_us"] = round(best.seconds / max(1, look.batch) * 1e6, 1)
+            yield from self._line(best, look.times, look.passes, facts)
+        elif ms(look.times.waiting * look.times.last_block) >= self.options.loop_ms:
+            asks = max(fetched, key=lambda line: line.seconds)
+            yield self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
+
+    def _workers(self, data: Any) -> Iterator[Claim]:
+        """A loader with workers: their own threads have seen the lines, or samples made again."""
+        try:
+            places, times = read_places(data), read_times(data)
+            lines = [read_line(line, places) for line in data["lines"]]
+            asks, (index, slowest) = read_line(data["asks"], places), data["slowest"]
+            samples, per_sample = int(data["samples"]), float(data["per_sample"])
+            rare, passes = bool(data["rare"]), int(data["passes"])
+            facts: dict[str, Any] = {"rare": rare, "workers": int(data["workers"])}
+            made_here, collate = bool(data["may_fetch"]), float(data["collate"])
+        except (KeyError, TypeError, ValueError, IndexError):
+            return
+        if not samples:
+            if not made_here:  # the workers may yet tell: believed when seen again
+                facts |= {"what": "loader", "looked": False}
+                yield self._claim(asks.at, asks, times, facts, sure=False)
+            return
+        facts |= {
+            "what": "collate" if collate > per_sample else "dataset",
+            "sample_ms": ms(per_sample),
+        }
+        others = (per_sample * samples - slowest) / max(1, samples - 1)
+        known = index is not None
+        if known and samples > 2 and slowest > self.options.stands_out * others:
+            facts |= {"rare": True, "sample": str(index), "sample_ms": ms(slowest)}
+        elif rare and known:
+            return  # the batch of a slow sample has not been caught
+        total = sum(line.seconds for line in lines)
+        best = next((line for line in lines if line.seconds > 0 and line.hits), None)
+        if best is None or best.seconds < self.options.named * total:
+            return
+        facts |= {
+            "line_share": round(best.seconds / total, 3),
+            "line_ms": ms(best.seconds * samples),
+            "sample_us": round(best.seconds * 1e6, 1),
+        }
+        yield from self._line(best, times, passes, facts)
+
+    def _line(
+        self, best: Line, times: Times, passes: int, facts: dict[str, Any]
+    ) -> Iterator[Claim]:
+        """Where the line fills a cache, the one that asks it; from the second pass on."""
+        if best.cache is None:
+            yield self._claim(best.at, best, times, facts)
+        elif passes > 1:
+            yield self._claim(best.cache, best, times, facts | {"what": "cache"})
+
+    def _loop(self, look: Look) -> Iterator[Claim]:
+        """The line that makes most of a batch in the loop itself."""
+        before, _ = own_work(look)
+        seconds = sum(line.seconds for line in before)
+        share = seconds / look.now.seconds if look.now.seconds else 0.0
+        if share < self.options.loop or seconds * 1e3 < self.options.loop_least_ms:
+            return
+        best = max(before, key=lambda line: line.seconds)
+        if best.seconds < self.options.named * seconds:
+            return
+        owners = {call.split(".")[0] for call in best.at.calls}
+        facts = {
+            "share": round(share, 3),
+            "wait_ms": ms(seconds),
+            "workers": 0,
+            "what": "loop",
+            "rare": False,
+            "line_share": round(best.seconds / seconds, 3),
+            "line_ms": ms(best.seconds),
+            "hits": round(best.hits, 1),
+            "makes": bool(owners) and owners <= {"torch", "np", "numpy"},
+        }
+        yield self._claim(best.at, best, look.times, facts, sure=False)
+
+    def _claim(
+        self, place: Place, line: Line, times: Times, facts: dict[str, Any], *, sure: bool = True
+    ) -> Claim:
+        share = float(facts.get("share", times.waiting))
+        facts = {"share": share, "wait_ms": ms(share * times.last_block), **facts}
+        bad = self._bad(facts)
+        return Claim(
+            what=_says(facts),
+            advice=_advice(facts, quoted(place)),
+            severity=Severity.WARNING if bad else Severity.INFO,
+            confidence=0.9 if bad else 0.6,
+            share=share,
+            seconds=times.seconds,
+            place=place,
+            function=line.function,
+            evidence=facts,
+            sure=sure,
+            case="" if facts["what"] == "loop" else "loader",
+        )
+
+    def _bad(self, facts: dict[str, Any]) -> bool:
+        options, what = self.options, facts["what"]
+        if facts["share"] < options.share or what == "loader":
             return False
         if what == "loop":
-            work = number(event, "hits") >= options.hits or event.data.get("makes") is not True
-            enough = number(event, "wait_ms") >= options.loop_ms and share >= options.loop_share
+            work = facts["hits"] >= options.hits or not facts["makes"]
+            enough = facts["wait_ms"] >= options.loop_ms and facts["share"] >= options.loop_share
             return work and enough
-        return number(event, "sample_us") >= options.sample_us
+        return facts["sample_us"] >= options.sample_us
 
 
-def _advice(event: Event, what: str, workers: int) -> str:
-    code = code_of(event)
-    if event.data.get("looked") is False:
+def _says(facts: dict[str, Any]) -> str:
+    what = facts["what"]
+    wait = f"{facts['share']:.0%} of the time ({facts['wait_ms']:.3g} ms per step)"
+    if what == "loop":
+        return f"makes the batch in the loop: {wait} before the model is called"
+    if what == "loader":
+        return f"the loop waits for its loader {wait}"
+    if what == "cache":
+        return f"asks a cache that does not have it, pass after pass: {wait} for data"
+    rare = ", on few samples" if facts["rare"] else ""
+    return f"makes {facts['line_share']:.0%} of the wait for data{rare}: {wait}"
+
+
+def _advice(facts: dict[str, Any], code: str) -> str:
+    what, workers, sample = facts["what"], facts["workers"], facts.get("sample", "")
+    if facts.get("looked") is False:
         return (
             f"raise num_workers from {workers}, or run with --look-out: it fetches a few samples "
             "in the main process and names the slow line of the dataset"
         )
     if what == "loader":
-        more = "num_workers=2" if not workers else f"num_workers={2 * workers}"
-        return f"no line of yours stands out: try DataLoader(..., {more}, persistent_workers=True)"
-    if event.data.get("rare") is True and word(event, "sample"):
+        return "no line of yours stands out: try DataLoader(..., num_workers=2)"
+    if facts["rare"] and sample:
         return (
-            f"look at sample {word(event, 'sample')} of the dataset, {code} is slow on few: "
+            f"look at sample {sample} of the dataset, {code} is slow on few: "
             "prepare those once and keep the result, or raise prefetch_factor"
         )
     if what == "cache" and workers:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from ..types import Event, Severity
-from ._timed import TimedDetector, code_of, word
+from ._lines import Place
+from ._timed import Claim, TimedDetector, quoted
 from ._told import number
 
 
@@ -12,8 +16,8 @@ class Recompile(TimedDetector):
 
     What it detects:
         ``torch.compile`` specialises on what it sees: sizes, Python numbers, flags. When one of
-        them is different the function is compiled anew. Three compilations for the same guard,
-        or six for different ones, are reported with the guard and the line that calls.
+        them is different the function is compiled anew. ``same`` compilations for the same guard,
+        or twice as many for different ones, are reported with the guard and the line that calls.
 
     Why it matters:
         A compilation takes seconds to minutes, the step waits for it, and after eight of them
@@ -22,7 +26,8 @@ class Recompile(TimedDetector):
     Evidence:
         ``times`` it was compiled again, ``same``: for the same guard, ``seconds`` spent,
         ``guard``: the one that failed last, ``name`` of the function and ``defined``: where;
-        ``lost``: the same seconds, ``statement`` and ``key``.
+        ``lost``: the same seconds, ``share``: theirs of the run, ``function``, ``statement`` and
+        ``key``.
 
     Usual causes:
         - A Python number that changes on each step is an argument or an attribute: a step
@@ -49,18 +54,45 @@ class Recompile(TimedDetector):
 
     code = "TPT003"
     name = "recompile"
-    kind = "recompile"
+    kinds = ("recompile",)
 
-    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TimedDetector.Options):
+        """Measured with benchmarks/results/detection_cpu_arm_2026-11-16.md unless it says guess."""
+
+        same: float = 3.0
+        """Compilations for the same guard; half of those for any."""
+
+    def claims(self, event: Event) -> Iterator[Claim]:
         """Name the guard and the line that calls."""
-        guard, name = word(event, "guard")[:60], word(event, "name")
-        said = (
-            f"makes torch.compile compile {name or 'a function'} again: "
-            f"{number(event, 'times'):.0f} times, {number(event, 'seconds'):.3g} s; "
-            f"the guard that fails: {guard}"
-        )
-        if "size" in guard or "stride" in guard or "shape" in guard:
+        times, same, seconds = (number(event, name) for name in ("times", "same", "seconds"))
+        if not (max(same, times // 2) >= self.options.same and seconds >= 0):
+            return
+        text = {key: str(event.data.get(key) or "") for key in ("file", "code", "name", "guard")}
+        at, trained = number(event, "line"), number(event, "trained")
+        place = None
+        if text["file"] and at > 0:
+            place = Place(text["file"], int(at), int(at), text["code"])
+        if any(word in text["guard"] for word in ("size", "stride", "shape")):
             cure = "give it few sizes (pad, drop_last=True) or compile with dynamic=True"
         else:
             cure = "pass the value that changes as a tensor, torch.tensor(value), or keep it fixed"
-        return said, f"{cure}: {code_of(event)}", Severity.WARNING, 0.9
+        run = seconds + (trained if trained > 0 else 0.0)
+        yield Claim(
+            what=f"makes torch.compile compile {text['name'] or 'a function'} again: {times:.0f} "
+            f"times, {seconds:.3g} s; the guard that fails: {text['guard'][:60]}",
+            advice=f"{cure}: {quoted(place)}",
+            severity=Severity.WARNING,
+            confidence=0.9,
+            share=seconds / run if run > 0 else 0.0,
+            seconds=run,
+            place=place,
+            evidence={
+                "name": text["name"],
+                "defined": str(event.data.get("defined") or ""),
+                "times": times,
+                "same": same,
+                "seconds": seconds,
+                "guard": text["guard"],
+            },
+        )

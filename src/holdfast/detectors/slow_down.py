@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from ..types import Event, Severity
-from ._timed import TimedDetector, code_of, word
-from ._told import number
+from ._lines import Line, Look, Place, Profile, by_place, read_look
+from ._timed import Claim, TimedDetector, ms, quoted
 
+_PASSES = ("model", "backward")
 _MEANT = {
     "bigger_batches": "the model is given more than before",
     "more_parameters": "more parameters have gradients than before",
@@ -33,13 +36,12 @@ class SlowDown(TimedDetector):
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
         line, ``explains``: its share of the growth, ``counted``: by how often it is passed and not
         by its time, ``mark``: within which part of a step,
-        ``what``: ``work``, ``history``, ``hooks``, ``graph``, ``nested``, ``drawn``; ``retries``
+        ``what``: ``work``, ``hooks``, ``graph``; ``retries``
         (so many of the allocator) with the line that allocates, where one stands out; ``clocks``
         (``clock_before`` and ``clock_now`` in MHz) without a line;
         or what is mostly meant: ``bigger_batches``, ``more_parameters``;
-        ``spent``: the line that takes the time, where the cause is another one;
-        ``lost`` seconds so far; ``function``, ``statement`` and ``key``; ``consequence`` when
-        memory is the cause.
+        ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
+        ``key``.
 
     Usual causes:
         - A list that is searched, averaged, sorted, joined or written anew on every step.
@@ -48,7 +50,6 @@ class SlowDown(TimedDetector):
         - The graph of earlier steps hangs on the loss: backward reaches further and further.
         - A loop whose end grows with the step.
         - A plot into axes that nobody clears: each picture draws all that came before.
-        - A ``Subset`` or ``ConcatDataset`` of the one before: each sample is handed through all.
         - Memory of the device that is nearly full: the allocator gives its cache back and begins
           anew (MEM007).
         - A device that is too hot, above its power limit or shared with another job.
@@ -60,13 +61,13 @@ class SlowDown(TimedDetector):
         3. Clocks: ``nvidia-smi -q -d PERFORMANCE`` says what holds them down.
 
     False alarms:
-        Curricula are meant to grow: where the model is given larger tensors or more parameters
-        have gradients it is information, unless the loop itself joins a history. A loop that
-        counts and calls the model up to 2.5 times as often is left alone.
+        Curricula are meant to grow: where the model is given larger tensors, more parameters have
+        gradients, or a loop that counts calls the model up to ``passes`` times as often, it is
+        information. A line that only the clock accuses must be seen twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps at the beginning and
-        again when steps have become slower, six times at most.
+        again, less and less often, as long as steps are slower.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.slow_down`` names the line that makes
@@ -75,59 +76,306 @@ class SlowDown(TimedDetector):
 
     code = "TPT004"
     name = "slow_down"
-    kind = "slow_down"
+    kinds = ("line_times",)
     # What gets worse with every step comes before what is as bad each time.
     precedes = "MEM004"
     explains_line = True
     explains_growth = "hooks"
     follows: ClassVar = {"graph": "MEM003 MEM002"}
 
-    def judge(self, event: Event) -> tuple[str, str, Severity, float] | None:
-        """Name the line that has grown."""
-        what = word(event, "what")
-        before, now = number(event, "before_ms"), number(event, "now_ms")
-        steps = f"steps take {now:.3g} ms, {before:.3g} ms at first"
+    @dataclass(frozen=True, kw_only=True)
+    class Options(TimedDetector.Options):
+        """Measured with benchmarks/results/detection_cpu_arm_2026-11-16.md unless it says guess."""
+
+        explains: float = 0.4
+        """Share of the growth that a line must explain."""
+        grew: float = 1.7
+        """Times itself that a line must take, beyond what the rest does."""
+        part: float = 0.12
+        """Share of a step that it must take."""
+        plain: float = 3.0
+        """Times itself that no other process makes of a line that explains ``plainly``; a guess."""
+        plainly: float = 0.7
+        counted: float = 0.3
+        """Share of the growth that the number of passes alone must explain."""
+        line: float = 4e-8
+        """Seconds that a line of Python takes at least, whatever clocks say; a guess."""
+        call: float = 1e-7
+        """Seconds that a call of a library takes at least; a guess."""
+        often: float = 64.0
+        """Passes per step from which on a trace may make a line look slower; a guess."""
+        traced: float = 2e-6
+        """Seconds that it may add to one of them; a guess."""
+        bigger: float = 1.15
+        """Times the numbers that a model is given; a guess."""
+        passes: float = 2.5
+        """Times the calls of a model by a loop that counts, up to which they are meant."""
+        nodes: float = 1.2
+        """Times the nodes of the loss's graph; a guess."""
+        hooked: float = 0.5
+        """Share of the growth within models and backward where hooks pile up; a guess."""
+        retries: float = 4.0
+        """Of an allocator since the beginning that make steps slower; a guess."""
+        every: float = 4.0
+        """One retry in so many of the steps looked at makes the lines slow that allocate; guess."""
+        clock: float = 0.85
+        """What is left of a device's clock; a guess."""
+
+    def claims(self, event: Event) -> Iterator[Claim]:
+        """The line that has grown while the rest has not; else what the device does by itself."""
+        look = read_look(event)
+        if look is None or look.purpose != "slow" or look.baseline is None:
+            return
+        before, now, options = look.baseline, look.now, self.options
+        grown = self._grown(look, before)
+        # An allocator that runs out makes the lines slow that allocate.
+        runs_out = now.count("retries_per_step") * options.every >= 1
+        runs_out = runs_out and (grown is None or (grown.what == "work" and not grown.counted))
+        if runs_out or (grown is None or grown.line.mark):
+            more = now.count("retries") - before.count("retries")
+            if runs_out or more >= options.retries:
+                place = grown.place if runs_out and grown is not None else None
+                yield self._retries(look, more, place)
+                return
+            if grown is None and 0 < now.count("clock") < options.clock * before.count("clock"):
+                yield self._clocks(look, before)
+                return
+        if grown is not None:
+            yield self._line(look, grown)
+
+    # ------------------------------------------------------------------ which line
+
+    def _grown(self, look: Look, before: Profile) -> _Grown | None:
+        now, times = look.now, look.times
+        early, late = _grouped(look, before), _grouped(look, now)
+        risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
+        grown = self._most_grown(early, late, before, now)
+        if grown is not None:
+            # With what the model does that is called there.
+            grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
+            if not self._believed(look, grown, risen):
+                grown = None
+        grown = grown or self._most_counted(early, late, risen)
+        if (place := self._hooks(look, before, grown, risen)) is not None:
+            line = Line((place,), "", "model", True, 0.0, 0.0, 0.0)
+            more = now.spent(*_PASSES) - before.spent(*_PASSES)
+            grown = grown or _Grown(line, 0.0, more, True)
+            return replace(grown, cause=place, what="hooks", explains=_part(grown.more, risen))
+        if grown is None:
+            return None
+        grown.what, grown.explains = self._what(look, before, grown), _part(grown.more, risen)
+        return grown if grown.what else None
+
+    def _believed(self, look: Look, grown: _Grown, risen: float) -> bool:
+        """Another process may have taken the time of a line that is only a little slower."""
+        options, seconds = self.options, grown.line.seconds
+        plain = seconds >= options.plain * grown.was and grown.more >= options.plainly * risen
+        enough = grown.more >= options.explains * risen
+        return (
+            enough and seconds >= options.part * look.now.seconds and (look.times.busier or plain)
+        )
+
+    def _most_grown(
+        self, early: _Groups, late: _Groups, before: Profile, now: Profile
+    ) -> _Grown | None:
+        """The line that has grown most beyond what all have."""
+        options, best = self.options, None
+        for key, line in late.items():
+            first = early.get(key)
+            was, hits = (first.seconds, first.hits) if first is not None else (0.0, 0.0)
+            others = before.seconds - was
+            rest = max(1.0, (now.seconds - line.seconds) / others) if others > 0 else 1.0
+            grew = line.seconds - was * rest
+            # A line that is passed often may look slower under the trace than it is.
+            often = line.hits > options.often and line.hits < 1.25 * hits
+            if often and grew < options.traced * line.hits:
+                continue
+            if grew > (best.more if best else 0.0) and line.seconds >= options.grew * was * rest:
+                best = _Grown(line, was, grew)
+        return best
+
+    def _most_counted(self, early: _Groups, late: _Groups, risen: float) -> _Grown | None:
+        """The line that is passed so much more often that this alone explains a good part."""
+        options, best = self.options, None
+        for key, line in late.items():
+            first = early.get(key)
+            was = first.hits * options.line + first.calls * options.call if first else 0.0
+            more = line.hits * options.line + line.calls * options.call - was
+            if line.direct and more > 0.5 * was and more > (best.more if best else 0.0):
+                best = _Grown(line, was, more, True)
+        return best if best is not None and best.more >= options.counted * risen else None
+
+    # ------------------------------------------------------------------ why
+
+    def _hooks(
+        self, look: Look, before: Profile, grown: _Grown | None, risen: float
+    ) -> Place | None:
+        """Who registers something on a model again and again, where passes are slower for it."""
+        now = look.now
+        more = now.count("registered") > before.count("registered")
+        if not more or now.count("parameters") > before.count("parameters") or not look.registering:
+            return None
+        own = grown is not None and not grown.counted and grown.line.mark not in _PASSES
+        grew = now.spent(*_PASSES) - before.spent(*_PASSES)
+        passes = grown is not None and grown.line.mark in _PASSES
+        if own or not (passes or grew >= self.options.hooked * risen):
+            return None
+        inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
+        return (inside or look.registering)[0]
+
+    def _what(self, look: Look, before: Profile, grown: _Grown) -> str:
+        """What the growth of a line means; "" where it is nobody's fault."""
+        now, line, options = look.now, grown.line, self.options
+        if now.per_model > options.bigger * before.per_model > 0:
+            return "bigger_batches"
+        # A loop that ends when something happens: an episode, a convergence.
+        if grown.counted and line.at.head.startswith("while"):
+            return "bigger_batches"
+        passes = now.models / before.models if before.models else 0.0
+        counts = "range(" in line.at.head and "len(" not in line.at.head
+        if counts and 1.2 < passes < options.passes:
+            return "bigger_batches"
+        if line.mark and now.count("parameters") > before.count("parameters"):
+            return "more_parameters"
+        if line.mark == "backward" and not line.direct:
+            return "graph" if now.count("nodes") > options.nodes * before.count("nodes") > 0 else ""
+        # Within a library, nothing of the user's has grown.
+        return "" if line.mark and not line.direct else "work"
+
+    # ------------------------------------------------------------------ what is said
+
+    def _line(self, look: Look, grown: _Grown) -> Claim:
+        line, what, steps = grown.line, grown.what, _steps(look)
         if what in _MEANT:
             said = f"has become slower: {steps}; {_MEANT[what]}"
-            return said, _advice(event, what), Severity.INFO, 0.5
-        if what == "retries":
-            count = number(event, "retries")
-            waits = "waits for memory: " if number(event, "line") > 0 else ""
-            said = f"{waits}{steps}, and the allocator ran out of memory {count:.0f} times since"
-            return said, _advice(event, what), Severity.WARNING, 0.8
-        if what == "clocks":
-            fell = f"{number(event, 'clock_before'):.0f} to {number(event, 'clock_now'):.0f} MHz"
-            said = f"{steps}: the clock of the GPU fell from {fell}"
-            return said, _advice(event, what), Severity.WARNING, 0.8
-        line = f"{number(event, 'line_before_ms'):.3g} -> {number(event, 'line_now_ms'):.3g} ms"
-        if what == "hooks":
-            said = f"registers one more again and again: {steps}"
-        elif what == "nested":
-            said = f"wraps a dataset into another one again and again: {steps}"
-        elif what == "drawn":
-            said = f"adds to a picture that is drawn whole each time: {steps}"
-        elif what == "history":
-            said = f"joins a history that grows: {steps}"
+        elif what == "hooks":
+            said = f"registers another hook or parametrization each time: {steps}"
         else:
-            said = f"has grown with the steps ({line} per step): {steps}"
-        sure = number(event, "explains")
-        return said, _advice(event, what), Severity.WARNING, max(0.5, min(0.95, sure))
+            each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
+            said = f"has grown with the steps ({each}): {steps}"
+        evidence = {
+            "what": what,
+            "line_before_ms": ms(grown.was),
+            "line_now_ms": ms(line.seconds),
+            "explains": grown.explains,
+            "counted": grown.counted,
+            "mark": line.mark,
+        }
+        return self._claim(
+            look,
+            said,
+            what,
+            grown.place,
+            evidence,
+            severity=Severity.INFO if what in _MEANT else Severity.WARNING,
+            confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
+            function=line.function,
+            sure=grown.counted or what not in ("work", "graph"),
+        )
+
+    def _retries(self, look: Look, count: float, place: Place | None) -> Claim:
+        waits = "waits for memory: " if place is not None else ""
+        said = f"the allocator ran out of memory {count:.0f} times since"
+        evidence = {"what": "retries", "retries": count}
+        return self._claim(look, f"{waits}{_steps(look)}, and {said}", "retries", place, evidence)
+
+    def _clocks(self, look: Look, before: Profile) -> Claim:
+        then, now = before.count("clock"), look.now.count("clock")
+        said = f"{_steps(look)}: the clock of the GPU fell from {then:.0f} to {now:.0f} MHz"
+        evidence = {"what": "clocks", "clock_before": then, "clock_now": now}
+        return self._claim(look, said, "clocks", None, evidence)
+
+    def _claim(
+        self,
+        look: Look,
+        said: str,
+        what: str,
+        place: Place | None,
+        evidence: dict[str, Any],
+        severity: Severity = Severity.WARNING,
+        confidence: float = 0.8,
+        **more: Any,
+    ) -> Claim:
+        before, now = look.times.fastest_block, look.times.last_block
+        return Claim(
+            what=said,
+            advice=_advice(what, quoted(place)),
+            severity=severity,
+            confidence=confidence,
+            share=max(0.0, 1 - before / now) if now else 0.0,
+            seconds=look.times.seconds,
+            place=place,
+            evidence={"before_ms": ms(before), "now_ms": ms(now), **evidence},
+            **more,
+        )
 
 
-def _advice(event: Event, what: str) -> str:
-    code = code_of(event)
+@dataclass(slots=True)
+class _Grown:
+    """A line that takes more than before."""
+
+    line: Line
+    was: float
+    """Seconds before."""
+    more: float
+    """Seconds by which the step is longer for it."""
+    counted: bool = False
+    """By how often it is passed, not by its time."""
+    what: str = ""
+    explains: float = 0.0
+    cause: Place | None = None
+    """Another line that lets it grow."""
+
+    @property
+    def place(self) -> Place:
+        """The line to name."""
+        return self.cause or self.line.at
+
+
+_Groups = dict[tuple[str, int, str], Line]
+
+
+def _grouped(look: Look, profile: Profile) -> _Groups:
+    """The lines; those of one small loop together, under the one that takes most."""
+    found: _Groups = {}
+    for line in by_place(profile.lines).values():
+        at, first = line.at, 0
+        if line.direct and not line.mark:
+            first = at.loop[0]
+            if look.turn is not None and look.turn.is_loop(at.file, first):
+                first = 0  # the loop of the steps itself
+        kind = "loop" if first else "direct" if line.direct else "called"
+        key = (at.file, first or at.line, kind)
+        known = found.get(key)
+        if known is None:
+            found[key] = line
+            continue
+        most, other = (line, known) if line.seconds > known.seconds else (known, line)
+        most.seconds += other.seconds
+        most.hits += other.hits
+        most.calls += other.calls
+        found[key] = most
+    return found
+
+
+def _at(place: Place, profile: Profile) -> float:
+    return sum(line.seconds for line in profile.lines if line.at == place)
+
+
+def _part(more: float, risen: float) -> float:
+    return round(max(0.0, min(1.0, more / risen)), 3)
+
+
+def _steps(look: Look) -> str:
+    before, now = ms(look.times.fastest_block), ms(look.times.last_block)
+    return f"steps take {now:.3g} ms, {before:.3g} ms at first"
+
+
+def _advice(what: str, code: str) -> str:
     if what in _MEANT:
         return "nothing if that is meant (a curriculum, unfreezing); otherwise look what grows here"
     if what == "hooks":
         return f"do {code} once, in front of the loop, or remove what it registered before"
-    if what == "drawn":
-        return (
-            f"clear the axes (ax.cla()) before {code}, or change what is there with set_data(...)"
-        )
-    if what == "nested":
-        return (
-            f"keep indices instead of datasets in {code}, and make one Subset of the first dataset"
-        )
     if what == "retries":
         return (
             "leave memory free: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -1,13 +1,12 @@
-"""Lines and what they cost: the words in which exams of the time speak."""
+"""Lines and what they cost, as exams of the time measure them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Protocol
 
-from ._line_nodes import MODEL, OPTIMIZER
 from ._line_tree import INPUTS
 from ._loops import loop_around
 from ._place import frames_from, kind_of
@@ -55,25 +54,19 @@ class Profile:
         """Numbers given to one call of a model."""
         return self.inputs / min(self.models, INPUTS) if self.models else 0.0
 
-    def by_spot(self, *, marks: bool = True) -> dict[Spot, Line]:
-        """The lines, whoever called them, added up; by their own work alone without ``marks``."""
+    def by_spot(self) -> dict[Spot, Line]:
+        """The lines, whoever called them, added up."""
         found: dict[Spot, Line] = {}
         for line in self.lines:
-            if not marks and not line.direct:
-                continue
             known = found.get(line.spot)
             if known is None:
-                copy = Line(
-                    line.file, line.line, line.function, line.mark, line.seconds, line.hits,
-                    line.path, line.direct, line.calls,
-                )  # fmt: skip
-                found[line.spot] = copy
-            else:
-                if line.seconds > known.seconds:
-                    known.mark, known.direct = line.mark, line.direct
-                known.seconds += line.seconds
-                known.hits = max(known.hits, line.hits)
-                known.calls += line.calls
+                found[line.spot] = replace(line)
+                continue
+            if line.seconds > known.seconds:
+                known.mark, known.direct = line.mark, line.direct
+            known.seconds += line.seconds
+            known.hits = max(known.hits, line.hits)
+            known.calls += line.calls
         return found
 
 
@@ -92,7 +85,7 @@ class Timer(Protocol):
         """Time no more lines."""
         ...
 
-    def profile(self, chosen: Sequence[int] | None = None, usual: float = 0.0) -> Profile:
+    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> Profile:
         """What a step costs, line by line."""
         ...
 
@@ -125,17 +118,6 @@ class Turn:
     first: int
     last: int
 
-    def holds(self, line: Line) -> bool:
-        """Whether a line runs within a turn of the loop, not around it."""
-        if len(line.path) <= self.depth or line.path[: self.depth] != self.path[: self.depth]:
-            return False
-        file, number = line.path[self.depth]
-        return file == self.path[self.depth][0] and self.first <= number <= self.last
-
-    def inner(self, line: Line) -> Spot:
-        """The line in the loop itself that a line was called from."""
-        return line.path[self.depth]
-
 
 def line_of(frame: FrameType | None) -> Spot:
     """The user's innermost line."""
@@ -167,24 +149,3 @@ def outer(turn: Turn) -> Turn:
         if first:
             return Turn(turn.path, depth, first, last)
     return turn
-
-
-def comes_before(line: Line, others: Sequence[Line]) -> bool:
-    """Whether a line stands above all of the others where their ways part."""
-    for other in others:
-        for mine, its in zip(line.path, other.path, strict=False):
-            if mine != its:
-                if mine[0] == its[0] and mine[1] > its[1]:
-                    return False
-                break
-    return bool(others)
-
-
-def called_models(profile: Profile) -> list[Line]:
-    """Lines that call a model outside of loaders and optimizers."""
-    return [line for line in profile.lines if line.mark == MODEL and not line.direct]
-
-
-def trained_by(profile: Profile) -> list[Line]:
-    """Lines that take a step."""
-    return [line for line in profile.lines if line.mark == OPTIMIZER]

@@ -71,12 +71,12 @@ class LineTimes:
         """Time no more lines."""
         self.tree.stop(frame)
 
-    def profile(self, chosen: Sequence[int] | None = None, usual: float = 0.0) -> Profile:
+    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> Profile:
         """What a step costs, line by line.
 
         Args:
             chosen: which of the steps; all of them if not given.
-            usual: seconds of such a step without the trace, where known: what is above is the
+            typical: seconds of such a step without the trace, where known: what is above is the
                 trace's own and is taken away from lines that were passed often.
         """
         steps = [s for i, s in enumerate(self._steps) if chosen is None or i in chosen]
@@ -89,7 +89,7 @@ class LineTimes:
             return hits * cost.line + calls * cost.call
 
         passed = _low(sum(weight(h, c) for _, h, c in s.spent.values()) for s in steps)
-        extra = min(_DEARER, max(0.0, total - usual) / passed) if usual and passed else 0.0
+        extra = min(_DEARER, max(0.0, total - typical) / passed) if typical and passed else 0.0
         merged: dict[tuple[tuple[Spot, ...], str, bool], Line] = {}
         models = 0.0
         nodes: dict[Node, None] = {n: None for s in steps for n in s.spent}

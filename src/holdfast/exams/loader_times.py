@@ -10,7 +10,7 @@ import contextlib
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -86,25 +86,12 @@ def _make(dataset: Any, indices: Sequence[Any], found: LoaderLook, began: float)
     return made
 
 
-def workers_of(source: Callable[[], Any] | None) -> int:
-    """How many workers the loader behind a weak reference has."""
-    return int(getattr(source() if source is not None else None, "_num_workers", 0) or 0)
+def workers_of(iterator: Any) -> int:
+    """How many workers a loader has."""
+    return int(getattr(iterator, "_num_workers", 0) or 0)
 
 
-def nesting(iterator: Any, most: int = 2000) -> tuple[int, str]:
-    """How many datasets a loader's dataset is wrapped in, one in the other, and the outermost."""
-    dataset, depth = getattr(iterator, "_dataset", None), 0
-    kind = type(dataset).__name__
-    while dataset is not None and depth < most:
-        depth += 1
-        parts = getattr(dataset, "datasets", None)
-        dataset = (
-            parts[0] if isinstance(parts, list) and parts else getattr(dataset, "dataset", None)
-        )
-    return depth, kind
-
-
-def batch_of(source: Callable[[], Any] | None) -> int:
+def batch_of(iterator: Any) -> int:
     """Samples that it puts into a batch; 1 where it does not say."""
-    sampler = getattr(source() if source is not None else None, "_index_sampler", None)
+    sampler = getattr(iterator, "_index_sampler", None)
     return int(getattr(sampler, "batch_size", 1) or 1)

@@ -10,10 +10,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
+import torch
+
+from ._loops import loop_of
+from ._measured import Places
 from ._place import frames_from, kind_of
+from ._profiles import Profile, Turn
 
 _DEPTH = 40
+# Lines that are written down.
+_LINES = 8
 
 
 @dataclass(slots=True)
@@ -47,6 +55,46 @@ class Ledger:
                 read.count += 1
                 read.seconds += seconds
                 return
+
+    def measured(self, profile: Profile, turn: Turn | None) -> dict[str, Any]:
+        """Plain data for an Event: the lines that read most, each with the loop around it.
+
+        Args:
+            profile: the lines of such a step.
+            turn: the loop of the steps.
+        """
+        places, steps = Places(), max(1, self.steps)
+        most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
+        longest = max(self.lines.items(), key=lambda item: item[1].seconds)
+        chosen = [*most[:_LINES], *(() if longest in most[:_LINES] else (longest,))]
+        return {
+            "reads": [
+                {
+                    "path": [places.number((code.co_filename, line))],
+                    "function": code.co_name,
+                    "read": read.name,
+                    "count": round(read.count / steps, 2),
+                    "seconds": round(read.seconds / steps, 8),
+                    "loop_seconds": round(_loop_seconds(code, line, profile, turn), 8),
+                }
+                for (code, line), read in chosen
+            ],
+            "models": round(profile.models, 1),
+            "step_seconds": round(profile.seconds, 8),
+            "device": torch.cuda.is_initialized(),
+            **places.data(),
+        }
+
+
+def _loop_seconds(code: CodeType, number: int, profile: Profile, turn: Turn | None) -> float:
+    """Seconds of a line with the loop around it; of the line alone in the loop of the steps."""
+    file = code.co_filename
+    first, last = loop_of(file, number)
+    steps = turn is not None and file == turn.path[turn.depth][0] and first <= turn.first <= last
+    if not first or steps:
+        first = last = number
+    own = [line for line in profile.by_spot().values() if line.direct and line.file == file]
+    return sum(line.seconds for line in own if first <= line.line <= last)
 
 
 _switch: tuple[Callable[[], None], Callable[[], None]] | None = None

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any
 
 from ._growers import habits
-from ._loops import shown
-from ._place import frames_from, kind_of
+from ._loops import statement
+from ._place import frames_from, from_here, kind_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _ATTRIBUTE = re.compile(r"^(?:G\['(?P<root>\w+)'\])?.*\.(?P<name>\w+) == ")
@@ -43,6 +43,20 @@ class Compiled:
     """Guards that failed, without their numbers."""
     reason: str = ""
     """The last one, in full."""
+
+    def measured(self) -> dict[str, Any]:
+        """Plain data for an Event."""
+        return {
+            "file": from_here(self.file),
+            "line": self.line,
+            "code": statement(self.file, self.line).text[:160] if self.line else "",
+            "name": self.name,
+            "defined": self.defined,
+            "times": self.times,
+            "same": max(self.reasons.values(), default=0),
+            "seconds": round(self.seconds, 3),
+            "guard": self.reason,
+        }
 
 
 class Recompiles:
@@ -90,7 +104,7 @@ class Recompiles:
             frame = name.split("/")[0]
             known = self.functions.setdefault(frame, Compiled())
             known.name = str(metric.co_name or known.name)
-            known.defined = f"{shown(metric.co_filename or '')}:{metric.co_firstlineno or 0}"
+            known.defined = f"{from_here(metric.co_filename or '')}:{metric.co_firstlineno or 0}"
             reason = str(getattr(metric, "recompile_reason", None) or "")
             if name.split("/")[-1].startswith("0") and not reason:
                 continue

@@ -1,4 +1,4 @@
-"""What a step usually takes in this run, and when that changes.
+"""The typical step of this run, and when that changes.
 
 Steps are taken in blocks of eight, of which the median counts: a preempted step or a checkpoint
 now and then moves no median. The first steps and steps that begin an epoch belong to no block.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 BLOCK = 8
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _KEPT = 512
-# Times a usual step that leave no doubt about a stall.
+# Times a typical step that leave no doubt about a stall.
 _PLAIN = 4.0
 # Times the reference that need no second block to be believed.
 _AT_ONCE = 1.8
@@ -36,7 +37,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A step far above the usual."""
+    """A step far above the typical one."""
 
     step: int
     excess: float
@@ -71,9 +72,9 @@ class StepTimes:
         # Another process on the processor makes a step longer, but gives it no more to do; and one
         # that waits for its data is looked into as such.
         if self._stalls(wall, waited) and (
-            busy > 1.5 * self.usual_busy or wall > self.limit + _CLEAR
+            busy > 1.5 * self.typical_busy or wall > self.limit + _CLEAR
         ):
-            self.stalls.append(Stall(step, wall - self.usual))
+            self.stalls.append(Stall(step, wall - self.typical))
         walls = self._walls
         walls.append(wall)
         self._busy.append(busy)
@@ -84,11 +85,11 @@ class StepTimes:
         return True
 
     def pass_by(self, step: int, wall: float, waited: float) -> None:
-        """Count a step that an exam has looked into: for the sums, not for what is usual."""
+        """Count a step that an exam has looked into: for the sums, not for what is typical."""
         self.seconds += wall
         self.waited += waited
         if self._stalls(wall, waited):
-            self.stalls.append(Stall(step, wall - self.usual))
+            self.stalls.append(Stall(step, wall - self.typical))
 
     def _stalls(self, wall: float, waited: float) -> bool:
         return wall > self.limit and waited < 0.5 * wall
@@ -103,18 +104,18 @@ class StepTimes:
         self.blocks.append(block)
         self.reference = min(self.reference, middle)
         # By the lower quartile: every second step may be slow.
-        low = self.usual
+        low = self.typical
         self.limit = 2.0 * low + 0.001
         self._walls, self._waits, self._busy = [], [], []
 
     @property
-    def usual(self) -> float:
+    def typical(self) -> float:
         """A step without a stall, these days."""
         recent = [block.low for block in list(self.blocks)[-4:]]
         return sorted(recent)[len(recent) // 2] if recent else 0.0
 
     @property
-    def usual_busy(self) -> float:
+    def typical_busy(self) -> float:
         """The processor time of a step, these days."""
         recent = [block.busy for block in list(self.blocks)[-4:]]
         return min(recent, default=0.0)
@@ -170,11 +171,22 @@ class StepTimes:
 
     def come_back(self, stalls: list[Stall], enough: int) -> bool:
         """Whether there are enough of them; two where they leave no doubt."""
-        plain = min((stall.excess for stall in stalls), default=0.0) >= _PLAIN * self.usual
+        plain = min((stall.excess for stall in stalls), default=0.0) >= _PLAIN * self.typical
         return len(stalls) >= (2 if plain else enough)
 
     def is_stall(self, wall: float) -> bool:
         """Whether a step took as long as the stalls that tell."""
         known = self.stalled(128)
         least = min((stall.excess for stall in known), default=0.0)
-        return wall > self.limit and wall >= self.usual + least / 1.5
+        return wall > self.limit and wall >= self.typical + least / 1.5
+
+    def measured(self) -> dict[str, Any]:
+        """Seconds of steps as plain data for an Event."""
+        return {
+            "fastest_block": round(self.reference, 8) if self.blocks else 0.0,
+            "last_block": round(self.middle, 8),
+            "typical": round(self.typical, 8),
+            "waiting": round(self.share_waited(16), 4),
+            "busier": self.busier,
+            "seconds": round(self.seconds, 4),
+        }

@@ -1,0 +1,291 @@
+"""Measured lines of the user's code, as detectors of lost time read them from an Event.
+
+The training side writes them down (``line_times``, ``loader_times``, ``tensor_reads``); here they
+become objects again. An event that is not complete is no measurement: ``None``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..types import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's code, and what the source says there."""
+
+    file: str
+    line: int
+    first: int = field(default=0, compare=False)
+    """The first line of the statement."""
+    code: str = field(default="", compare=False)
+    calls: tuple[str, ...] = field(default=(), compare=False)
+    """Dotted names of what the statement calls."""
+    loop: tuple[int, int] = field(default=(0, 0), compare=False)
+    """First and last line of the loop it heads, or that stands around it."""
+    head: str = field(default="", compare=False)
+    """The first line of that loop, as text."""
+
+    def calls_any(self, names: Collection[str]) -> bool:
+        """Whether the statement calls one of these, with or without an owner in front."""
+        return any(call in names or call.split(".")[-1] in names for call in self.calls)
+
+    @property
+    def words(self) -> set[str]:
+        """Parts of the names of what it calls."""
+        return {word for call in self.calls for word in words_of(call.split(".")[-1])}
+
+
+@dataclass(slots=True)
+class Line:
+    """What one line costs in a step."""
+
+    path: tuple[Place, ...]
+    """The user's lines that led here, outermost first, itself last."""
+    function: str
+    mark: str
+    """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
+    direct: bool
+    """The line's own code took the time, not the model or the optimizer it called."""
+    seconds: float
+    hits: float
+    calls: float
+    """Calls into libraries."""
+    cache: Place | None = None
+    """Where a cache is asked on the way."""
+
+    @property
+    def at(self) -> Place:
+        """The line itself."""
+        return self.path[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A loop that takes the steps."""
+
+    path: tuple[Place, ...]
+    """The lines down to the one that takes the step."""
+    depth: int
+    """Which of them stands in the loop."""
+    first: int
+    last: int
+
+    def holds(self, line: Line) -> bool:
+        """Whether a line runs within a turn of the loop, not around it."""
+        if len(line.path) <= self.depth or line.path[: self.depth] != self.path[: self.depth]:
+            return False
+        return self.spans(line.path[self.depth])
+
+    def spans(self, place: Place) -> bool:
+        """Whether a line stands in the loop itself."""
+        return place.file == self.path[self.depth].file and self.first <= place.line <= self.last
+
+    def inner(self, line: Line) -> Place:
+        """The line in the loop itself that a line was called from."""
+        return line.path[self.depth]
+
+    def is_loop(self, file: str, first: int) -> bool:
+        """Whether a loop that begins at a line is this one."""
+        return (file, first) == (self.path[self.depth].file, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The lines of a step, and what was counted of it."""
+
+    seconds: float
+    models: float
+    """Outermost calls of modules."""
+    per_model: float
+    """Numbers given to one call of a model."""
+    lines: Sequence[Line]
+    counts: Mapping[str, float]
+
+    def count(self, name: str) -> float:
+        """One of the counts; 0 where nobody has counted."""
+        return self.counts.get(name, 0.0)
+
+    def spent(self, *marks: str) -> float:
+        """Seconds within models, ``backward``, ..."""
+        return sum(line.seconds for line in self.lines if line.mark in marks)
+
+    def own(self, turn: Turn) -> dict[Place, Line]:
+        """The loop's own work, line by line: not of the model, the loader, the optimizer."""
+        own = [line for line in self.lines if not line.mark and line.direct and turn.holds(line)]
+        return by_place(own)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of the steps of a run, when an event was written down."""
+
+    fastest_block: float
+    """The median step of the fastest eight in a row."""
+    last_block: float
+    """The median step of the last eight."""
+    typical: float
+    """A step without a stall, these days."""
+    waiting: float
+    """Share of the last steps that was spent waiting for data."""
+    busier: bool
+    """The processor has more to do than in the fastest block."""
+    seconds: float
+    """All steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A step far above the typical one."""
+
+    step: int
+    excess: float
+    begins_epoch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One ``line_times`` event."""
+
+    purpose: str
+    """``reference``, ``look``, ``waits``, ``slow`` or ``stall``."""
+    rare: bool
+    """Only the few steps that waited long were looked at."""
+    times: Times
+    batch: int
+    passes: int
+    turn: Turn | None
+    outer: Turn | None
+    """The loop around it, as of epochs."""
+    now: Profile
+    baseline: Profile | None
+    registering: Sequence[Place]
+    """Lines that register hooks or parametrizations."""
+    stalls: Sequence[Stalled]
+
+
+def read_look(event: Event) -> Look | None:
+    """A ``line_times`` event; None where it is not complete."""
+    data: Any = event.data
+    try:
+        places = read_places(data)
+        turn = outer = None
+        if data["turn"] is not None:
+            path = tuple(places[int(i)] for i in data["turn"]["path"])
+            turn, outer = Turn(path, *data["turn"]["loop"]), Turn(path, *data["turn"]["outer"])
+        return Look(
+            purpose=str(data["look"]),
+            rare=bool(data["rare"]),
+            times=read_times(data),
+            batch=int(data["batch"]),
+            passes=int(data["passes"]),
+            turn=turn,
+            outer=outer,
+            now=_profile(data["now"], places),
+            baseline=_profile(data["baseline"], places) if data.get("baseline") else None,
+            registering=[places[int(i)] for i in data.get("registering", ())],
+            stalls=[Stalled(*stall) for stall in data.get("stalls", ())],
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def read_times(data: Mapping[str, Any]) -> Times:
+    """Seconds of steps; as all below, fails where something is missing."""
+    return Times(**data["times"])
+
+
+def read_places(data: Mapping[str, Any]) -> list[Place]:
+    """The places of an event, by their numbers."""
+    found: list[Place] = []
+    for place in data["places"]:
+        file, line = place["at"]
+        low, high = place.get("loop", (0, 0))
+        calls = tuple(map(str, place["calls"]))
+        found.append(
+            Place(
+                str(data["files"][file]), int(line), int(place["first"]), str(place["code"]),
+                calls, (int(low), int(high)), str(place.get("head", "")),
+            )
+        )  # fmt: skip
+    return found
+
+
+def read_line(data: Mapping[str, Any], places: Sequence[Place]) -> Line:
+    """One line."""
+    return Line(
+        path=tuple(places[int(i)] for i in data["path"]),
+        function=str(data["function"]),
+        mark=str(data["mark"]),
+        direct=bool(data["direct"]),
+        seconds=float(data["seconds"]),
+        hits=float(data["hits"]),
+        calls=float(data["calls"]),
+        cache=places[int(data["cache"])] if "cache" in data else None,
+    )
+
+
+def _profile(data: Mapping[str, Any], places: Sequence[Place]) -> Profile:
+    counts = {k: float(v) for k, v in data.items() if isinstance(v, int | float)}
+    lines = [read_line(line, places) for line in data["lines"]]
+    return Profile(counts["seconds"], counts["models"], counts["per_model"], lines, counts)
+
+
+def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
+    """Lines of the same place added up, whoever called them."""
+    found: dict[Place, Line] = {}
+    for line in lines:
+        known = found.get(line.at)
+        if known is None:
+            found[line.at] = replace(line)
+            continue
+        if line.seconds > known.seconds:
+            known.mark, known.direct = line.mark, line.direct
+        known.seconds += line.seconds
+        known.hits = max(known.hits, line.hits)
+        known.calls += line.calls
+    return found
+
+
+def own_work(look: Look) -> tuple[list[Line], list[Line]]:
+    """What a step takes beside model, loader and optimizer: before the model is called, and after.
+
+    Both are empty where no model is called, for then nobody knows what is before.
+    """
+    turn, lines = look.turn, look.now.lines
+    if turn is None or look.rare or look.purpose == "stall":
+        return [], []
+    calling = [line for line in lines if not line.direct and turn.holds(line)]
+    models = [line for line in calling if line.mark == "model"]
+    stepping = [line for line in calling if line.mark == "optimizer"]
+    if not models:
+        return [], []
+    # A line that asks a model, or for gradients, makes no batch: it is part of the training.
+    asked = {line.at for line in lines if line.mark == "model"}
+    own = [
+        line
+        for at, line in look.now.own(turn).items()
+        if line.seconds > 0 and at not in asked and not at.calls_any(("grad", "backward"))
+    ]
+    before = [line for line in own if _precedes(line, models) and _precedes(line, stepping)]
+    return before, [line for line in own if line not in before]
+
+
+def _precedes(line: Line, others: Sequence[Line]) -> bool:
+    """Whether a line stands above all of the others where their ways part."""
+    for other in others:
+        for mine, its in zip(line.path, other.path, strict=False):
+            if mine != its:
+                if mine.file == its.file and mine.line > its.line:
+                    return False
+                break
+    return bool(others)
+
+
+def words_of(name: str) -> list[str]:
+    """``saveBest_model`` as ``save``, ``best``, ``model``."""
+    return re.findall(r"[a-z]+", re.sub("([A-Z])", r"_\1", name).lower())

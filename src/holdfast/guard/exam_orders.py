@@ -1,0 +1,100 @@
+"""When the time of a run is looked into: symptoms, distances between two looks, what they cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from .step_times import BLOCK, StepTimes
+
+# Steps until the lines are timed without a symptom, and how many times as many until the next.
+_LOOK = 24
+_MORE = 4
+# Looks for one symptom that are always made; seconds, and a share of the run's time, that all
+# looks together may cost beyond them.
+_FREE = 2
+_SPENT = 0.06
+_SHARE = 0.01
+# Symptoms. Waits: share of the time, seconds in all.
+_WAITING = 0.25
+_WAITED = 0.08
+# Slower steps: times the fastest block, seconds.
+_SLOWER = 1.35
+_SLOWER_BY = 0.0004
+# Stalls: share of the time, how many, within so many steps; steps between two that are foreseen.
+_STALLED = 0.15
+_STALLS = 3
+_WITHIN = 100
+_APART = 4
+
+
+class ExamOrders:
+    """Says which exam is due: again, less and less often, as long as a symptom lasts."""
+
+    def __init__(self) -> None:
+        self.foreseen = 0
+        """The step after which the next stall is expected; 0 for none."""
+        self._asked: dict[str, int] = {}
+        self._again: dict[str, int] = {}
+        self._next_look = _LOOK
+
+    def due(self, times: StepTimes, step: int, *, fed: bool, known: bool, spent: float) -> str:
+        """The exam to make now; "" for none.
+
+        Args:
+            times: of all steps; eight more of them are known than the last time.
+            step: the last one.
+            fed: the loop asks a loader for its batches.
+            known: the lines of the first steps have been timed.
+            spent: seconds that exams have cost so far.
+        """
+        waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
+        if waits and fed and self._may("waits", times, spent):
+            return self._order("waits", times)
+        if not known:
+            return "reference"
+        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times, spent):
+            return self._order("slow", times)
+        if _stalls(times, step) and self._may("stall", times, spent):
+            self.foreseen = _next_stall(times, step)
+            return "" if self.foreseen else self._order("stall", times)
+        if times.count >= self._next_look:
+            self._next_look = max(self._next_look, times.count) * _MORE
+            return "look"
+        return ""
+
+    def foreseen_stall(self, times: StepTimes) -> str:
+        """The next stall is due."""
+        return self._order("stall", times)
+
+    def _may(self, exam: str, times: StepTimes, spent: float) -> bool:
+        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.seconds:
+            return False
+        return times.count >= self._again.get(exam, 0)
+
+    def _order(self, exam: str, times: StepTimes) -> str:
+        asked = self._asked.get(exam, 0)
+        self._asked[exam] = asked + 1
+        self._again[exam] = times.count + BLOCK * 2 ** max(0, asked - 1)
+        return exam
+
+
+def _stalls(times: StepTimes, step: int) -> bool:
+    """Whether stalls come back and take a good part of the time."""
+    stalls = times.stalled(_WITHIN)
+    if not times.come_back(stalls, _STALLS):
+        return False
+    span = step - stalls[0].step + 1
+    lost = sum(stall.excess for stall in stalls)
+    return lost >= _STALLED * (lost + span * times.typical)
+
+
+def _next_stall(times: StepTimes, step: int) -> int:
+    """The step before the next stall, where they come at equal distances; else 0."""
+    steps = [stall.step for stall in times.stalled(_WITHIN)][-4:]
+    gaps = {b - a for a, b in pairwise(steps)}
+    if len(gaps) != 1 or (gap := gaps.pop()) <= _APART:
+        return 0
+    ahead = steps[-1]
+    while ahead <= step + 1:
+        ahead += gap
+    return ahead - 1
