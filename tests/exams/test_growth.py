@@ -236,7 +236,7 @@ def test_nothing_is_fetched_unasked():
             raise AssertionError("fetched")
 
     told = sample_growth.examine(Touchy(), sys._getframe(), fetch=False)
-    assert told["looked"] is False and told["mild"]
+    assert told["looked"] is False and told["copied"]
 
 
 def _line_of(text: str) -> int:
@@ -283,4 +283,4 @@ def test_what_the_source_of_a_dataset_says(tmp_path, monkeypatch):
     names.append("a")  # a variable of another function has the same name
     told = sample_growth.examine(Planned(names), sys._getframe(), fetch=False)
     assert (told["path"], told["line"]) == ("self.augment.plans", _line_of("# plans"))
-    assert told["mild"], "it is asked before it grows, as caches are"
+    assert told["tested"], "it is asked before it grows, as caches are"

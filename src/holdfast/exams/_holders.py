@@ -1,8 +1,9 @@
 """Everything a script can reach by name, and the name it would write to get there.
 
 From the locals of the running functions and the globals of the user's files down through
-attributes, items, closures, defaults, class attributes, hooks and caches, nearest first. Bounded
-by a number of objects and a time; long containers are looked into at both ends only.
+attributes, items, closures, defaults, class attributes, hooks and caches. Bounded by a number of
+objects and a time; long containers are looked into at both ends only, and what has few siblings
+comes before what has many, so that a model of thousands of modules hides nothing beside it.
 """
 
 from __future__ import annotations
@@ -98,11 +99,11 @@ def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
     """Every container, tensor, array and text within reach of the code that runs ``frame``."""
     seen: set[int] = set()
     # What runs comes first, and the files it is in: a large program has many modules.
-    found = _follow(deque(_near(frame)), seen, _SECONDS)
-    found += _follow(deque(_beside(frame)), seen, _SECONDS)
-    far = deque(_far())
+    found = _follow(_near(frame), seen, _SECONDS)
+    found += _follow(_beside(frame), seen, _SECONDS)
+    far = list(_far())
     if thorough:
-        far.extend(_strays())
+        far.append(list(_strays()))
     found += _follow(far, seen, _SECONDS * (3 if thorough else 1))
     for at in _running(frame):
         forget_locals(at)
@@ -111,25 +112,39 @@ def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
 
 def reachable(thing: Any, name: str = "self") -> list[Held]:
     """The same of one object: everything that hangs below it."""
-    return _follow(deque([Held(name, name, "object", None, None, thing, "")]), set(), 5 * _SECONDS)
+    return _follow([[Held(name, name, "object", None, None, thing, "")]], set(), 5 * _SECONDS)
 
 
-def _follow(queue: deque[Held], seen: set[int], seconds: float) -> list[Held]:
+def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> list[Held]:
+    """Everything below the variables of some scopes, the cheapest first.
+
+    Each level on the way to a value costs the binary digits of the number of its siblings.
+    """
     found: list[Held] = []
     until = perf_counter() + seconds
-    count = 0
-    while queue and count < _OBJECTS:
+    queues: dict[int, deque[Held]] = {}
+    for variables in scopes:
+        queues.setdefault(len(variables).bit_length(), deque()).extend(variables)
+    cost = count = 0
+    while queues:
+        queue = queues.get(cost)
+        if not queue:
+            queues.pop(cost, None)
+            cost += 1
+            continue
         held = queue.popleft()
         value = held.value
         if isinstance(value, _PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
         count += 1
-        if count % 128 == 0 and perf_counter() > until:
+        if count >= _OBJECTS or (count % 128 == 0 and perf_counter() > until):
             break
         if _measurable(value) or (not held.depth and _whose(type(value)) == "user"):
             found.append(held)
-        queue.extend(_below(held))
+        below = list(_below(held))
+        if below:
+            queues.setdefault(cost + len(below).bit_length(), deque()).extend(below)
     return found
 
 
@@ -145,33 +160,33 @@ def _measurable(value: Any) -> bool:
 # ------------------------------------------------------------------ where paths begin
 
 
-def _near(frame: FrameType | None) -> Iterator[Held]:
+def _near(frame: FrameType | None) -> Iterator[list[Held]]:
     """Variables of what is running."""
     for at in _running(frame):
         names = at.f_locals
         if names is at.f_globals:
-            yield from _globals(at.f_code.co_filename, names)
+            yield _globals(at.f_code.co_filename, names)
             continue
         scope = f"{at.f_code.co_filename}:{at.f_code.co_name}"
-        yield from [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
+        yield [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
 
 
-def _beside(frame: FrameType | None) -> Iterator[Held]:
+def _beside(frame: FrameType | None) -> Iterator[list[Held]]:
     """Globals of the files that functions run from."""
     for file, names in {at.f_code.co_filename: at.f_globals for at in _running(frame)}.items():
-        yield from _globals(file, names)
+        yield _globals(file, names)
 
 
-def _far() -> Iterator[Held]:
+def _far() -> Iterator[list[Held]]:
     """Globals of all files of the user, and what pyplot keeps until it is closed."""
     pyplot = sys.modules.get("matplotlib._pylab_helpers")
     if pyplot is not None:
         kept: Any = pyplot.Gcf
-        yield Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")
+        yield [Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")]
     for name in _user_modules():
         module = sys.modules.get(name)
         if module is not None:
-            yield from _globals(str(module.__file__), vars(module))
+            yield _globals(str(module.__file__), vars(module))
 
 
 def _running(frame: FrameType | None) -> list[FrameType]:
@@ -202,10 +217,12 @@ def _is_users(file: str) -> bool:
     )
 
 
-def _globals(file: str, names: dict[str, Any]) -> Iterator[Held]:
-    for name, value in list(names.items()):
-        if not name.startswith("__"):
-            yield Held(name, name, "global", names, name, value, f"{file}:")
+def _globals(file: str, names: dict[str, Any]) -> list[Held]:
+    return [
+        Held(name, name, "global", names, name, value, f"{file}:")
+        for name, value in list(names.items())
+        if not name.startswith("__")
+    ]
 
 
 def _strays() -> Iterator[Held]:

@@ -66,13 +66,13 @@ class _Window:
 class Evaluation:
     """The evaluations of one process."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, record: Callable[[str, dict[str, Any]], None]) -> None:
         self.open = False
         """Whether an evaluation is going on, or seems to."""
         self.places: set[tuple[str, str]] = set()
         """File and function of evaluations that were told."""
         self._built: deque[tuple[int, int]] = deque(maxlen=4)
-        self._tell = tell
+        self._record = record
         self._window: _Window | None = None
         self._done: _Window | None = None
         self._watch: Watchpoint | None = None
@@ -253,16 +253,16 @@ class Evaluation:
             self._followed = min(self._followed, _FOLLOWED - 1)
             return
         self.places.add((file, function))
-        self._tell(
+        self._record(
+            "evaluation_graphs",
             {
                 "nodes": window.high - window.low,
                 "evaluations": self._count,
                 "batches": window.fetches,
-                "mild": self._count < 2 and window.fetches < 2,
                 "function": function,
                 "seen": "trace" if window.changes else "guess",
                 **place_told(file, line),
-            }
+            },
         )
 
 
