@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from holdfast.config import Settings
-from holdfast.guard import look_schedule
+from holdfast.guard import growth_watch, look_schedule
 from holdfast.guard.memory_watch import MemoryWatch
 from holdfast.judge import Judge
 from holdfast.types import Event, Finding, Severity
@@ -220,6 +220,27 @@ def test_tensors_pile_up(loop):
         batches.append(torch.zeros(1 << 16))
     assert loop.found() == ("MEM001", "batches", "batches.append(torch.zeros(1 << 16))")
     assert loop.recorded.events[0].data["bytes"] == pytest.approx(1 << 18, rel=0.1)
+
+
+def test_what_goes_on_growing_is_measured_again_and_traced_once(loop, monkeypatch):
+    started = []
+    original = growth_watch.LineWatch.start
+
+    def start(self, groups, frame):
+        started.append(len(groups))
+        original(self, groups, frame)
+
+    monkeypatch.setattr(growth_watch.LineWatch, "start", start)
+    epoch: list[torch.Tensor] = []
+    for i in range(160):
+        if i == 80:
+            epoch.clear()
+        loop.train(loop.loss())
+        epoch.append(torch.zeros(1 << 14))
+    assert loop.findings() == [], "it is emptied, though rarely"
+    steps = [e.data["steps"] for e in loop.recorded.events if e.data["path"] == "epoch"]
+    assert started == [1] and 12 < len(steps) < 24
+    assert steps == sorted(steps), "each time later than before"
 
 
 def test_a_tensor_that_is_joined_to_itself(loop):

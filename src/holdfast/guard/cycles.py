@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ..exams._place import frames_from, kind_of, place_told
+from .sentinels import Sentinel, leave
 
 # Nodes of one graph that are looked after: which of them are kept depends on what was computed.
 _NODES = 24
@@ -33,20 +34,13 @@ _GRAPHS = 3
 _STEPS = 8
 
 
-class _Sentinel:
-    __slots__ = ("__weakref__", "step")
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-
 class Cycles:
     """The graphs that were differentiated and kept."""
 
     def __init__(self) -> None:
         self.wanted = 0
         """Steps for which graphs have been kept, where the next loss may show by what."""
-        self._alive: deque[weakref.ref[_Sentinel]] = deque(maxlen=8 * _NODES)
+        self._alive: deque[weakref.ref[Sentinel]] = deque(maxlen=8 * _NODES)
         self._place = ("", 0)
         self._due = _STEPS
 
@@ -61,10 +55,7 @@ class Cycles:
                 self._place = at.f_code.co_filename, at.f_lineno
                 break
         for node in _nodes(loss, _NODES):
-            sentinel = _Sentinel(step)
-            notes: Any = node.metadata
-            notes[_KEY] = sentinel
-            self._alive.append(weakref.ref(sentinel))
+            self._alive.append(leave(node, _KEY, step))
 
     def kept(self, step: int) -> dict[str, Any] | None:
         """How many graphs of steps long ago are still there; None before that is worth a word."""

@@ -67,7 +67,6 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
             "itself": bool(itself),
             "through_model": _through_a_model(held, change),
             "function": change.function,
-            "callers": change.callers,
             **place_told(change.file, change.line),
         }
     known = habits(held.file, held.name, held.function)
