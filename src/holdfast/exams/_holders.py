@@ -12,7 +12,6 @@ import functools
 import gc
 import sys
 import types
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from ._place import LIBRARIES, forget_locals, frames_from, kind_of
+from ._place import forget_locals, frames_from, kind_of
+from ._whose import file_of_type, owner_of, user_modules
 
 # Objects looked at and seconds spent at most.
 _OBJECTS = 20_000
@@ -140,7 +140,7 @@ def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> lis
         count += 1
         if count >= _OBJECTS or (count % 128 == 0 and perf_counter() > until):
             break
-        if _measurable(value) or (not held.depth and _whose(type(value)) == "user"):
+        if _measurable(value) or (not held.depth and owner_of(type(value)) == "user"):
             found.append(held)
         below = list(_below(held))
         if below:
@@ -183,7 +183,7 @@ def _far() -> Iterator[list[Held]]:
     if pyplot is not None:
         kept: Any = pyplot.Gcf
         yield [Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")]
-    for name in _user_modules():
+    for name in user_modules():
         module = sys.modules.get(name)
         if module is not None:
             yield _globals(str(module.__file__), vars(module))
@@ -191,30 +191,6 @@ def _far() -> Iterator[list[Held]]:
 
 def _running(frame: FrameType | None) -> list[FrameType]:
     return [at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user"]
-
-
-_modules_known: tuple[int, list[str]] = (0, [])
-
-
-def _user_modules() -> list[str]:
-    """Names of modules that are the user's own; searched again when others have been loaded."""
-    global _modules_known
-    count, names = _modules_known
-    if count != len(sys.modules):
-        names = [
-            name
-            for name, module in list(sys.modules.items())
-            if isinstance(file := getattr(module, "__file__", None), str) and _is_users(file)
-        ]
-        _modules_known = len(sys.modules), names
-    return names
-
-
-def _is_users(file: str) -> bool:
-    # Links are followed only where the name alone does not tell: there are thousands of modules.
-    return (
-        not file.startswith(LIBRARIES) and "site-packages" not in file and (kind_of(file) == "user")
-    )
 
 
 def _globals(file: str, names: dict[str, Any]) -> list[Held]:
@@ -231,14 +207,14 @@ def _strays() -> Iterator[Held]:
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in users:
-            users[kind] = kind is types.GeneratorType or _whose(kind) == "user"
+            users[kind] = kind is types.GeneratorType or owner_of(kind) == "user"
         if kind is types.FunctionType:
             if kind_of(thing.__code__.co_filename) == "user" and thing.__closure__:
                 name = thing.__name__
                 yield Held(name, name, "function", None, None, thing, thing.__code__.co_filename)
         elif users[kind]:
             name = kind.__name__
-            yield Held(name, name, "object", None, None, thing, str(_file_of(kind)))
+            yield Held(name, name, "object", None, None, thing, str(file_of_type(kind)))
 
 
 # ------------------------------------------------------------------ from one to the next
@@ -267,7 +243,7 @@ def _below(held: Held) -> Iterable[Held]:
     if kind is CACHED:
         return [_down(held, held.path, "function", None, None, value.__wrapped__)]
     if isinstance(value, type):
-        return _attributes(held, vars(value), value) if _whose(value) == "user" else ()
+        return _attributes(held, vars(value), value) if owner_of(value) == "user" else ()
     if isinstance(value, str | bytes | bytearray | np.ndarray | set | Optimizer):
         return ()
     return _object(held, value)
@@ -317,7 +293,7 @@ def _module(held: Held, module: nn.Module) -> Iterator[Held]:
             yield _down(held, f"{held.path}.{table}", "attribute", inside, table, hooks)
         for hook in list(hooks.values()):
             yield _down(held, f"{held.path}'s hook", "object", None, None, hook)
-    if kind_of(str(_file_of(type(module)))) == "user":
+    if kind_of(str(file_of_type(type(module)))) == "user":
         yield _down(held, type(module).__name__, "object", None, None, type(module))
 
 
@@ -359,7 +335,7 @@ def _attributes(held: Held, inside: Any, owner: type) -> Iterator[Held]:
 
 
 def _object(held: Held, value: Any) -> Iterator[Held]:
-    whose = _whose(type(value))
+    whose = owner_of(type(value))
     if whose == "torch" and not isinstance(value, DataLoader | Dataset):
         return
     foreign = held.foreign + (whose != "user")
@@ -378,29 +354,3 @@ def _object(held: Held, value: Any) -> Iterator[Held]:
     if whose == "user":
         kind = type(value)
         yield _down(held, kind.__name__, "object", None, None, kind)
-
-
-# ------------------------------------------------------------------ whose is it
-
-_known: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-
-
-def _file_of(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)
-
-
-def _whose(kind: type) -> str:
-    whose = _known.get(kind)
-    if whose is None:
-        module = str(kind.__module__)
-        file = _file_of(kind)
-        if module == "__main__" and not file:
-            whose = "user"
-        elif module.split(".")[0] == "builtins" or file is None:
-            whose = "torch"
-        elif file.startswith(LIBRARIES):
-            whose = "torch" if module.split(".")[0] in ("torch", "holdfast") else "library"
-        else:
-            whose = kind_of(file)
-        _known[kind] = whose
-    return whose

@@ -37,7 +37,7 @@ _STREAMED = 24
 _SECONDS = 1.0
 
 
-def of_worker(dataset: Any, answer: dict[str, Any]) -> dict[str, Any]:
+def told_by_worker(dataset: Any, answer: dict[str, Any]) -> dict[str, Any]:
     """The facts about a dataset whose worker has looked at itself; see ``_worker_lengths``."""
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
     if not answer:

@@ -82,7 +82,7 @@ class Workers:
         waits = now - self._asked < _PATIENCE * apart
         if not self._may_fetch and worker_samples.order_growth(pid, apart) and waits:
             answer = worker_samples.growth(pid)
-            return {} if answer is None else sample_growth.of_worker(dataset, answer)
+            return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
         return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
 
     def _tell(self, iterator: Any, rises: list[float]) -> None:
