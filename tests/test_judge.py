@@ -219,12 +219,13 @@ def test_what_is_noted_after_the_last_row_is_judged_at_the_end(make_rows):
     assert live.close() == [], "once"
 
 
-def test_the_end_of_a_run_without_rows_or_notes_says_nothing(make_rows):
+def test_only_who_judges_events_is_asked_at_the_end_of_a_run(make_rows):
     late = Event(time=0.0, rank=0, step=3, kind="numbers")
-    empty, silent = Judge([Noted]), Judge([NonfiniteLoss])
-    empty.feed(None, [late])
+    without_rows, silent = Judge([Noted]), Judge([NonfiniteLoss])
+    without_rows.feed(None, [late])
     silent.feed(make_rows(2, loss_bad={1: 1}), [late])
-    assert empty.close() == [] and silent.close() == []
+    assert [f.step for f in without_rows.close()] == [3], "a run that died before its first row"
+    assert silent.close() == []
 
 
 def test_a_late_batch_completes_the_finding_and_only_that(make_rows):

@@ -175,9 +175,8 @@ class Judge:
         newest = -1 if self._rows is None else int(self._rows["step"].max())
         steps = sorted({event.step for event in self._waiting if event.step > newest})
         asked = [detector for detector in self.detectors if detector.judges_events]
-        # A run that died before its first step has events only.
-        speaks = self._rows is not None or any(event.kind == "memory" for event in self._waiting)
-        if steps and asked and speaks:
+        if steps and asked:
+            # A run that died before its first step has events only.
             last = _NOTHING if self._rows is None else self._rows[-1]
             self._take(_unmeasured(last, steps), changed, asked)
         return self._told(changed)

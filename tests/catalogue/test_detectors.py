@@ -36,22 +36,17 @@ FIRES = {
 # For each code that judges events, the kind and the data of one that must fire it.
 _LINE = {"file": "train.py", "line": 57, "code": "x = slow(y)", "lost": 1.0}
 _HELD = _LINE | {"path": "losses", "name": "losses", "how": "global", "seen": "trace"}
-_HELD |= {
-    "nodes": 40,
-    "evaluations": 2,
-    "batches": 5,
-    "bytes": 65536.0,
-    "rate": 1.0,
-    "size": 12,
-    "steps": 9,
-    "age": 9,
-    "heap_slope": 7e4,
-}
+_HELD |= {"bytes": 65536.0, "rate": 1.0, "size": 12, "steps": 9, "age": 9, "heap_slope": 7e4}
+_HELD |= {"steady": 1.0, "bound": 0, "graphs": 0, "tensor_bytes": 9e4, "other_bytes": 1e3}
+_EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
 TELLS = {
-    **{
-        code: ("memory", _HELD | {"fault": code, "on_device": False})
-        for code in ("MEM001", "MEM002", "MEM003", "MEM004", "MEM005", "MEM006", "MEM008")
-    },
+    "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
+    "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),
+    "MEM003": ("graph_chain", _HELD | {"fed": True}),
+    "MEM004": ("evaluation_graphs", _LINE | _EVALUATED | {"seen": "trace"}),
+    "MEM005": ("growth", _HELD | {"tensor_bytes": 0.0}),
+    "MEM006": ("worker_growth", _HELD | {"workers": 2, "least_bytes": 6e4}),
+    "MEM008": ("out_of_memory", _LINE | {"asked": 2e9, "parts": {"weights": 1e6}}),
     "TPT001": waits(),
     "TPT002": reads(),
     "TPT003": compiled(),

@@ -5,28 +5,164 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from holdfast.detectors.tensors_pile_up import TensorsPileUp
 from holdfast.judge import Judge
+from holdfast.ranking import explained
 from holdfast.types import Severity
 
 HELD = {
-    "path": "losses", "name": "losses", "how": "local", "seen": "trace", "file": "train.py",
-    "line": 31, "bytes": 4096.0, "rate": 1.0, "size": 8, "steps": 8, "age": 8, "heap_slope": 5e3,
+    "path": "losses", "name": "losses", "how": "local", "scope": "train.py:main", "seen": "trace",
+    "file": "train.py", "line": 31, "function": "main", "bytes": 65536.0, "rate": 1.0, "size": 8,
+    "steps": 8, "age": 8, "heap_slope": 5e3, "steady": 1.0, "apart": 3, "bound": 0, "single": False,
+    "graphs": 0, "tensor_bytes": 65536.0, "other_bytes": 100.0, "on_device": False,
+    "pass_steps": 0, "itself": False, "through_model": False, "new_keys": False, "capped": False,
+    "shrinks": False, "tested": False, "consumed": False, "detached": False, "renewed": False,
+    "in_evaluation": False,
 }  # fmt: skip
+GRAPHS = {"graphs": 1}
+OBJECTS = {"other_bytes": 1e6}
 
 
 @pytest.fixture
 def judged(make_rows, make_event):
-    """``judged(MEM002, code="...")``: what is found of one event in the middle of a run."""
+    """``judged("growth", code="...")``: what is found of one event in the middle of a run."""
 
-    def judge_one(fault, *, end=False, **data):
+    def judge_one(kind, *, end=False, **data):
         judge = Judge()
-        event = make_event("memory", 0, 4 if not end else 20, **HELD | {"fault": fault} | data)
+        event = make_event(kind, 0, 4 if not end else 20, **HELD | data)
         judge.feed(make_rows(8), [event])
         judge.close()
         assert judge.errors == []
         return judge.findings
 
     return judge_one
+
+
+@pytest.fixture
+def codes(judged):
+    """The codes of what is found of one event."""
+    return lambda kind, **data: [finding.code for finding in judged(kind, **data)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code"),
+    [
+        ("growth", {}, "MEM001"),
+        ("growth", GRAPHS, "MEM002"),
+        ("growth", GRAPHS | {"bytes": 0.0}, "MEM002"),
+        ("growth", OBJECTS, "MEM005"),
+        ("growth", GRAPHS | {"single": True}, "MEM002"),
+        ("growth", GRAPHS | {"single": True, "through_model": True}, "MEM003"),
+        ("growth", {"single": True, "itself": True}, "MEM001"),
+        ("graph_chain", {}, "MEM002"),
+        ("graph_chain", {"fed": True}, "MEM003"),
+        ("graph_chain", {"fed": True, "seen": "guess"}, "MEM003"),
+        ("graph_chain", {"through_model": True}, "MEM003"),
+        ("graph_cycle", {"how": "ctx"}, "MEM002"),
+        ("graph_cycle", {"how": "cycle", "graphs": 3, "age": 20}, "MEM002"),
+    ],
+)
+def test_exactly_one_detector_claims_a_measurement(codes, kind, data, code):
+    assert codes(kind, **data) == [code]
+
+
+@pytest.mark.parametrize("made_of", [{}, GRAPHS | {"single": True}, OBJECTS], ids=str)
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"steady": 0.3},
+        {"capped": True},
+        {"bound": 100},
+        {"bytes": 4096.0, "steps": 1000},
+        {"bytes": 40_000.0, "steps": 39},
+        {"single": True, "how": "item", "itself": True},
+        {"single": True, "seen": "source", "itself": False},
+        {"shrinks": True, "steps": 95},
+        {"tested": True, "steps": 95},
+        {"renewed": True, "steps": 95},
+        {"shrinks": True, "steps": 400, "apart": 7},
+        {"shrinks": True, "steps": 199, "pass_steps": 100},
+        {"hits": 10, "size": 100, "steps": 100},
+    ],
+    ids=str,
+)
+def test_growth_that_is_not_believed(codes, made_of, harmless):
+    assert codes("growth", **made_of | harmless) == []
+
+
+@pytest.mark.parametrize(
+    "clear",
+    [
+        {"bytes": 40_000.0, "steps": 40},
+        {"shrinks": True, "steps": 96},
+        {"tested": True, "new_keys": True},
+        {"shrinks": True, "steps": 200, "pass_steps": 100},
+        {"hits": 1, "size": 100, "steps": 100, "tested": True},
+    ],
+    ids=str,
+)
+def test_growth_that_is_believed_after_all(codes, clear):
+    assert codes("growth", **clear) == ["MEM001"]
+
+
+def test_a_single_tensor_that_is_another_one_each_time(codes):
+    assert codes("growth", single=True, itself=False) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("growth", GRAPHS | {"consumed": True, "shrinks": True, "steps": 59}),
+        ("growth", GRAPHS | {"bound": 512}),
+        ("graph_chain", {"seen": "source"}),
+        ("graph_chain", {"detached": True, "age": 39}),
+        ("graph_chain", {"detached": True, "age": 39, "fed": True}),
+        ("graph_cycle", {"how": "cycle", "graphs": 2, "age": 200}),
+        ("graph_cycle", {"how": "cycle", "graphs": 3, "age": 19}),
+    ],
+    ids=str,
+)
+def test_graphs_that_may_be_wanted(codes, kind, data):
+    assert codes(kind, **data) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code"),
+    [
+        ("growth", GRAPHS | {"consumed": True, "shrinks": True, "steps": 60}, "MEM002"),
+        ("growth", GRAPHS | {"bound": 513}, "MEM002"),
+        ("graph_chain", {"detached": True, "age": 40}, "MEM002"),
+        ("graph_chain", {"detached": True, "age": 40, "fed": True}, "MEM003"),
+    ],
+    ids=str,
+)
+def test_graphs_that_are_kept_after_all(codes, kind, data, code):
+    assert codes(kind, **data) == [code]
+
+
+def test_the_first_measurement_that_is_believed_is_the_finding(make_rows, make_event):
+    events = [
+        make_event("growth", 0, step, **HELD | {"shrinks": True, "steps": step})
+        for step in (90, 99, 110, 120)
+    ]
+    judge = Judge()
+    judge.feed(make_rows(200), events)
+    (finding,) = judge.findings
+    assert (finding.step, finding.evidence["count"]) == (99, 1)
+
+
+def test_thresholds_can_be_tried_on_a_recorded_run(make_rows, make_event):
+    event = make_event("growth", 0, 4, **HELD | {"bytes": 5000.0})
+    patient = TensorsPileUp(TensorsPileUp.Options(least=4000.0, clear=4500.0))
+    judge = Judge([patient])
+    judge.feed(make_rows(8), [event])
+    assert [finding.code for finding in judge.findings] == ["MEM001"]
+
+
+def test_events_of_an_earlier_version_are_left_alone(make_rows, make_event):
+    judge = Judge()
+    judge.feed(make_rows(8), [make_event("memory", 0, 4, fault="MEM001", path="x", bytes=1e6)])
+    assert judge.findings == judge.errors == []
 
 
 @pytest.mark.parametrize(
@@ -39,14 +175,15 @@ def judged(make_rows, make_event):
     ],
 )
 def test_the_change_for_the_line(judged, code, change):
-    (finding,) = judged("MEM002", code=code)
+    (finding,) = judged("growth", **GRAPHS, code=code)
     assert change in finding.advice
     assert (finding.file, finding.line, finding.step) == ("train.py", 31, 4)
     assert finding.severity is Severity.WARNING
 
 
 def test_after_the_last_row(judged):
-    (finding,) = judged("MEM003", end=True, killed=True, path="hidden[0]", code="h = rnn(x, h)")
+    facts = {"killed": True, "fed": True, "detached": True, "age": 1, "path": "hidden[0]"}
+    (finding,) = judged("graph_chain", end=True, **facts, code="h = rnn(x, h)")
     assert (finding.step, finding.severity) == (20, Severity.ERROR)
     assert "hidden = tuple(s.detach() for s in hidden)" in finding.advice
 
@@ -54,7 +191,7 @@ def test_after_the_last_row(judged):
 def test_a_run_that_dies_before_its_first_step(make_event):
     judge = Judge()
     parts = {"weights": 4e9, "gradients": 0, "optimizer state": 0}
-    judge.feed(None, [make_event("memory", 0, 1, fault="MEM008", asked=2e9, parts=parts)])
+    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, parts=parts)])
     (finding,) = judge.close()
     assert finding.code == "MEM008" and "1.9 GiB could not be had" in finding.message
     assert "weights 3.7 GiB" in finding.message and "smaller" in finding.advice
@@ -62,45 +199,85 @@ def test_a_run_that_dies_before_its_first_step(make_event):
 
 def test_what_a_step_needs_by_part_and_by_module(make_event):
     sizes = {"weights": 1e9, "gradients": 1e9, "optimizer state": 2e9, "activations": 16e9}
-    facts = {"needs": sizes, "capacity": 12e9, "batch": 64, "fits": 28, "within": "blocks.3.attn"}
+    fits = int(64 * (0.92 * 12e9 - 4e9) / (1.3 * 16e9))
+    facts = {"needs": sizes, "capacity": 12e9, "batch": 64, "within": "blocks.3.attn"}
     facts["modules"] = {"blocks.*.attn": sizes, "head": dict.fromkeys(sizes, 0.0)}
     judge = Judge()
-    judge.feed(None, [make_event("memory", 0, 1, fault="MEM008", asked=2e9, **facts)])
+    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, **facts)])
     (finding,) = judge.close()
     assert "out of memory in blocks.3.attn" in finding.message
     assert "a step of 64 samples needs at least 18.6 GiB" in finding.message
     assert "activations 14.9 GiB), there are 11.2 GiB" in finding.message
     assert "most of it for blocks.*.attn 18.6 GiB" in finding.message
-    assert (
-        "about 28 of the 64 samples" in finding.advice and "over 3 smaller ones" in finding.advice
-    )
+    assert finding.evidence["fits"] == fits == 21
+    assert "about 21 of the 64 samples" in finding.advice
+    assert "over 4 smaller ones" in finding.advice
     assert finding.evidence["modules"]["blocks.*.attn"] == sizes
 
 
 def test_two_events_of_one_step_and_one_line(make_rows, make_event):
     judge = Judge()
     events = [
-        make_event("memory", 0, 4, **HELD | {"fault": "MEM002", "path": path, "line": line})
+        make_event("growth", 0, 4, **HELD | GRAPHS | {"path": path, "line": line})
         for path, line in (("a", 31), ("b", 31), ("c", 40))
     ]
     judge.feed(make_rows(8), events)
     assert [(f.line, f.evidence["count"]) for f in judge.findings] == [(31, 2), (40, 1)]
 
 
-def test_a_consequence_stands_behind(make_rows, make_event):
+@pytest.mark.parametrize("known", [{"in_evaluation": True}, {"function": "validate"}])
+def test_a_consequence_stands_behind(make_rows, make_event, known):
     judge = Judge()
-    told = HELD | {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
+    evaluated = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
+    place = {"file": "train.py", "line": 31, "code": "out = model(x)", "seen": "trace"}
     events = [
-        make_event("memory", 0, 4, **told | {"fault": "MEM002", "consequence": "MEM004"}),
-        make_event("memory", 0, 5, **told | {"fault": "MEM004"}),
+        make_event("evaluation_graphs", 0, 4, **evaluated | place),
+        make_event("growth", 0, 5, **HELD | GRAPHS | known),
     ]
     judge.feed(make_rows(8), events)
     assert [f.code for f in judge.findings] == ["MEM004", "MEM002"]
+    assert judge.findings[1].evidence["consequence"] == "MEM004"
 
 
-def test_one_forward_pass_is_information(judged):
-    (finding,) = judged("MEM004", mild=True, nodes=9, code="model(x)", function="<module>")
-    assert finding.severity is Severity.INFO
+def test_what_grew_explains_what_ran_out(make_rows, make_event):
+    judge = Judge()
+    died = make_event("out_of_memory", 0, 20, asked=2e9, parts={"weights": 1e6}, killed=True)
+    judge.feed(make_rows(8), [make_event("growth", 0, 4, **HELD), died])
+    judge.close()
+    findings = judge.findings
+    assert [finding.code for finding in findings] == ["MEM008", "MEM001"]
+    assert explained(findings) == {id(findings[0]): findings[1]}
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "batches", "severity"),
+    [(1, 1, Severity.INFO), (2, 1, Severity.WARNING), (1, 2, Severity.WARNING)],
+)
+def test_one_forward_pass_is_information(judged, evaluations, batches, severity):
+    facts = {"nodes": 9, "evaluations": evaluations, "batches": batches, "function": "<module>"}
+    (finding,) = judged("evaluation_graphs", **facts, code="model(x)")
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize(
+    ("data", "severity"),
+    [
+        ({}, Severity.WARNING),
+        ({"least_bytes": 20_000.0}, None),
+        ({"tested": True, "persistent": False}, Severity.INFO),
+        ({"tested": True, "line": 0}, Severity.INFO),
+        ({"tested": True, "steps": 79}, None),
+        ({"tested": True, "steps": 80}, Severity.WARNING),
+        ({"looked": False}, Severity.INFO),
+        ({"copied": True, "path": ""}, Severity.INFO),
+        ({"copied": True}, Severity.WARNING),
+    ],
+    ids=str,
+)
+def test_workers_that_grow(judged, data, severity):
+    facts = {"workers": 2, "bytes": 1e6, "least_bytes": 9e5, "steps": 48, "pass_batches": 40}
+    found = judged("worker_growth", **facts | {"persistent": True} | data)
+    assert [finding.severity for finding in found] == ([] if severity is None else [severity])
 
 
 @pytest.mark.parametrize(

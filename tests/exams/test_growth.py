@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from holdfast.exams import sample_growth
+from holdfast.exams import _holders, sample_growth
 from holdfast.exams._graphs import now, number_of, reach, touches
 from holdfast.exams._growers import draws_more, habits, in_loop, refers_to_itself
+from holdfast.exams._holders import walk
 from holdfast.exams._sizes import Weight
 from holdfast.exams._trace import Watchpoint
 
@@ -77,6 +79,19 @@ def test_lines_in_loops_and_statements_about_themselves(tmp_path):
     assert [refers_to_itself(str(file), line, "a") for line in (1, 3, 4)] == [False, True, False]
 
 
+@pytest.mark.parametrize("count", [200, 5000])
+@pytest.mark.parametrize("kind", ["modules", "attributes"])
+def test_many_things_hide_nothing_beside_them(monkeypatch, kind, count):
+    monkeypatch.setattr(_holders, "_OBJECTS", 1000)  # what a slow machine has time for
+    if kind == "modules":
+        things: object = torch.nn.ModuleList([torch.nn.Linear(1, 1) for _ in range(count)])
+    else:
+        things = SimpleNamespace(**{f"a{i}": [i] for i in range(count)})
+    kept = {"deep": {"inside": [0]}}
+    found = [held.path for held in walk(sys._getframe())]
+    assert "kept['deep']['inside']" in found, (things, kept)
+
+
 def test_bytes_of_values():
     tensor = torch.zeros(1000)
     both = Weight().add([tensor, tensor[:10]])
@@ -120,11 +135,7 @@ def test_a_watchpoint_sees_the_line():
     assert sys.gettrace() is None
     first, second = watch.changes[0]
     start = grow.__code__.co_firstlineno
-    assert (first.function, first.line, first.callers[0][1]) == (
-        "grow",
-        start + 1,
-        test_a_watchpoint_sees_the_line.__code__.co_firstlineno + 5,
-    )
+    assert (first.function, first.line) == ("grow", start + 1)
     assert second.line == test_a_watchpoint_sees_the_line.__code__.co_firstlineno + 6
 
 
@@ -239,7 +250,7 @@ def test_nothing_is_fetched_unasked():
             raise AssertionError("fetched")
 
     told = sample_growth.examine(Touchy(), sys._getframe(), fetch=False)
-    assert told["looked"] is False and told["mild"]
+    assert told["looked"] is False and told["copied"]
 
 
 def _line_of(text: str) -> int:
@@ -286,4 +297,4 @@ def test_what_the_source_of_a_dataset_says(tmp_path, monkeypatch):
     names.append("a")  # a variable of another function has the same name
     told = sample_growth.examine(Planned(names), sys._getframe(), fetch=False)
     assert (told["path"], told["line"]) == ("self.augment.plans", _line_of("# plans"))
-    assert told["mild"], "it is asked before it grows, as caches are"
+    assert told["tested"], "it is asked before it grows, as caches are"

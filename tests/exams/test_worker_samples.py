@@ -105,7 +105,7 @@ def test_what_grows_in_a_worker(fills: bool):
     assert answer is not None
     facts = sample_growth.told_by_worker(dataset, answer)
     wanted = "self.seen.append(index)" if fills else "self.names = ["
-    assert facts["code"].startswith(wanted) and not facts.get("mild")
+    assert facts["code"].startswith(wanted) and not facts.get("tested")
     assert bool(facts.get("copied")) is not fills
 
 

@@ -1,22 +1,26 @@
-"""The memory watch on loops of this very file: what it tells, of which name, on which line."""
+"""The memory watch on loops of this very file: what detectors say of what it records."""
 
 from __future__ import annotations
 
 import gc
 import inspect
+import json
 import sys
 import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from holdfast.config import Settings
-from holdfast.guard import growth_watch
+from holdfast.guard import growth_watch, look_schedule
 from holdfast.guard.memory_watch import MemoryWatch
+from holdfast.judge import Judge
+from holdfast.types import Event, Finding, Severity
 
 STEPS = 24
 
@@ -24,16 +28,17 @@ STEPS = 24
 pytestmark = pytest.mark.usefixtures("clock")
 
 
-class Told:
+class Recorded:
     """A training that keeps what is recorded of it."""
 
     def __init__(self) -> None:
         self.iteration = 0
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
 
     def record(self, kind: str, data: dict[str, Any]) -> None:
-        assert kind == "memory"
-        self.events.append(data)
+        event = Event(time=0.0, rank=0, step=self.iteration + 1, kind=kind, data=data)
+        # As it is written down: plain values only.
+        self.events.append(Event.from_dict(json.loads(json.dumps(event.to_dict()))))
 
 
 class Loop:
@@ -41,8 +46,8 @@ class Loop:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.told = Told()
-        self.watch = MemoryWatch(Settings(), self.told)  # type: ignore[arg-type]
+        self.recorded = Recorded()
+        self.watch = MemoryWatch(Settings(), self.recorded)  # type: ignore[arg-type]
         self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
         self.step = 0
 
@@ -53,23 +58,51 @@ class Loop:
         self.watch.backward(loss)
         loss.backward(**options)
         self.model.zero_grad()
-        self.told.iteration = self.step
+        self.recorded.iteration = self.step
         self.watch.step_ended(SimpleNamespace(step=self.step, opt=0), sys._getframe())  # type: ignore
         self.step += 1
 
-    def found(self) -> tuple[str, str, str]:
-        """Code, name and statement of the first thing that was told."""
+    def findings(self) -> list[Finding]:
+        """What the detectors say about the events, row by row and all at once."""
         self.watch.close()
-        assert self.told.events, "nothing was told"
-        first = self.told.events[0]
-        return first["fault"], first.get("path", ""), first["code"]
+        rows = np.zeros(self.step, [("step", "<i8"), ("loss", "<f4")])
+        rows["step"] = np.arange(self.step)
+        whole, live = Judge(), Judge()
+        whole.feed(rows, self.recorded.events)
+        for row in rows:
+            due = [e for e in self.recorded.events if e.step == row["step"]]
+            live.feed(rows[row["step"] : row["step"] + 1], due)
+        live.feed(None, [e for e in self.recorded.events if e.step >= self.step])
+        whole.close()
+        live.close()
+        assert whole.errors == live.errors == []
+        assert whole.findings == live.findings
+        return whole.findings
+
+    def found(self) -> tuple[str, str, str]:
+        """Code, name and statement of the first finding."""
+        findings = self.findings()
+        assert findings, "nothing was found"
+        first = min(findings, key=lambda finding: finding.step)
+        path = first.evidence.get("variable", "")
+        return first.code, path, self.statement(first)
+
+    def statement(self, finding: Finding) -> str:
+        lines = {(e.data["file"], e.data["line"]): e.data["code"] for e in self.recorded.events}
+        return lines[finding.file, finding.line]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Code, variable and statement of all of them."""
+        return [
+            (f.code, f.evidence.get("variable", ""), self.statement(f)) for f in self.findings()
+        ]
 
 
 @pytest.fixture
 def loop(monkeypatch):
     # Steps of a fraction of a millisecond: looks would come rarely, and rarer on a busy machine.
-    monkeypatch.setattr(growth_watch, "_SHARE", 1.0)
-    monkeypatch.setattr(growth_watch, "_SHARE_ALERT", 1.0)
+    monkeypatch.setattr(look_schedule, "_SHARE", 1.0)
+    monkeypatch.setattr(look_schedule, "_SHARE_ALERT", 1.0)
     # An engine of another test may have begun to follow the lines.
     theirs = sys.gettrace()
     sys.settrace(None)
@@ -189,7 +222,28 @@ def test_tensors_pile_up(loop):
         loop.train(loop.loss())
         batches.append(torch.zeros(1 << 16))
     assert loop.found() == ("MEM001", "batches", "batches.append(torch.zeros(1 << 16))")
-    assert loop.told.events[0]["bytes"] == pytest.approx(1 << 18, rel=0.1)
+    assert loop.recorded.events[0].data["bytes"] == pytest.approx(1 << 18, rel=0.1)
+
+
+def test_what_goes_on_growing_is_measured_again_and_traced_once(loop, monkeypatch):
+    started = []
+    original = growth_watch.LineWatch.start
+
+    def start(self, groups, frame):
+        started.append(len(groups))
+        original(self, groups, frame)
+
+    monkeypatch.setattr(growth_watch.LineWatch, "start", start)
+    epoch: list[torch.Tensor] = []
+    for i in range(160):
+        if i == 80:
+            epoch.clear()
+        loop.train(loop.loss())
+        epoch.append(torch.zeros(1 << 14))
+    assert loop.findings() == [], "it is emptied, though rarely"
+    steps = [e.data["steps"] for e in loop.recorded.events if e.data["path"] == "epoch"]
+    assert started == [1] and 12 < len(steps) < 24
+    assert steps == sorted(steps), "each time later than before"
 
 
 def test_a_tensor_that_is_joined_to_itself(loop):
@@ -217,9 +271,8 @@ def test_evaluation_with_a_graph(loop):
         del output
         loop.watch.trains()
         loop.train(loop.loss())
-    loop.watch.close()
-    told = loop.told.events[-1]
-    assert (told["fault"], told["code"]) == ("MEM004", "output = loop.model(torch.randn(8, 16))")
+    assert loop.found()[::2] == ("MEM004", "output = loop.model(torch.randn(8, 16))")
+    assert loop.findings()[0].severity is Severity.WARNING
 
 
 def test_an_attack_in_eval_mode_is_none(loop):
@@ -230,8 +283,7 @@ def test_an_attack_in_eval_mode_is_none(loop):
         torch.autograd.grad(loop.model(x).sum(), x)
         loop.watch.trains()
         loop.train(loop.loss())
-    loop.watch.close()
-    assert loop.told.events == []
+    assert loop.findings() == []
 
 
 def test_what_is_healthy(loop):
@@ -248,8 +300,7 @@ def test_what_is_healthy(loop):
         average = 0.9 * average + 0.1 * loss.detach()
         epoch.append(torch.zeros(1 << 14))
         best = loss if best is None or loss < best else best
-    loop.watch.close()
-    assert loop.told.events == [], len(numbers) + len(recent) + len(epoch)
+    assert loop.findings() == [], len(numbers) + len(recent) + len(epoch)
 
 
 def test_a_state_that_is_cut_is_healthy(loop):
@@ -259,8 +310,7 @@ def test_a_state_that_is_cut_is_healthy(loop):
         loop.train(state * 2, retain_graph=True)
         if i % 4 == 3:
             state = state.detach()
-    loop.watch.close()
-    assert loop.told.events == []
+    assert loop.findings() == []
 
 
 def test_nothing_is_kept_alive(loop):
@@ -295,7 +345,7 @@ def test_somebody_elses_trace_is_left_alone(loop):
         sys.settrace(None)
     assert seen == [theirs]
     assert loop.found() == ("MEM002", "losses", "losses.append(loss)")
-    assert loop.told.events[0]["seen"] == "source"
+    assert loop.recorded.events[0].data["seen"] == "source"
     assert inspect.currentframe() is not None
 
 
@@ -320,8 +370,7 @@ def test_the_same_without_graphs(loop):
         if step % 10 == 0:
             with torch.no_grad():
                 judged(loop.model)
-    loop.watch.close()
-    assert not loop.told.events
+    assert loop.findings() == []
 
 
 def test_graphs_that_are_differentiated_are_wanted(loop):
@@ -332,8 +381,7 @@ def test_graphs_that_are_differentiated_are_wanted(loop):
                 loop.watch.differentiates()
                 torch.autograd.grad(loop.model(x).sum(), x)
         loop.train(loop.loss())
-    loop.watch.close()
-    assert not loop.told.events
+    assert loop.findings() == []
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
@@ -350,10 +398,8 @@ def test_a_leaf_that_its_own_gradient_keeps(loop, freed):
         loop.train((slope - 1) ** 2)
         if freed:
             x.grad = None
-    loop.watch.close()
-    told = [(e["fault"], e["how"], e["code"].split("  #")[0]) for e in loop.told.events]
-    line = "loop.watch.creates_graph(score, sys._getframe())"
-    assert told == ([] if freed else [("MEM002", "cycle", line)])
+    line = "loop.watch.creates_graph(score, sys._getframe())  # the line that calls"
+    assert loop.told() == ([] if freed else [("MEM002", "the .grad of a leaf", line)])
 
 
 def test_what_an_evaluation_built_and_somebody_keeps(loop):
@@ -365,8 +411,7 @@ def test_what_an_evaluation_built_and_somebody_keeps(loop):
             score = loop.model(torch.randn(8, 16)).mean()
             loop.watch.trains()
             scores.append(score + 1)
-    loop.watch.close()
-    told = {e["fault"]: e.get("consequence") for e in loop.told.events}
+    told = {f.code: f.evidence.get("consequence") for f in loop.findings()}
     assert told == {"MEM004": None, "MEM002": "MEM004"}
 
 
@@ -394,8 +439,7 @@ def test_a_function_that_keeps_its_output_on_its_ctx(loop, monkeypatch, frees):
     monkeypatch.setattr(Exponential, "frees", frees)
     for _ in range(48):
         loop.train(Exponential.apply(loop.model(torch.randn(8, 16))).sum() * 1e-3)
-    told = [(e["fault"], e["how"], e["path"], e["code"]) for e in loop.told.events]
-    assert told == ([] if frees else [("MEM002", "ctx", "ctx.kept", "ctx.kept = (x, out)")])
+    assert loop.told() == ([] if frees else [("MEM002", "ctx.kept", "ctx.kept = (x, out)")])
 
 
 class Probe:
@@ -461,8 +505,7 @@ def test_who_calls_a_method_that_calls_the_model(loop):
         del ahead
         loop.watch.trains()
         loop.train(loop.loss())
-    loop.watch.close()
-    assert loop.told.events[-1]["code"] == "ahead = model.path(torch.randn(4, 16))"
+    assert loop.found()[2] == "ahead = model.path(torch.randn(4, 16))"
 
 
 @pytest.mark.filterwarnings("ignore:More than 20 figures")
@@ -481,6 +524,5 @@ def test_figures_that_nobody_closes(loop, closed):
     finally:
         loop.watch.close()
         pyplot.close("all")
-    told = [(e["fault"], e["path"], e["code"]) for e in loop.told.events]
     line = "figure = pyplot.figure(figsize=(2, 2))"
-    assert told == ([] if closed else [("MEM005", "pyplot's figures", line)])
+    assert loop.told() == ([] if closed else [("MEM005", "pyplot's figures", line)])

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.guard import last_words, needs
+from holdfast.judge import Judge
+from holdfast.types import Event
 
 MIB = 2**20
 
@@ -59,14 +61,17 @@ def test_equal_modules_of_a_stack_stand_together() -> None:
 
 
 def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "capacity", lambda device: 16 * MIB)
     model = Stack(2)
-    facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
-    activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
-    weights = 2 * facts["needs"]["weights"]
-    assert facts["fits"] == int((0.92 * 16 * MIB - weights) / activations)
-    monkeypatch.setattr(needs, "capacity", lambda device: MIB)
-    assert "fits" not in died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
+    for capacity, fits in ((16 * MIB, True), (MIB, False)):
+        monkeypatch.setattr(needs, "capacity", lambda device, there=capacity: there)
+        facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
+        judge = Judge()
+        judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
+        (finding,) = judge.close()
+        activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
+        weights = 2 * facts["needs"]["weights"]
+        wanted = int((0.92 * capacity - weights) / activations) if fits else None
+        assert finding.evidence.get("fits") == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workers that grow: told when it is clear that it is no cache that fills up."""
+"""Workers that grow: measured again and again, looked into once."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from holdfast.guard import workers
 from holdfast.guard.workers import Workers
 
 
-@pytest.mark.parametrize(
-    ("facts", "persistent", "told_at", "mild"),
-    [
-        ({"mild": False, "line": 3}, True, 48, False),
-        ({"mild": True, "line": 3}, True, 80, False),
-        ({"mild": True, "line": 3}, False, 48, True),
-        ({"mild": True, "line": 0}, True, 48, True),
-    ],
-)
-def test_when_it_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    facts: dict[str, Any],
-    persistent: bool,
-    told_at: int,
-    mild: bool,
-) -> None:
-    class Iterator:
-        _workers = (SimpleNamespace(pid=1),)
-        _dataset = None
-        _persistent_workers = persistent
-        _index_sampler = range(40)
+class Iterator:
+    _workers = (SimpleNamespace(pid=1),)
+    _dataset = None
+    _persistent_workers = True
+    _index_sampler = range(40)
 
-    grown, told = 0, []
 
-    def private(_pid: int) -> int:
-        return grown << 20
+def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown, looked = 0, []
+    recorded: list[tuple[str, dict[str, Any]]] = []
 
-    monkeypatch.setattr(workers, "_private", private)
-    monkeypatch.setattr(sample_growth, "examine", lambda *_, **__: dict(facts))
-    watch = Workers(told.append, fetch=False)
+    def examine(*_: Any, **__: Any) -> dict[str, Any]:
+        looked.append(grown)
+        return {"tested": True, "line": 3}
+
+    monkeypatch.setattr(workers, "_private", lambda _pid: grown << 20)
+    monkeypatch.setattr(sample_growth, "examine", examine)
+    watch = Workers(lambda kind, data: recorded.append((kind, data)), fetch=False)
     iterator = Iterator()
-    for batch in range(1, 121):
+    for _ in range(240):
         grown += 1
         watch.fetched(iterator, sys._getframe())
-        if told:
-            assert batch == told_at
-            break
-    (event,) = told
-    assert event["mild"] is mild and event["bytes"] == pytest.approx(1 << 20)
+    # With growing distance, and after whole passes over the data.
+    assert [data["steps"] for _, data in recorded] == [48, 64, 80, 104, 120, 152, 160, 200, 240]
+    kind, first = recorded[0]
+    assert kind == "worker_growth" and len(looked) == 1
+    assert first["bytes"] == first["least_bytes"] == pytest.approx(1 << 20)
+    assert (first["pass_batches"], first["persistent"], first["tested"]) == (40, True, True)
+
+
+def test_workers_that_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[str] = []
+    monkeypatch.setattr(workers, "_private", lambda _pid: 1 << 20)
+    watch = Workers(lambda kind, _data: recorded.append(kind), fetch=False)
+    iterator = Iterator()
+    for _ in range(240):
+        watch.fetched(iterator, sys._getframe())
+    assert recorded == []

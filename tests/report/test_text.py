@@ -164,6 +164,6 @@ def test_the_end_summary_of_a_damaged_run_says_so(incident):
 def test_what_modules_need_is_told_part_by_part(make_run, make_event):
     parts = {"weights": 2.0**20, "gradients": 0.0, "activations": 3 * 2.0**30}
     modules = {"blocks.*.attn": parts, "odd": 3}
-    event = make_event("memory", 0, 3, fault="MEM008", asked=2e9, modules=modules)
+    event = make_event("out_of_memory", 0, 3, asked=2e9, modules=modules)
     told = text(make_run(events=[event]))
     assert "parts   blocks.*.attn: weights 1 MiB, activations 3 GiB" in told

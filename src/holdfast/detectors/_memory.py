@@ -1,7 +1,8 @@
-"""What all detectors of memory share: they judge what a census has told.
+"""What all detectors of memory share: they judge what was measured and recorded as events.
 
-A ``memory`` event says which fault it is, the name that holds the memory, the line that lets it
-grow, and by how much. It belongs to the first row that is not older than it.
+An event says what holds the memory, the line that lets it grow, and by how much. It belongs to the
+first row that is not older than it. A value that goes on growing is measured again and again; the
+first measurement that a detector believes is its finding.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from ._told import number
 from ._window import Window
 from .base import Detector
 
-KIND = "memory"
 _SURE = {"trace": 0.95, "source": 0.85, "guess": 0.5}
 
 
 class MemoryDetector(Detector):
-    """Makes a finding of every event that names its code."""
+    """Makes a finding of the first event about each value that it believes."""
 
     severity = Severity.WARNING
     needs = ("loss",)
     since = "0.4"
     within = 20
     judges_events = True
+    kinds: ClassVar[tuple[str, ...]]
+    """The events that it judges."""
     names_a_variable: ClassVar[bool] = True
     """The fault is something that a variable holds."""
 
@@ -47,13 +49,22 @@ class MemoryDetector(Detector):
         return None
 
     def _mine(self, window: Window) -> list[tuple[int, Event]]:
-        found: list[tuple[int, Event]] = []
+        found: dict[str, tuple[int, Event]] = {}
         for event in window.events:
-            if event.kind == KIND and event.data.get("fault") == self.code:
-                rows = np.flatnonzero(window.rows["step"] >= event.step)
-                if rows.size:
-                    found.append((int(rows[0]), event))
-        return sorted(found, key=lambda pair: pair[0])
+            if event.kind not in self.kinds or (about := self.about(event)) in found:
+                continue
+            rows = np.flatnonzero(window.rows["step"] >= event.step)
+            if rows.size and self.believes(event):
+                found[about] = int(rows[0]), event
+        return sorted(found.values(), key=lambda pair: pair[0])
+
+    def believes(self, event: Event) -> bool:
+        """Whether a measurement is a case of this fault, and clear enough."""
+        return True
+
+    def about(self, event: Event) -> str:
+        """What is measured: the same for all events about one value."""
+        return f"{event.data.get('scope', '')}|{event.data.get('path', '')}"
 
     def _finding(self, window: Window, event: Event) -> Finding:
         data = event.data
@@ -68,8 +79,8 @@ class MemoryDetector(Detector):
                 "bytes_per_step": number(event, "bytes"),
                 "grown_for": number(event, "steps"),
             }
-        if data.get("consequence"):
-            evidence["consequence"] = str(data["consequence"])
+        if cause := self.cause(window, event):
+            evidence["consequence"] = cause
         finding = self.finding(
             window,
             self.what(event),
@@ -88,6 +99,10 @@ class MemoryDetector(Detector):
     def weight(self, event: Event) -> Severity:
         """How bad it is."""
         return self.severity
+
+    def cause(self, window: Window, event: Event) -> str:
+        """The code of the fault that this one follows from; empty for none."""
+        return ""
 
     def what(self, event: Event) -> str:
         """The message, without the step."""
@@ -127,11 +142,3 @@ def amount(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def diff(data: Mapping[str, Any], old: str, new: str) -> str:
-    """``old`` -> ``new`` in the statement, as a change; empty where it does not occur once."""
-    line = code_of(data)
-    if not old or line.count(old) != 1 or line.endswith("..."):
-        return ""
-    return f"`{line}` -> `{line.replace(old, new)}`"

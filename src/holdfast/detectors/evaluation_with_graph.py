@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
 from ._memory import MemoryDetector, at, code_of
 from ._told import number
+from .base import Detector
 
 
 class EvaluationWithGraph(MemoryDetector):
@@ -40,7 +42,7 @@ class EvaluationWithGraph(MemoryDetector):
 
     False alarms:
         Attacks, saliency maps and penalties use the graph (``backward`` or ``autograd.grad``
-        follows) and are none. One single forward pass is information only.
+        follows) and are none. Fewer than ``passes`` forward passes are information only.
 
     Cost:
         A number is compared when ``eval()`` or ``train()`` is called and when a batch is fetched;
@@ -54,10 +56,27 @@ class EvaluationWithGraph(MemoryDetector):
     code = "MEM004"
     name = "evaluation_with_graph"
     names_a_variable = False
+    kinds = ("evaluation_graphs",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """Guesses: a graph of a model, and more than one forward pass."""
+
+        nodes: int = 3
+        passes: int = 2
+
+    def believes(self, event: Event) -> bool:
+        """Whether it is a graph of a model; a mean of some parameters is none."""
+        return number(event, "nodes") >= self.options.nodes
+
+    def about(self, event: Event) -> str:
+        """Each evaluation is one more case."""
+        return f"{number(event, 'evaluations')}"
 
     def weight(self, event: Event) -> Severity:
         """One forward pass alone is not worth a warning."""
-        return Severity.INFO if event.data.get("mild") else self.severity
+        passes = max(number(event, "evaluations"), number(event, "batches"))
+        return self.severity if passes >= self.options.passes else Severity.INFO
 
     def what(self, event: Event) -> str:
         """Where, and how much was built."""

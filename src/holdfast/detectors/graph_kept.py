@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
+from ._growth import GRAPHS, GrowthOptions, grows_for_ever, in_evaluation, keeps_graphs, substance
 from ._memory import MemoryDetector, at, code_of, place_of
 from ._told import number
+from ._window import Window
 
 
 class GraphKept(MemoryDetector):
@@ -30,7 +33,7 @@ class GraphKept(MemoryDetector):
         ``key``: line and variable; ``variable``: as the script would write it;
         ``bytes_per_step``, an estimate without the activations; ``grown_for`` so many steps;
         ``rate``: items per step; ``age``: steps the graph reaches back; ``heap_slope``: bytes that
-        the process grew with each step.
+        the process grew with each step; ``consequence``: MEM004, where an evaluation built them.
 
     Usual causes:
         - ``total_loss += loss`` for the log.
@@ -49,8 +52,9 @@ class GraphKept(MemoryDetector):
            ``detach()``.
 
     False alarms:
-        A graph that is meant to span several optimizer steps: one that the source empties or cuts
-        is believed only after 24 steps of growth, a queue of fixed short length never.
+        A graph that is meant to span several optimizer steps: a list that backward uses and that is
+        emptied is believed only after ``consumed`` steps of growth, a tensor that is cut somewhere
+        after ``detached`` steps, a queue of at most ``queue`` places never.
 
     Cost:
         A weak reference on one backward pass in seven; looks at the names of the script on few
@@ -63,6 +67,42 @@ class GraphKept(MemoryDetector):
 
     code = "MEM002"
     name = "graph_kept"
+    kinds = ("growth", "graph_chain", "graph_cycle")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(GrowthOptions):
+        """As for all that grows, and detection_cpu_arm_2026-11-16.md.
+
+        Attributes:
+            consumed: steps of growth of a list that backward uses and that is emptied.
+            detached: steps that a tensor must reach back which is detached somewhere.
+            cycles: graphs that hold themselves, of so many steps.
+            cycle_age: steps for which they must have been kept.
+        """
+
+        consumed: int = 60
+        detached: int = 40
+        cycles: int = 3
+        cycle_age: int = 20
+
+    def believes(self, event: Event) -> bool:
+        """Whether graphs are kept that nothing will use."""
+        options, age = self.options, number(event, "age")
+        if event.kind == "graph_cycle":
+            enough = number(event, "graphs") >= options.cycles and age >= options.cycle_age
+            return enough or event.data.get("how") == "ctx"
+        if substance(event) != GRAPHS:
+            return False
+        if event.kind == "graph_chain":
+            cut = bool(event.data.get("detached"))
+            return event.data.get("seen") == "trace" and age >= options.detached * cut
+        if event.data.get("single"):
+            return grows_for_ever(event, options)
+        return keeps_graphs(event, options, options.consumed)
+
+    def cause(self, window: Window, event: Event) -> str:
+        """An evaluation, where it is one that builds them."""
+        return in_evaluation(window, event)
 
     def what(self, event: Event) -> str:
         """The name, the line and how long."""

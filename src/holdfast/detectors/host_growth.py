@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
-from ._memory import MemoryDetector, amount, at, code_of
+from ._growth import OBJECTS, GrowthDetector
+from ._memory import amount, at, code_of
 from ._told import number
-from .base import Detector
 
 
-class HostGrowth(MemoryDetector):
+class HostGrowth(GrowthDetector):
     """Python objects or numpy arrays are collected step after step and never let go.
 
     What it detects:
         A container of plain objects, an array or a text that keeps what it has and gets more
-        with the steps, at least 8 KiB per step. Tensors are MEM001.
+        with the steps, at least ``least`` bytes per step. Tensors are MEM001.
 
     Why it matters:
         The host runs out of memory after hours, the system kills the process without a word, and
@@ -39,9 +39,10 @@ class HostGrowth(MemoryDetector):
         2. Bound it: ``collections.deque(maxlen=...)``, or clear it when it has been used.
 
     False alarms:
-        Logs of numbers stay far below the 8 KiB, and below 32 KiB it is information. What the
-        source empties or asks before it grows is reported only when it has outgrown the data
-        set, or after 96 steps; what grows only while it is shorter than something, never.
+        Logs of numbers stay far below ``least``, and below ``warn`` it is information. What the
+        source empties or asks before it grows is reported only when it has grown over ``passes``
+        passes over the data, or for ``doubtful`` steps; what grows only while it is shorter than
+        something, never.
 
     Cost:
         None of its own: it judges what the looks for MEM002 have found on the way.
@@ -54,9 +55,16 @@ class HostGrowth(MemoryDetector):
     code = "MEM005"
     name = "host_growth"
 
+    made_of = OBJECTS
+
     @dataclass(frozen=True, kw_only=True)
-    class Options(Detector.Options):
-        """Bytes per step from which on it is more than information: a gigabyte in 32,000 steps."""
+    class Options(GrowthDetector.Options):
+        """As for all that grows.
+
+        Attributes:
+            warn: bytes per step from which on it is more than information: a gigabyte in 32,000
+                steps (a guess).
+        """
 
         warn: float = 32 * 1024.0
 

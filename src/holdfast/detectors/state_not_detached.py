@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
+from ._growth import STATE, GrowthOptions, grows_for_ever, substance
 from ._memory import MemoryDetector, at, code_of
 from ._told import number
 
@@ -40,7 +42,8 @@ class StateNotDetached(MemoryDetector):
 
     False alarms:
         Truncated backpropagation with overlapping windows reaches back on purpose, but not
-        further and further: a state that the source detaches is believed only after 40 steps.
+        further and further: a state that the source detaches is believed only when it reaches
+        back ``detached`` steps.
 
     Cost:
         None of its own: it judges what the looks for MEM002 have found on the way.
@@ -52,6 +55,26 @@ class StateNotDetached(MemoryDetector):
 
     code = "MEM003"
     name = "state_not_detached"
+    kinds = ("growth", "graph_chain")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(GrowthOptions):
+        """As for all that grows, and detection_cpu_arm_2026-11-16.md.
+
+        Attributes:
+            detached: steps that a state must reach back which is detached somewhere.
+        """
+
+        detached: int = 40
+
+    def believes(self, event: Event) -> bool:
+        """Whether a state goes on with its graph: into the loss, or through a model."""
+        if substance(event) != STATE:
+            return False
+        if event.kind == "growth":
+            return grows_for_ever(event, self.options)
+        cut = bool(event.data.get("detached")) and not event.data.get("killed")
+        return number(event, "age") >= self.options.detached * cut
 
     def what(self, event: Event) -> str:
         """The state, and how far back the loss reaches."""

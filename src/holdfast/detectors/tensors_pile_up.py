@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..types import Event
-from ._memory import MemoryDetector, amount, at, code_of
+from ._growth import TENSORS, GrowthDetector, in_evaluation
+from ._memory import amount, at, code_of
 from ._told import number
+from ._window import Window
 
 
-class TensorsPileUp(MemoryDetector):
+class TensorsPileUp(GrowthDetector):
     """Tensors are collected step after step and never let go, on the device or on the host.
 
     What it detects:
         A container that keeps what it has and gets more tensors with the steps, or one tensor
-        that is joined to its former self (``bank = torch.cat([bank, x])``), at least 8 KiB per
-        step. Tensors that hang on a graph are MEM002.
+        that is joined to its former self (``bank = torch.cat([bank, x])``), at least ``least``
+        bytes per step. Tensors that hang on a graph are MEM002.
 
     Why it matters:
         The run dies of it sooner or later, mostly far from where it began, and a device is full
@@ -25,7 +27,8 @@ class TensorsPileUp(MemoryDetector):
     Evidence:
         ``key``: line and variable; ``variable``, ``bytes_per_step`` (estimated from the newest
         items), ``rate`` (items per step), ``size`` (items now), ``grown_for`` (steps),
-        ``heap_slope``: bytes that the process grew with each step, ``on_device``.
+        ``heap_slope``: bytes that the process grew with each step, ``on_device``;
+        ``consequence``: MEM004, where an evaluation made them.
 
     Usual causes:
         - Predictions, features or inputs collected for a metric or a plot, and never cleared.
@@ -40,8 +43,9 @@ class TensorsPileUp(MemoryDetector):
 
     False alarms:
         What the source empties, bounds or asks before it grows (caches) is reported only when it
-        has outgrown the data set, or after 96 steps where its size is not known. Growth that
-        levels off is none.
+        has grown over ``passes`` passes over the data, or for ``doubtful`` steps where its size is
+        not known; less than ``clear`` bytes per step only after ``small`` steps. Growth that levels
+        off is none.
 
     Cost:
         None of its own: it judges what the looks for MEM002 have found on the way.
@@ -53,6 +57,11 @@ class TensorsPileUp(MemoryDetector):
 
     code = "MEM001"
     name = "tensors_pile_up"
+    made_of = TENSORS
+
+    def cause(self, window: Window, event: Event) -> str:
+        """An evaluation, where it is one that collects."""
+        return in_evaluation(window, event)
 
     def what(self, event: Event) -> str:
         """The name, the line and the amount."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 from ..types import Event, Severity
 from ._memory import MemoryDetector, amount, at
 from ._told import number
+from .base import Detector
 
 
 class TooBig(MemoryDetector):
@@ -28,7 +30,7 @@ class TooBig(MemoryDetector):
         (``layers.*.mlp``); ``capacity``: bytes that there are; ``within``: the module that was at
         work; ``batch``: samples that went in, ``fits``: how many would have fitted, if
         activations grow with them; ``largest``: the module with the most weights;
-        ``not_counted``: why there are no activations.
+        ``not_counted``: why there are no activations; ``what``: ``error``.
 
     Usual causes:
         - The batch, the image or the sequence is too large: activations grow with all of them.
@@ -57,6 +59,26 @@ class TooBig(MemoryDetector):
     name = "too_big"
     severity = Severity.ERROR
     names_a_variable = False
+    kinds = ("out_of_memory",)
+    follows: ClassVar[Mapping[str, str]] = {
+        "error": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
+    }
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """For the batch that would have fitted; guesses that its tests have not contradicted.
+
+        Attributes:
+            filled: share of the memory that can be filled: contexts, libraries and pieces take the
+                rest.
+            backward: times the activations that a step needs: backward needs some of what forward
+                keeps once more for a moment.
+            loss: times the outputs: a loss makes copies of what it gets.
+        """
+
+        filled: float = 0.92
+        backward: float = 1.3
+        loss: float = 3.0
 
     def what(self, event: Event) -> str:
         """What was asked for, and what is there."""
@@ -77,8 +99,8 @@ class TooBig(MemoryDetector):
         """By the largest part."""
         parts = _sizes(event.data.get("needs")) if _needed(event) else _parts(event)
         largest = max(parts, key=lambda name: parts[name], default="")
-        fits, batch = number(event, "fits"), number(event, "batch")
-        if fits == fits and largest not in ("weights", "gradients"):
+        fits, batch = self._fits(event), number(event, "batch")
+        if fits and largest not in ("weights", "gradients"):
             turns = -(-batch // fits)
             return (
                 f"about {fits:.0f} of the {batch:.0f} samples would have fitted: accumulate "
@@ -107,12 +129,26 @@ class TooBig(MemoryDetector):
             "parts": _parts(event),
             "needs": _sizes(event.data.get("needs")),
             "modules": {name: _sizes(needs) for name, needs in modules.items()},
-            **{name: number(event, name) for name in ("capacity", "batch", "fits")},
+            **{name: number(event, name) for name in ("capacity", "batch")},
+            **({"fits": fits} if (fits := self._fits(event)) else {}),
+            "what": "error",
             **{
                 name: str(event.data.get(name) or "")
                 for name in ("largest", "within", "not_counted")
             },
         }
+
+    def _fits(self, event: Event) -> int:
+        """Samples that would have fitted: activations grow with them, the rest does not; or 0."""
+        options, needs = self.options, _sizes(event.data.get("needs"))
+        batch, outputs = number(event, "batch"), number(event, "outputs")
+        activations = needs.pop("activations", 0.0)
+        free = options.filled * number(event, "capacity") - sum(needs.values())
+        if not batch > 0 or not activations or not free > 0:
+            return 0
+        outputs = outputs if outputs == outputs else 0.0
+        fits = int(batch * free / (options.backward * activations + options.loss * outputs))
+        return fits if fits < batch else 0
 
 
 def _mapping(given: object) -> Mapping[str, object]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
 from ._memory import MemoryDetector, amount, at, code_of
 from ._told import number
+from .base import Detector
 
 
 class WorkerGrowth(MemoryDetector):
@@ -41,7 +43,9 @@ class WorkerGrowth(MemoryDetector):
            map.
 
     False alarms:
-        A cache that ends with the data set is information only.
+        What is asked before it grows may be a cache that ends with the data set: it is reported
+        when it has grown over ``passes`` passes, and is information only where the workers do not
+        live that long.
 
     Cost:
         Reading one worker's memory on one batch in eight; four to eight looks at its containers
@@ -55,10 +59,32 @@ class WorkerGrowth(MemoryDetector):
     code = "MEM006"
     name = "worker_growth"
     within = 64
+    kinds = ("worker_growth",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """``least`` bytes per batch of all workers: detection_cpu_arm_2026-11-16.md."""
+
+        least: float = 24 * 1024.0
+        passes: int = 2
+
+    def believes(self, event: Event) -> bool:
+        """Whether the workers grow, and not only until a cache is full."""
+        data = event.data
+        waits = data.get("tested") and data.get("line") and data.get("persistent")
+        return number(event, "least_bytes") > self.options.least and not (
+            waits and not self._outlived(event)
+        )
 
     def weight(self, event: Event) -> Severity:
-        """A cache that fills up is worth knowing."""
-        return Severity.INFO if event.data.get("mild") else self.severity
+        """A cache that fills up is worth knowing, and so is growth without a name."""
+        data = event.data
+        unknown = data.get("looked") is False or (data.get("copied") and not data.get("path"))
+        cache = data.get("tested") and not (data.get("line") and data.get("persistent"))
+        return Severity.INFO if unknown or cache else self.severity
+
+    def _outlived(self, event: Event) -> bool:
+        return number(event, "steps") >= self.options.passes * number(event, "pass_batches")
 
     def what(self, event: Event) -> str:
         """Which, and how much."""

@@ -49,13 +49,23 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
     return _habits("".join(linecache.getlines(file)), name, scope)
 
 
+def _tree(file: str) -> ast.Module:
+    """The statements of a file; none where it cannot be read as Python."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 @lru_cache(maxsize=256)
 def _habits(source: str, name: str, scope: str) -> Habits:
     found = Habits()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return found
+    tree = _parsed(source)
     found.consumed = _consumed(tree, name)
     for node, looped, function in _statements(tree):
         if scope and function and scope not in function.split("."):
@@ -245,12 +255,8 @@ def _consumed(tree: ast.Module, name: str) -> bool:
 @lru_cache(maxsize=256)
 def in_loop(file: str, line: int) -> bool:
     """Whether a line stands in a loop of its function or file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return False
     found = False
-    for node, looped, _ in _statements(tree):
+    for node, looped, _ in _statements(_tree(file)):
         if node.lineno <= line <= (node.end_lineno or node.lineno):
             found = looped or isinstance(node, ast.For | ast.While)
     return found
@@ -264,12 +270,8 @@ def registers(file: str) -> list[int]:
 
 def function_at(file: str, line: int) -> str:
     """The innermost function around a line; empty at the top of a file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ""
     found = ""
-    for node, _, function in _statements(tree):
+    for node, _, function in _statements(_tree(file)):
         if node.lineno <= line <= (node.end_lineno or node.lineno):
             found = function.rpartition(".")[2]
     return found
@@ -282,12 +284,8 @@ def draws_more(file: str, line: int) -> int:
     """
     if not _DRAWS.search(linecache.getline(file, line)):
         return 0
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return 0
     function = function_at(file, line)
-    simple = [node for node, _, _ in _statements(tree) if not hasattr(node, "body")]
+    simple = [node for node, _, _ in _statements(_tree(file)) if not hasattr(node, "body")]
     inside = [node.lineno for node in simple if function_at(file, node.lineno) == function]
     texts = {number: linecache.getline(file, number) for number in inside}
     if any(_CLEARS.search(text) for text in texts.values()):
@@ -297,11 +295,7 @@ def draws_more(file: str, line: int) -> int:
 
 def refers_to_itself(file: str, line: int, name: str) -> bool:
     """Whether the statement at a line makes a value out of its former self."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return False
-    for node, _, _ in _statements(tree):
+    for node, _, _ in _statements(_tree(file)):
         if hasattr(node, "body") or not node.lineno <= line <= (node.end_lineno or node.lineno):
             continue
         if isinstance(node, ast.AugAssign):
@@ -315,11 +309,7 @@ def refers_to_itself(file: str, line: int, name: str) -> bool:
 
 def fed_to(file: str, line: int, name: str) -> list[str]:
     """What the statement at a line calls with or on the former value to get the new one, dotted."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return []
-    for node, _, _ in _statements(tree):
+    for node, _, _ in _statements(_tree(file)):
         if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or node.lineno):
             calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
             given = [c for c in calls if any(_inside(a, name) for a in (c.func, *_arguments(c)))]

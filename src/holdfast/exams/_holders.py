@@ -1,8 +1,9 @@
 """Everything a script can reach by name, and the name it would write to get there.
 
 From the locals of the running functions and the globals of the user's files down through
-attributes, items, closures, defaults, class attributes, hooks and caches, nearest first. Bounded
-by a number of objects and a time; long containers are looked into at both ends only.
+attributes, items, closures, defaults, class attributes, hooks and caches. Bounded by a number of
+objects and a time; long containers are looked into at both ends only, and what has few siblings
+comes before what has many, so that a model of thousands of modules hides nothing beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import functools
 import gc
 import sys
 import types
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from ._place import LIBRARIES, forget_locals, frames_from, kind_of
+from ._place import forget_locals, frames_from, kind_of
+from ._whose import file_of_type, owner_of, user_modules
 
 # Objects looked at and seconds spent at most.
 _OBJECTS = 20_000
@@ -98,11 +99,11 @@ def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
     """Every container, tensor, array and text within reach of the code that runs ``frame``."""
     seen: set[int] = set()
     # What runs comes first, and the files it is in: a large program has many modules.
-    found = _follow(deque(_near(frame)), seen, _SECONDS)
-    found += _follow(deque(_beside(frame)), seen, _SECONDS)
-    far = deque(_far())
+    found = _follow(_near(frame), seen, _SECONDS)
+    found += _follow(_beside(frame), seen, _SECONDS)
+    far = list(_far())
     if thorough:
-        far.extend(_strays())
+        far.append(list(_strays()))
     found += _follow(far, seen, _SECONDS * (3 if thorough else 1))
     for at in _running(frame):
         forget_locals(at)
@@ -111,25 +112,39 @@ def walk(frame: FrameType | None, *, thorough: bool = False) -> list[Held]:
 
 def reachable(thing: Any, name: str = "self") -> list[Held]:
     """The same of one object: everything that hangs below it."""
-    return _follow(deque([Held(name, name, "object", None, None, thing, "")]), set(), 5 * _SECONDS)
+    return _follow([[Held(name, name, "object", None, None, thing, "")]], set(), 5 * _SECONDS)
 
 
-def _follow(queue: deque[Held], seen: set[int], seconds: float) -> list[Held]:
+def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> list[Held]:
+    """Everything below the variables of some scopes, the cheapest first.
+
+    Each level on the way to a value costs the binary digits of the number of its siblings.
+    """
     found: list[Held] = []
     until = perf_counter() + seconds
-    count = 0
-    while queue and count < _OBJECTS:
+    queues: dict[int, deque[Held]] = {}
+    for variables in scopes:
+        queues.setdefault(len(variables).bit_length(), deque()).extend(variables)
+    cost = count = 0
+    while queues:
+        queue = queues.get(cost)
+        if not queue:
+            queues.pop(cost, None)
+            cost += 1
+            continue
         held = queue.popleft()
         value = held.value
         if isinstance(value, _PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
         count += 1
-        if count % 128 == 0 and perf_counter() > until:
+        if count >= _OBJECTS or (count % 128 == 0 and perf_counter() > until):
             break
-        if _measurable(value) or (not held.depth and _whose(type(value)) == "user"):
+        if _measurable(value) or (not held.depth and owner_of(type(value)) == "user"):
             found.append(held)
-        queue.extend(_below(held))
+        below = list(_below(held))
+        if below:
+            queues.setdefault(cost + len(below).bit_length(), deque()).extend(below)
     return found
 
 
@@ -145,67 +160,45 @@ def _measurable(value: Any) -> bool:
 # ------------------------------------------------------------------ where paths begin
 
 
-def _near(frame: FrameType | None) -> Iterator[Held]:
+def _near(frame: FrameType | None) -> Iterator[list[Held]]:
     """Variables of what is running."""
     for at in _running(frame):
         names = at.f_locals
         if names is at.f_globals:
-            yield from _globals(at.f_code.co_filename, names)
+            yield _globals(at.f_code.co_filename, names)
             continue
         scope = f"{at.f_code.co_filename}:{at.f_code.co_name}"
-        yield from [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
+        yield [Held(n, n, "local", at, n, v, scope) for n, v in list(names.items())]
 
 
-def _beside(frame: FrameType | None) -> Iterator[Held]:
+def _beside(frame: FrameType | None) -> Iterator[list[Held]]:
     """Globals of the files that functions run from."""
     for file, names in {at.f_code.co_filename: at.f_globals for at in _running(frame)}.items():
-        yield from _globals(file, names)
+        yield _globals(file, names)
 
 
-def _far() -> Iterator[Held]:
+def _far() -> Iterator[list[Held]]:
     """Globals of all files of the user, and what pyplot keeps until it is closed."""
     pyplot = sys.modules.get("matplotlib._pylab_helpers")
     if pyplot is not None:
         kept: Any = pyplot.Gcf
-        yield Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")
-    for name in _user_modules():
+        yield [Held("pyplot's figures", "figs", "attribute", kept, "figs", kept.figs, "<pyplot>:")]
+    for name in user_modules():
         module = sys.modules.get(name)
         if module is not None:
-            yield from _globals(str(module.__file__), vars(module))
+            yield _globals(str(module.__file__), vars(module))
 
 
 def _running(frame: FrameType | None) -> list[FrameType]:
     return [at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user"]
 
 
-_modules_known: tuple[int, list[str]] = (0, [])
-
-
-def _user_modules() -> list[str]:
-    """Names of modules that are the user's own; searched again when others have been loaded."""
-    global _modules_known
-    count, names = _modules_known
-    if count != len(sys.modules):
-        names = [
-            name
-            for name, module in list(sys.modules.items())
-            if isinstance(file := getattr(module, "__file__", None), str) and _is_users(file)
-        ]
-        _modules_known = len(sys.modules), names
-    return names
-
-
-def _is_users(file: str) -> bool:
-    # Links are followed only where the name alone does not tell: there are thousands of modules.
-    return (
-        not file.startswith(LIBRARIES) and "site-packages" not in file and (kind_of(file) == "user")
-    )
-
-
-def _globals(file: str, names: dict[str, Any]) -> Iterator[Held]:
-    for name, value in list(names.items()):
-        if not name.startswith("__"):
-            yield Held(name, name, "global", names, name, value, f"{file}:")
+def _globals(file: str, names: dict[str, Any]) -> list[Held]:
+    return [
+        Held(name, name, "global", names, name, value, f"{file}:")
+        for name, value in list(names.items())
+        if not name.startswith("__")
+    ]
 
 
 def _strays() -> Iterator[Held]:
@@ -214,14 +207,14 @@ def _strays() -> Iterator[Held]:
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in users:
-            users[kind] = kind is types.GeneratorType or _whose(kind) == "user"
+            users[kind] = kind is types.GeneratorType or owner_of(kind) == "user"
         if kind is types.FunctionType:
             if kind_of(thing.__code__.co_filename) == "user" and thing.__closure__:
                 name = thing.__name__
                 yield Held(name, name, "function", None, None, thing, thing.__code__.co_filename)
         elif users[kind]:
             name = kind.__name__
-            yield Held(name, name, "object", None, None, thing, str(_file_of(kind)))
+            yield Held(name, name, "object", None, None, thing, str(file_of_type(kind)))
 
 
 # ------------------------------------------------------------------ from one to the next
@@ -250,7 +243,7 @@ def _below(held: Held) -> Iterable[Held]:
     if kind is CACHED:
         return [_down(held, held.path, "function", None, None, value.__wrapped__)]
     if isinstance(value, type):
-        return _attributes(held, vars(value), value) if _whose(value) == "user" else ()
+        return _attributes(held, vars(value), value) if owner_of(value) == "user" else ()
     if isinstance(value, str | bytes | bytearray | np.ndarray | set | Optimizer):
         return ()
     return _object(held, value)
@@ -300,7 +293,7 @@ def _module(held: Held, module: nn.Module) -> Iterator[Held]:
             yield _down(held, f"{held.path}.{table}", "attribute", inside, table, hooks)
         for hook in list(hooks.values()):
             yield _down(held, f"{held.path}'s hook", "object", None, None, hook)
-    if kind_of(str(_file_of(type(module)))) == "user":
+    if kind_of(str(file_of_type(type(module)))) == "user":
         yield _down(held, type(module).__name__, "object", None, None, type(module))
 
 
@@ -342,7 +335,7 @@ def _attributes(held: Held, inside: Any, owner: type) -> Iterator[Held]:
 
 
 def _object(held: Held, value: Any) -> Iterator[Held]:
-    whose = _whose(type(value))
+    whose = owner_of(type(value))
     if whose == "torch" and not isinstance(value, DataLoader | Dataset):
         return
     foreign = held.foreign + (whose != "user")
@@ -361,29 +354,3 @@ def _object(held: Held, value: Any) -> Iterator[Held]:
     if whose == "user":
         kind = type(value)
         yield _down(held, kind.__name__, "object", None, None, kind)
-
-
-# ------------------------------------------------------------------ whose is it
-
-_known: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-
-
-def _file_of(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)
-
-
-def _whose(kind: type) -> str:
-    whose = _known.get(kind)
-    if whose is None:
-        module = str(kind.__module__)
-        file = _file_of(kind)
-        if module == "__main__" and not file:
-            whose = "user"
-        elif module.split(".")[0] == "builtins" or file is None:
-            whose = "torch"
-        elif file.startswith(LIBRARIES):
-            whose = "torch" if module.split(".")[0] in ("torch", "holdfast") else "library"
-        else:
-            whose = kind_of(file)
-        _known[kind] = whose
-    return whose

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from types import FrameType
 from typing import Any, Protocol
@@ -44,8 +44,6 @@ class Change:
     file: str
     line: int
     function: str
-    callers: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """The user's lines that led there, nearest first."""
     count: int = 1
     outside: tuple[str, int, str] | None = None
     """File, line and function that called the model, where the line is inside of one."""
@@ -155,14 +153,7 @@ class Watchpoint:
             if (change.file, change.line) == (code.co_filename, line):
                 change.count += 1
                 return
-        callers = [
-            (f.f_code.co_filename, f.f_lineno)
-            for f in frames_from(frame.f_back)
-            if kind_of(f.f_code.co_filename) == "user"
-        ]
-        known.append(
-            Change(code.co_filename, line, code.co_name, callers[:4], outside=_caller(frame))
-        )
+        known.append(Change(code.co_filename, line, code.co_name, outside=_caller(frame)))
 
 
 def _caller(frame: FrameType) -> tuple[str, int, str] | None:

@@ -30,7 +30,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
-        """What grows: ``path``, ``name``, ``how``, ``mild``, ``file`` and ``line``."""
+        """What grows: ``path``, ``name``, ``how``, ``tested``, ``file`` and ``line``."""
         self._looks: list[dict[str, int]] = []
 
     def look(self, frame: FrameType) -> None:
@@ -79,12 +79,12 @@ def _facts(found: str, dataset: Any, stream: GeneratorType[Any, Any, Any] | None
             code = cache.__wrapped__.__code__
             if code.co_qualname == name:
                 place = {"file": code.co_filename, "line": code.co_firstlineno}
-                return {"path": name, "name": code.co_name, "how": "cache", "mild": False, **place}
+                return {"path": name, "name": code.co_name, "how": "cache", **place}
     if how == "local" and stream is not None:
         code = stream.gi_code
         lines = habits(code.co_filename, name, code.co_name).grows
         place = {"file": code.co_filename, "line": lines[0] if lines else 0}
-        return {"path": name, "name": name, "how": "local", "mild": False, **place}
+        return {"path": name, "name": name, "how": "local", **place}
     name = found.rpartition(".")[2]
     owner = dataset
     for part in found.split(".")[1:-1]:
@@ -94,4 +94,4 @@ def _facts(found: str, dataset: Any, stream: GeneratorType[Any, Any, Any] | None
     # Not those of a local variable of the same name.
     lines = [n for n in known.grows if f".{name}" in linecache.getline(file, n)] or known.grows
     place = {"file": file, "line": lines[0] if lines else 0}
-    return {"path": found, "name": name, "how": "attribute", "mild": known.tested} | place
+    return {"path": found, "name": name, "how": "attribute", "tested": known.tested} | place

@@ -57,10 +57,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
     """
     found = [h for h in reachable(dataset) if isinstance(h.value, list | dict | deque | set)]
     if not fetch:
-        return _by_source(dataset, found) or _copied(dataset, found) | {
-            "looked": False,
-            "mild": True,
-        }
+        return _by_source(dataset, found) or _copied(dataset, found) | {"looked": False}
     watched = sorted(found, key=lambda h: h.depth)[:_WATCHED]
     before = [len(h.value) for h in watched]
     caches = caches_of(dataset)
@@ -77,7 +74,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
     for cache, info in zip(caches, filled, strict=True):
         if cache.cache_info().currsize > info.currsize and info.maxsize is None:
             code = cache.__wrapped__.__code__
-            facts = {"path": code.co_qualname, "name": code.co_name, "how": "cache", "mild": False}
+            facts = {"path": code.co_qualname, "name": code.co_name, "how": "cache"}
             return facts | {"seen": "source"} | place_told(code.co_filename, code.co_firstlineno)
     for i, (held, length) in enumerate(zip(watched, before, strict=True)):
         if len(held.value) <= length:
@@ -90,7 +87,7 @@ def examine(dataset: Any, frame: FrameType, *, fetch: bool) -> dict[str, Any]:
             "path": held.path,
             "name": name,
             "how": held.how,
-            "mild": known.tested or known.capped,
+            "tested": known.tested or known.capped,
         }
         if changes:
             return facts | {"seen": "trace"} | place_told(changes[0].file, changes[0].line)
@@ -110,7 +107,7 @@ def _by_source(dataset: Any, found: list[Held]) -> dict[str, Any]:
         # Not those of a local variable of the same name.
         lines = [n for n in known.grows if f".{held.name}" in linecache.getline(file, n)]
         if held.how == "attribute" and lines and not (known.shrinks or known.capped):
-            facts = {"path": held.path, "name": held.name, "how": held.how, "mild": known.tested}
+            facts = {"path": held.path, "name": held.name, "how": held.how, "tested": known.tested}
             return facts | {"seen": "source"} | place_told(file, lines[0])
     return {}
 
@@ -141,7 +138,7 @@ def _streamed(dataset: Any) -> dict[str, Any]:
             # With every sample, and not only until it is full.
             if grown[0] < grown[1] <= -(len(sizes) - 1 - half) // 2:
                 known = habits(code.co_filename, name, code.co_name)
-                facts = {"path": name, "name": name, "how": "local", "mild": False}
+                facts = {"path": name, "name": name, "how": "local"}
                 line = known.grows[0] if known.grows else 0
                 return facts | {"seen": "source"} | place_told(code.co_filename, line)
     return {}
@@ -160,7 +157,7 @@ def _cut(value: Any, length: int) -> None:
 def _copied(dataset: Any, found: list[Held]) -> dict[str, Any]:
     many = [h for h in found if len(h.value) >= _MANY]
     if not many:
-        return {"path": "", "seen": "guess", "copied": True, "mild": True, **place_told("", 0)}
+        return {"path": "", "seen": "guess", "copied": True, **place_told("", 0)}
     held = max(many, key=lambda h: len(h.value))
     file = file_of(dataset)
     facts = {"path": held.path, "name": held.name, "how": held.how, "copied": True}

@@ -21,30 +21,28 @@ from typing import Any
 import torch
 
 from ..exams._place import frames_from, kind_of, place_told
+from .sentinels import Sentinel, leave
 
 # Nodes of one graph that are looked after: which of them are kept depends on what was computed.
 _NODES = 24
 _KEY = "holdfast.cycle"
 # Nodes of one loss among which functions of the user are looked for.
 _MOST = 2000
-# Graphs that must have outlived so many steps.
+# Graphs that are looked after at the same time, and steps that they must have outlived to be a
+# measurement; the next one is due when they are twice as old.
 _GRAPHS = 3
-_STEPS = 20
-
-
-class _Sentinel:
-    __slots__ = ("__weakref__", "step")
-
-    def __init__(self, step: int) -> None:
-        self.step = step
+_STEPS = 8
 
 
 class Cycles:
     """The graphs that were differentiated and kept."""
 
     def __init__(self) -> None:
-        self._alive: deque[weakref.ref[_Sentinel]] = deque(maxlen=8 * _NODES)
+        self.wanted = 0
+        """Steps for which graphs have been kept, where the next loss may show by what."""
+        self._alive: deque[weakref.ref[Sentinel]] = deque(maxlen=8 * _NODES)
         self._place = ("", 0)
+        self._due = _STEPS
 
     def backward(self, loss: Any, step: int, frame: FrameType) -> None:
         """``backward`` is called with ``create_graph``."""
@@ -57,20 +55,18 @@ class Cycles:
                 self._place = at.f_code.co_filename, at.f_lineno
                 break
         for node in _nodes(loss, _NODES):
-            sentinel = _Sentinel(step)
-            notes: Any = node.metadata
-            notes[_KEY] = sentinel
-            self._alive.append(weakref.ref(sentinel))
+            self._alive.append(leave(node, _KEY, step))
 
     def kept(self, step: int) -> dict[str, Any] | None:
-        """The facts, where graphs of several steps long ago are still there."""
+        """How many graphs of steps long ago are still there; None before that is worth a word."""
         steps = {found.step for s in self._alive if (found := s()) is not None}
-        old = sorted(s for s in steps if s <= step - _STEPS)
-        if len(old) < _GRAPHS or not self._place[1]:
+        age = step - min(steps, default=step)
+        if age < self._due or not self._place[1]:
             return None
-        self._alive.clear()
+        self._due = 2 * age
+        old = [s for s in steps if s <= step - _STEPS]
         facts = {"path": "the .grad of a leaf", "name": "grad", "how": "cycle", "seen": "trace"}
-        return facts | {"age": step - old[0], "steps": step - old[0]} | place_told(*self._place)
+        return facts | {"age": age, "steps": age, "graphs": len(old)} | place_told(*self._place)
 
 
 def holds_its_output(loss: Any, age: int) -> dict[str, Any] | None:
@@ -86,7 +82,7 @@ def holds_its_output(loss: Any, age: int) -> dict[str, Any] | None:
             held = value if isinstance(value, list | tuple) else [value]
             if any(isinstance(t, torch.Tensor) and t.grad_fn is node for t in held):  # pyright: ignore[reportUnknownVariableType]
                 facts = {"path": f"ctx.{name}", "name": name, "how": "ctx", "seen": "trace"}
-                return facts | {"age": age, "steps": age} | _where_kept(function, name)
+                return facts | {"age": age, "steps": age, "graphs": 1} | _where_kept(function, name)
     return None
 
 

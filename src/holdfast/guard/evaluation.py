@@ -5,8 +5,9 @@ beginning of an evaluation and its end, without a backward pass or a call of ``a
 the next loss does not lead there either, graphs were built for nobody. Which line did it is seen
 by following the lines for some milliseconds, in the first evaluations only.
 
-An evaluation that calls neither ``eval()`` nor a loader shows by many more nodes than usual before
-a loss that does not lead to them; its line is looked for where the next one is due.
+An evaluation that calls neither ``eval()`` nor a loader shows by many more nodes than a typical
+step makes, before a loss that does not lead to them; its line is looked for where the next one is
+due.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
@@ -32,7 +32,7 @@ _SECONDS = 0.25
 _NODES = 3
 # Batches of an evaluation at which following may begin once more.
 _BATCHES = 6
-# Times the usual nodes of a step, and nodes, that are too many; steps until that is known.
+# Times the nodes of a typical step, and nodes, that are too many; steps until that is known.
 _MANY = 4
 _MORE = 40
 _KNOWN = 5
@@ -63,35 +63,95 @@ class _Window:
     changes: list[Change] = field(default_factory=list[Change])
 
 
+class _TrainingLoops:
+    """The lines at which training asks for its batches: loops in which backward is called."""
+
+    def __init__(self) -> None:
+        self._lines: set[Line] = set()
+        self._asking: Line | None = None
+        self._typical: tuple[int, CodeType, int] | None = None
+        """Where the loop nearly always is: frames above ours, code and line."""
+
+    def is_typical(self, frame: FrameType) -> bool:
+        """Whether a batch goes to where they nearly always go; asked for every batch."""
+        if self._typical is None:
+            return False
+        depth, code, line = self._typical
+        at: FrameType | None = frame
+        for _ in range(depth):
+            at = at.f_back if at is not None else None
+        return at is not None and at.f_code is code and at.f_lineno == line
+
+    def other(self, frame: FrameType, *, evaluating: bool) -> Line | None:
+        """The line that asks for a batch; None where it is one of training."""
+        line = self._asking = _asks(frame)
+        known = line is None or line in self._lines
+        self._typical = _above(frame, line) if line and known and not evaluating else None
+        return None if known else line
+
+    def backward(self) -> None:
+        """The line that asked last is one of training."""
+        if self._typical is None and self._asking is not None and len(self._lines) < _LOOPS:
+            self._lines.add(self._asking)
+
+
+class _Jumps:
+    """Steps in which many more graph nodes are made than in a typical one."""
+
+    def __init__(self) -> None:
+        self.due = -1
+        """The step after which the next one is expected."""
+        self._nodes: deque[int] = deque(maxlen=8)
+        self._limit = 0
+        """Nodes of a step about which nobody has a question."""
+        self._steps = [-1]
+        self._compiled = 0
+
+    def range(self, loss: torch.Tensor, since: int, step: int) -> tuple[int, int] | None:
+        """The numbers of nodes that were made since ``since`` and not for this loss, if many."""
+        made = now() - since
+        if made <= self._limit and step != self.due:
+            return None
+        nodes, compiled = self._nodes, compilations()
+        traced, self._compiled = compiled != self._compiled, compiled
+        if traced:
+            return None  # by a compiler, which makes nodes too
+        typical = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
+        limit = _MANY * typical + _MORE if typical else 0
+        if not typical or made <= limit:
+            nodes.append(made)
+            self._limit = limit
+            return None
+        high = since + made - 2 * typical
+        if touches(loss.grad_fn, since, high):
+            return None
+        self.due = 2 * step - self._steps[-1]
+        self._steps.append(step)
+        return since, high
+
+
 class Evaluation:
     """The evaluations of one process."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, record: Callable[[str, dict[str, Any]], None]) -> None:
         self.open = False
         """Whether an evaluation is going on, or seems to."""
-        self.places: set[tuple[str, str]] = set()
-        """File and function of evaluations that were told."""
+        self._record = record
+        self._loops = _TrainingLoops()
+        self._jumps = _Jumps()
         self._built: deque[tuple[int, int]] = deque(maxlen=4)
-        self._tell = tell
         self._window: _Window | None = None
         self._done: _Window | None = None
         self._watch: Watchpoint | None = None
         self._followed = 0
-        self._training: set[Line] = set()
-        self._line: Line | None = None
         self._count = 0
-        # Where training asks for its batches: frames above ours, code and line.
-        self._usual: tuple[int, CodeType, int] | None = None
-        self._last = False
-        self._since = self._compiled = 0
+        self._recorded = False
+        self._ending = False
+        self._step = 0
+        self._since = 0
+        """The number of the first node after the last step; 0 once backward has been called."""
         self._noticed = False
         """This step has an evaluation that is known by other signs."""
-        self._nodes: deque[int] = deque(maxlen=8)
-        self._limit = 0
-        """Nodes of a step about which nobody has a question."""
-        self._jumps: list[int] = []
-        self._step = 0
-        self._due = -1
 
     def begins(self, frame: FrameType) -> None:
         """``eval()`` was called on a module."""
@@ -115,13 +175,10 @@ class Evaluation:
 
     def fetched(self, frame: FrameType) -> None:
         """A loop over data has its next batch."""
-        if not self.open and self._usual is not None and _is_at(frame, self._usual):
+        if not self.open and self._loops.is_typical(frame):
             return
-        line = self._line = _asks(frame)
-        self._usual = None
-        if line is not None and line in self._training and not self.open:
-            self._usual = _above(frame, line)
-        if line is None or line in self._training:
+        line = self._loops.other(frame, evaluating=self.open)
+        if line is None:
             if self.open:
                 self._finish()
             return
@@ -140,55 +197,34 @@ class Evaluation:
         """A step is over: what comes next may be an evaluation."""
         self._step = step
         self._since, self._noticed = now(), False
-        if step == self._due and not self.places:
+        if step == self._jumps.due and not self._recorded:
             self._follow(frame)
 
     def pauses(self) -> None:
         """Steps have gone by unseen: nodes cannot be counted from the last one."""
         self._since = 0
 
-    def _jumped(self, loss: torch.Tensor) -> None:
-        """Have many more nodes been made than a step makes, and not for this loss?"""
-        made = now() - self._since
-        due = self._due == self._step
-        if made <= self._limit and not due:
-            return
-        changes: list[Change] = []
-        if due:
-            self._due, changes = -1, self._stop()
-        nodes, compiled = self._nodes, compilations()
-        traced, self._compiled = compiled != self._compiled, compiled
-        if traced:
-            return  # by a compiler, which makes nodes too
-        usual = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
-        if not usual or made <= _MANY * usual + _MORE:
-            nodes.append(made)
-            if usual:
-                self._limit = _MANY * usual + _MORE
-            return
-        high = self._since + made - 2 * usual
-        if touches(loss.grad_fn, self._since, high):
-            return
-        self._jumps.append(self._step)
-        gaps = [b - a for a, b in pairwise((-1, *self._jumps))]
-        self._due = self._step + gaps[-1]
-        window = _Window(self._since, called=False, high=high, fetches=2, changes=changes)
-        self._say(window)
+    def _look_for_jump(self, loss: torch.Tensor) -> None:
+        """An evaluation that calls neither ``eval()`` nor a loader."""
+        changes = self._stop() if self._step == self._jumps.due else []
+        found = self._jumps.range(loss, self._since, self._step)
+        if found is not None:
+            low, high = found
+            self._tell(_Window(low, called=False, high=high, fetches=2, changes=changes))
 
     def backward(self, loss: Any) -> None:
         """A backward pass begins: what was built since the last batch is wanted."""
         if isinstance(loss, torch.Tensor) and self._since and not self._noticed:
-            self._jumped(loss)
+            self._look_for_jump(loss)
         self._since = 0
-        if self._usual is None and self._line is not None and len(self._training) < _LOOPS:
-            self._training.add(self._line)
+        self._loops.backward()
         if self.open:
             self._drop()
         done, self._done = self._done, None
         if done is None or not isinstance(loss, torch.Tensor):
             return
         if not touches(loss.grad_fn, done.low, done.high):
-            self._say(done)
+            self._tell(done)
 
     def built(self, graph: Any) -> bool:
         """Whether one of the last evaluations has built a graph, or what it hangs on."""
@@ -197,11 +233,9 @@ class Evaluation:
     def close(self) -> None:
         """The process ends."""
         self._finish()
-        self._last = not self.places
+        self._ending = not self._recorded
         if self._done is not None:
-            self._say(self._done)
-
-    # ------------------------------------------------------------------ details
+            self._tell(self._done)
 
     def _follow(self, frame: FrameType) -> None:
         watch = self._watch
@@ -236,33 +270,33 @@ class Evaluation:
         if window.high - window.low < _NODES or (not window.called and window.fetches < 2):
             return
         if self._done is not None:
-            self._say(self._done)
+            self._tell(self._done)
         self._done = window
 
-    def _say(self, window: _Window) -> None:
+    def _tell(self, window: _Window) -> None:
         self._done = None
         self._count += 1
         self._built.append((window.low, window.high))
         if window.changes:
             change = window.changes[0]
             file, line, function = change.outside or (change.file, change.line, change.function)
-        elif self._last and window.place is not None:
+        elif self._ending and window.place is not None:
             (file, line), function = window.place, ""
         else:
             # The line is seen next time.
             self._followed = min(self._followed, _FOLLOWED - 1)
             return
-        self.places.add((file, function))
-        self._tell(
+        self._recorded = True
+        self._record(
+            "evaluation_graphs",
             {
                 "nodes": window.high - window.low,
                 "evaluations": self._count,
                 "batches": window.fetches,
-                "mild": self._count < 2 and window.fetches < 2,
                 "function": function,
                 "seen": "trace" if window.changes else "guess",
                 **place_told(file, line),
-            }
+            },
         )
 
 
@@ -271,15 +305,6 @@ def _above(frame: FrameType, line: Line) -> tuple[int, CodeType, int] | None:
         if (at.f_code.co_filename, at.f_lineno) == line:
             return depth, at.f_code, at.f_lineno
     return None
-
-
-def _is_at(frame: FrameType, usual: tuple[int, CodeType, int]) -> bool:
-    """Whether the loop is where it nearly always is; asked for every batch."""
-    depth, code, line = usual
-    at: FrameType | None = frame
-    for _ in range(depth):
-        at = at.f_back if at is not None else None
-    return at is not None and at.f_code is code and at.f_lineno == line
 
 
 def _asks(frame: FrameType) -> Line | None:

@@ -1,24 +1,27 @@
-"""What a run died of, where that was memory, and where; state that was not detached."""
+"""What a run died of, where that was memory or a graph of an earlier step."""
 
 from __future__ import annotations
 
 import re
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..exams._growers import habits
+from ..exams._graphs import reach
 from ..exams._place import kind_of, place_told
-from ..exams.census import Held
-from . import needs
+from ..exams.census import Chain, Held, Timeline, named_graphs
+from . import growth_facts, needs
 
 _MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
 # What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
 _NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
 _FULL = 256 << 20
 _SECOND_TIME = ("through the graph a second time", "modified by an inplace operation")
+# Steps whose losses are asked whether they lead into the step before: an error may end them soon.
+_EARLY = 3
 
 
 def error() -> BaseException | None:
@@ -37,26 +40,33 @@ def ran_out(found: BaseException | None) -> bool:
     return bool(_MEMORY.search(said) or (_NO_REASON.search(said) and needs.room() < _FULL))
 
 
-def second_time(found: BaseException | None) -> bool:
-    """Whether backward met a graph of an earlier step."""
-    return isinstance(found, RuntimeError) and any(w in str(found) for w in _SECOND_TIME)
+class EarlyStates:
+    """Which variable the losses of the first steps lead through into the step before."""
 
+    def __init__(self) -> None:
+        self.names: dict[int, Held] = {}
+        """The named tensors of the last step that hang on a graph, while the next loss is due."""
+        self._carrier: Held | None = None
 
-def carried(held: Held, age: int) -> dict[str, Any]:
-    """The facts of a state that was still on the graph of an earlier step when the run died."""
-    file = held.file
-    known = habits(file, held.name, held.function)
-    lines = known.assigned or known.grows
-    return {
-        "age": age,
-        "steps": age,
-        "killed": True,
-        "path": held.path,
-        "name": held.name,
-        "how": held.how,
-        "seen": "source" if len(lines) == 1 else "guess",
-        **place_told(file, lines[0] if lines else 0),
-    }
+    def step_ended(self, step: int, frame: FrameType) -> None:
+        """A step is over: note the names that the next loss may lead to."""
+        if step < _EARLY:
+            self.names = named_graphs(frame)
+
+    def backward(self, loss: Tensor, timeline: Timeline) -> None:
+        """One of the first losses: does it lead into the step before?"""
+        for entry in reach(loss.grad_fn, timeline.before(1)).entries:
+            self._carrier = self.names.get(entry, self._carrier)
+        self.names = {}
+
+    def facts(self, died: BaseException | None) -> dict[str, Any] | None:
+        """The state that was on the graph of an earlier step when backward met that graph."""
+        met = isinstance(died, RuntimeError) and any(w in str(died) for w in _SECOND_TIME)
+        if not met or self._carrier is None:
+            return None
+        held = self._carrier
+        facts = growth_facts.of_chain(Chain(held, 0, 1, 0), fed=True)
+        return {**facts, "killed": True, **growth_facts.of_line(held, [])}
 
 
 def place(traceback: TracebackType | None) -> dict[str, Any]:

@@ -21,11 +21,6 @@ _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
 PARTS = ("weights", "gradients", "optimizer state", "activations")
 # Modules that are named each; of more, numbers in their names are left open.
 _NAMED = 8
-# Share of the memory that can be filled: contexts, libraries and pieces take the rest. Backward
-# needs some of what forward keeps once more for a moment, and a loss makes copies of what it gets.
-_FILLED = 0.92
-_MORE = 1.3
-_LOSS = 3.0
 
 
 def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
@@ -59,7 +54,7 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     named = _grouped(modules)
     facts |= {"parts": there, "modules": named, "capacity": capacity(device)}
     facts["needs"] = {part: sum(m[part] for m in modules.values()) for part in PARTS}
-    return facts | _batch_that_fits(facts)
+    return facts
 
 
 def state_per_weight(optimizer: Optimizer) -> float:
@@ -119,16 +114,6 @@ def _of_the_call(
         needs = modules.setdefault(full, dict.fromkeys(PARTS, 0))
         needs["activations"] += size
     return facts | {"outputs": outputs}
-
-
-def _batch_that_fits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Activations grow with the batch, the rest does not."""
-    batch, needs = facts.get("batch", 0), facts["needs"]
-    free = _FILLED * facts["capacity"] - sum(needs[part] for part in PARTS[:3])
-    if not batch or not needs["activations"] or free <= 0:
-        return {}
-    fits = int(batch * free / (_MORE * needs["activations"] + _LOSS * facts.get("outputs", 0)))
-    return {"fits": fits} if 0 < fits < batch else {}
 
 
 def _grouped(modules: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

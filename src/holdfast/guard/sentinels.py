@@ -20,11 +20,20 @@ _KEY = "holdfast"
 _KEPT = 64
 
 
-class _Sentinel:
+class Sentinel:
+    """Lives as long as the node it was left on."""
+
     __slots__ = ("__weakref__", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
+
+
+def leave(node: Any, key: str, step: int) -> weakref.ref[Sentinel]:
+    """Leave one on a node of a step."""
+    sentinel = Sentinel(step)
+    node.metadata[key] = sentinel
+    return weakref.ref(sentinel)
 
 
 class Sentinels:
@@ -32,7 +41,7 @@ class Sentinels:
 
     def __init__(self) -> None:
         self._calls = 0
-        self._alive: deque[weakref.ref[_Sentinel]] = deque(maxlen=_KEPT)
+        self._alive: deque[weakref.ref[Sentinel]] = deque(maxlen=_KEPT)
 
     def backward(self, loss: Any, step: int) -> None:
         """``backward`` is called on ``loss``: now and then one is left far down its graph."""
@@ -40,10 +49,7 @@ class Sentinels:
         if self._calls % _EVERY or not isinstance(loss, torch.Tensor) or loss.grad_fn is None:
             return
         for node in (loss.grad_fn, graphs.bottom(loss.grad_fn)):
-            sentinel = _Sentinel(step)
-            notes: Any = node.metadata
-            notes[_KEY] = sentinel
-            self._alive.append(weakref.ref(sentinel))
+            self._alive.append(leave(node, _KEY, step))
 
     def oldest(self) -> int | None:
         """The first step a graph of which is still alive; None when there is none."""

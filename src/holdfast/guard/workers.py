@@ -17,31 +17,34 @@ _READINGS = 5
 # Seconds between two looks of a worker at itself, and looks for which an answer is waited for.
 _APART = 0.15
 _PATIENCE = 16
-# Bytes per batch and worker that are growth.
-_LEAST = 24 << 10
+# Bytes per batch of all workers that are worth a measurement, and measurements of one run.
+_LEAST = 12 << 10
+_RECORDS = 32
 
 
 class Workers:
     """The workers of the loader that is at work.
 
     Args:
-        tell: takes what is found.
+        record: takes the kind of an event and its data.
         fetch: whether samples may be fetched in this process to see what grows.
     """
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], *, fetch: bool) -> None:
-        self._tell = tell
+    def __init__(self, record: Callable[[str, dict[str, Any]], None], *, fetch: bool) -> None:
+        self._record = record
         self._may_fetch = fetch
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
         self._facts: dict[str, Any] = {}
         self._began, self._asked = 0.0, math.inf
-        self._done = False
+        self._records = 0
+        self._due = 0
+        """Batches from which on growth is measured again."""
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """A batch has come."""
-        if self._done or getattr(iterator, "_workers", None) is None:
+        if self._records >= _RECORDS or getattr(iterator, "_workers", None) is None:
             return
         if iterator is not self._iterator():
             self._iterator = weakref.ref(iterator)
@@ -52,26 +55,21 @@ class Workers:
             return
         private = _private(iterator._workers[0].pid)
         if private is None:
-            self._done = True
+            self._records = _RECORDS
             return
         self._readings.append((self._fetched, private))
         # What comes first is what any worker needs: imports, the first pages.
         recent = self._readings[1:][-_READINGS:]
-        if len(recent) == _READINGS and all(
-            b[1] - a[1] > _LEAST * (b[0] - a[0]) / len(iterator._workers)
-            for a, b in pairwise(recent)
-        ):
-            facts = self._facts = self._facts or self._look(iterator, frame)
-            if not facts:
-                return
-            # What is asked before it grows may be a cache, which is full after one pass over the
-            # data. Where the workers live longer than that, time will tell.
-            if facts.get("mild") and facts.get("line") and iterator._persistent_workers:
-                if self._fetched < 2 * len(iterator._index_sampler):
-                    return
-                facts["mild"] = False
-            self._done = True
-            self._say(iterator, recent, facts)
+        grows = len(recent) == _READINGS and all(a[1] < b[1] for a, b in pairwise(recent))
+        if not grows or self._fetched < self._due:
+            return
+        rises = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(recent)]
+        # Below half of what detectors accuse by default nobody asks for the cause.
+        if min(rises) * len(iterator._workers) < _LEAST:
+            return
+        self._facts = self._facts or self._look(iterator, frame)
+        if self._facts:
+            self._tell(iterator, rises)
 
     def _look(self, iterator: Any, frame: FrameType) -> dict[str, Any]:
         """The facts; nothing while a worker that was asked has no answer."""
@@ -87,11 +85,32 @@ class Workers:
             return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
         return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
 
-    def _say(self, iterator: Any, recent: list[tuple[int, int]], facts: dict[str, Any]) -> None:
-        (first, low), (last, high) = recent[0], recent[-1]
-        count = len(iterator._workers)
-        each = (high - low) / (last - first) * count
-        self._tell({"bytes": each, "workers": count, "steps": last, **facts})
+    def _tell(self, iterator: Any, rises: list[float]) -> None:
+        workers, whole = len(iterator._workers), _batches(iterator)
+        self._records += 1
+        self._due = self._fetched + self._fetched // 4
+        if whole:
+            self._due = min(self._due, (self._fetched // whole + 1) * whole)
+        self._record(
+            "worker_growth",
+            {
+                "bytes": workers * sum(rises) / len(rises),
+                "least_bytes": workers * min(rises),
+                "workers": workers,
+                "steps": self._fetched,
+                "pass_batches": whole,
+                "persistent": bool(iterator._persistent_workers),
+                **self._facts,
+            },
+        )
+
+
+def _batches(iterator: Any) -> int:
+    """Batches in one pass over the data; 0 for a stream."""
+    try:
+        return len(iterator._index_sampler)
+    except (AttributeError, TypeError):
+        return 0
 
 
 def _private(pid: int | None) -> int | None:
