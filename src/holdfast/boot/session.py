@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..torch_version import check_torch
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def begin() -> None:
     """
     undo = None
     try:
+        check_torch()
         from . import patches
 
         undo = patches.uninstall

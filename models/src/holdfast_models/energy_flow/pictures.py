@@ -48,7 +48,7 @@ def draw(
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise HoldfastError(
-            "no pictures: matplotlib is not installed; pip install 'holdfast[energy-flow]', "
+            "no pictures: matplotlib is not installed; pip install 'holdfast-models[plots]', "
             "or set pictures=false"
         )
     from . import flow_figures, learning_figure

@@ -221,6 +221,6 @@ def _safetensors() -> ModuleType:
     except ImportError:
         raise HoldfastError(
             "a text cache is kept in a safetensors file and that package is missing; "
-            "install holdfast[energy-flow]"
+            "install holdfast-models[text]"
         ) from None
     return safetensors

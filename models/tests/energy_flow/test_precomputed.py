@@ -75,7 +75,7 @@ def test_a_missing_safetensors_package_is_named_with_its_extra(
 ) -> None:
     save_file({"x": X}, tmp_path / "set.safetensors")
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(HoldfastError, match=r"safetensors.*holdfast\[energy-flow\]"):
+    with pytest.raises(HoldfastError, match=r"safetensors.*holdfast-models\[text\]"):
         read_precomputed(tmp_path / "set.safetensors")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2]
-CHECKLIST = TESTS.parent / "docs" / "energy_flow_checklist.md"
-HERE = "models/energy_flow"
+HERE = Path(__file__).parent
+CHECKLIST = HERE.parents[1] / "docs" / "energy_flow_checklist.md"
+TESTS = HERE.parents[2] / "tests"  # of holdfast itself, named with their folder
 
 
 def test_every_proof_of_the_checklist_is_a_test() -> None:
@@ -15,7 +15,7 @@ def test_every_proof_of_the_checklist_is_a_test() -> None:
     assert len(named) > 80
     missing = []
     for file, name in named:
-        path = TESTS / (f"{file}.py" if "/" in file else f"{HERE}/{file}.py")
+        path = (TESTS if "/" in file else HERE) / f"{file}.py"
         if not path.is_file() or not re.search(rf"^def {name}\(", path.read_text(), re.M):
             missing.append(f"{file}::{name}")
     assert not missing

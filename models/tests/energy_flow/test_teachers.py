@@ -63,7 +63,7 @@ def test_fingerprints_tell_seeds_and_widths_apart() -> None:
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minilm, "PACKAGE", "no_such_package_here")
-    with pytest.raises(HoldfastError, match=r"no-such-package-here.*holdfast\[energy-flow\]"):
+    with pytest.raises(HoldfastError, match=r"no-such-package-here.*holdfast-models\[text\]"):
         make_teacher("minilm")
 
 

@@ -27,7 +27,7 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
     except ImportError:
         raise HoldfastError(
             f"{path}: reading it needs the package safetensors, which is not installed; "
-            "pip install 'holdfast[energy-flow]'"
+            "pip install 'holdfast-models[text]'"
         ) from None
     try:
         return load_file(path)

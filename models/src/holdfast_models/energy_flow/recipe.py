@@ -29,6 +29,7 @@ from holdfast.training import (
 
 from .assembly import make_model
 from .bridge import BRIDGE_PRESETS, BridgeSettings
+from .channels import tell_flows
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model import EnergyFlow, Output
 from .noise import noise_seed
@@ -177,6 +178,7 @@ class Objective:
         told |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
         if out.flows is not None:
             told |= flow_numbers(out.flows.stats)
+            tell_flows(out.flows.stats)
         return total, told | self._stopwatch.take()
 
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:

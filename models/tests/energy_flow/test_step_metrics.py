@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.run import LaneReader, Run
-from holdfast.training import Place, Trainer, resolve
+from holdfast.training import LogSettings, Place, Trainer, channels, resolve
 from holdfast.training.progress import Progress
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.step_metrics import Stopwatch, lap
@@ -205,3 +205,18 @@ def test_the_loss_of_a_batch_reads_nothing_back_timed_or_not(step: int) -> None:
     with Reads() as reads:
         loss.item()
     assert reads.count == 1
+
+
+def test_channels_of_the_lattice_tell_what_the_flows_did_and_read_nothing_while_off() -> None:
+    made = task("train.log.channels=spawn")  # a name that settings accept
+    batch = made.train.__getitems__(range(4)).batch
+    said: list[str] = []
+    chosen = LogSettings(channels=("spatial", "energy", "spawn", "convergence"))
+    undo = channels.setup(chosen, Place(torch.device("cpu")), said.append)
+    try:
+        made.loss(made.model, batch)
+    finally:
+        undo()
+    names = ["spatial", "energy", "spawn", "convergence"]
+    assert [line.split("] ")[0] for line in said] == [f"[{name}" for name in names]
+    assert [channels.get(name).number for name in names] == [13, 18, 19, 20]

@@ -166,7 +166,7 @@ def test_without_matplotlib_one_line_says_how_to_get_it(
     busy_model: MakeModel, x_BE: Tensor, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HoldfastError, match=r"matplotlib.*holdfast\[energy-flow\]"):
+    with pytest.raises(HoldfastError, match=r"matplotlib.*holdfast-models\[plots\]"):
         draw(busy_model(), (x_BE,), run.path)
     assert not (run.path / "pictures").exists()
 

