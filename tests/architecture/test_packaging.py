@@ -118,6 +118,7 @@ def test_each_wheel_holds_its_own_package_alone():
     families = shipped_by(ROOT / "models")
     assert {path.parts[0] for path in families} == {"_".join(["holdfast", "models"])}
     assert {"py.typed", "__init__.py"} <= {path.name for path in families}
+    assert (ROOT / "models" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_the_wheel_holds_the_whole_catalogue_of_faults():
