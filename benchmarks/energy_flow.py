@@ -31,9 +31,9 @@ from overhead import hardware
 from per_flow import per_flow
 
 from holdfast.training import resolve
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.benchmark import Work, busy_ms, measured
-from holdfast_models.energy_flow.noise import Key
+from holdfast_models.energy_flow.evaluation.benchmark import Work, busy_ms, measured
+from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model.noise import Key
 from holdfast_models.energy_flow.recipe import RECIPE
 
 # Seconds of a training step of the predecessor on an H200, its bugs patched (the specification).
@@ -252,7 +252,7 @@ def main() -> int:
         gc.collect()
         if cuda:
             torch.cuda.empty_cache()
-    from holdfast_models.energy_flow.fused.tuning import chosen
+    from holdfast_models.energy_flow.kernels.tuning import chosen
 
     options = sys.argv[1 : sys.argv.index("--write")] if args.write else sys.argv[1:]
     command = " ".join(["python benchmarks/energy_flow.py", *options])

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.settings import (
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.settings import (
     CarrierSettings,
     ConvergenceSettings,
     FlowSettings,

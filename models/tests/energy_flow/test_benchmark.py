@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from holdfast.training import resolve
-from holdfast_models.energy_flow.benchmark import Work, bench, bench_lines
+from holdfast_models.energy_flow.evaluation.benchmark import Work, bench, bench_lines
 from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings
 
 CPU = torch.device("cpu")

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast import HoldfastError, Section
-from holdfast_models.energy_flow import bridge as bridge_module
-from holdfast_models.energy_flow.bridge import BRIDGE_PRESETS, BridgeSettings, TextBridge
-from holdfast_models.energy_flow.generation import Written
-from holdfast_models.energy_flow.tokens import Vocabulary
+from holdfast_models.energy_flow.text import bridge as bridge_module
+from holdfast_models.energy_flow.text.bridge import BRIDGE_PRESETS, BridgeSettings, TextBridge
+from holdfast_models.energy_flow.text.generation import Written
+from holdfast_models.energy_flow.text.tokens import Vocabulary
 
 LATTICE = (4, 3, 2)
 TEXTS = ["a man is riding", "a dog sleeps at home", "two people eat", "the girl", "an old car"]

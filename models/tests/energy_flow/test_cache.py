@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.cache import (
+from holdfast_models.energy_flow.text.cache import (
     Cache,
     TextCache,
     surface_key,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast_models.energy_flow.carrier import Carrier, GruLayer, scale_at
-from holdfast_models.energy_flow.settings import CarrierSettings
+from holdfast_models.energy_flow.model.carrier import Carrier, GruLayer, scale_at
+from holdfast_models.energy_flow.model.settings import CarrierSettings
 
 N = 6
 

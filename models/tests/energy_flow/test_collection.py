@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from holdfast_models.energy_flow.collection import Collected, collect, corners, project
-from holdfast_models.energy_flow.coordinates import normalise, start_S3
-from holdfast_models.energy_flow.movement import INSIDE, Z0, ZD
-from holdfast_models.energy_flow.settings import LatticeSettings
+from holdfast_models.energy_flow.model.collection import Collected, collect, corners, project
+from holdfast_models.energy_flow.model.coordinates import normalise, start_S3
+from holdfast_models.energy_flow.model.movement import INSIDE, Z0, ZD
+from holdfast_models.energy_flow.model.settings import LatticeSettings
 
 LATTICE = LatticeSettings(width=5, height=4, depth=6)
 BATCH = 3

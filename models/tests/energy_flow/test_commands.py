@@ -21,14 +21,14 @@ from holdfast import HoldfastError, Run
 from holdfast.cli import main
 from holdfast.training import resolve, run_recipe
 from holdfast_models.energy_flow.assembly import make_model
-from holdfast_models.energy_flow.conversation import Conversation
-from holdfast_models.energy_flow.dataset_tool import make
-from holdfast_models.energy_flow.evaluation import evaluate
-from holdfast_models.energy_flow.loading import Loaded, load_run
-from holdfast_models.energy_flow.pairs import DataSettings, Pairs, load_pairs
-from holdfast_models.energy_flow.provenance import changed_data, keep_data_facts
+from holdfast_models.energy_flow.data.dataset_tool import make
+from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
+from holdfast_models.energy_flow.data.provenance import changed_data, keep_data_facts
+from holdfast_models.energy_flow.data.text_pairs import TextPair, read_pairs, write_pairs
+from holdfast_models.energy_flow.evaluation.conversation import Conversation
+from holdfast_models.energy_flow.evaluation.evaluate import evaluate
+from holdfast_models.energy_flow.evaluation.loading import Loaded, load_run
 from holdfast_models.energy_flow.recipe import RECIPE
-from holdfast_models.energy_flow.text_pairs import TextPair, read_pairs, write_pairs
 
 COMMAND = "holdfast_models.energy_flow.commands:EnergyFlowCommand"
 SMALL = (

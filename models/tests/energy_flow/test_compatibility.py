@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import HoldfastError
 from holdfast.training import resolve
-from holdfast_models.energy_flow.compatibility import check, differences
+from holdfast_models.energy_flow.evaluation.compatibility import check, differences
 from holdfast_models.energy_flow.recipe import RECIPE
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast_models.energy_flow.convergence import Convergence, DelayedFlag
-from holdfast_models.energy_flow.settings import ConvergenceSettings
+from holdfast_models.energy_flow.model.convergence import Convergence, DelayedFlag
+from holdfast_models.energy_flow.model.settings import ConvergenceSettings
 
 
 def stops_at(done: list[int], made: int = 100, alive: list[int] | None = None, **settings):

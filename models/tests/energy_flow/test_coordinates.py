@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast_models.energy_flow.coordinates import (
+from holdfast_models.energy_flow.model.coordinates import (
     cells_N,
     denormalise,
     noise_at,
@@ -11,7 +11,7 @@ from holdfast_models.energy_flow.coordinates import (
     normalise,
     start_S3,
 )
-from holdfast_models.energy_flow.settings import FlowSettings, LatticeSettings
+from holdfast_models.energy_flow.model.settings import FlowSettings, LatticeSettings
 
 LATTICE = LatticeSettings(width=5, height=3, depth=6)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from holdfast_models.energy_flow.coupling import Field
-from holdfast_models.energy_flow.flows import launch
+from holdfast_models.energy_flow.model.coupling import Field
+from holdfast_models.energy_flow.model.flows import launch
 
 
 def scattered(settings, batch: int = 2):

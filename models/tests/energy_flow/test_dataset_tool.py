@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.dataset_files import find_sets
-from holdfast_models.energy_flow.dataset_tool import (
+from holdfast_models.energy_flow.data.dataset_files import find_sets
+from holdfast_models.energy_flow.data.dataset_tool import (
     ARCHIVE,
     archive,
     dedup,
@@ -19,8 +19,8 @@ from holdfast_models.energy_flow.dataset_tool import (
     make,
     validate,
 )
-from holdfast_models.energy_flow.pairs import DataSettings, load_pairs
-from holdfast_models.energy_flow.text_pairs import TextPair, read_pairs, write_pairs
+from holdfast_models.energy_flow.data.pairs import DataSettings, load_pairs
+from holdfast_models.energy_flow.data.text_pairs import TextPair, read_pairs, write_pairs
 
 SETTINGS = DataSettings(count=200, width=16)
 

@@ -21,9 +21,9 @@ import holdfast_models.energy_flow
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.progress import Progress
-from holdfast_models.energy_flow.bridge import TextBridge
-from holdfast_models.energy_flow.lattice import Core
+from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.recipe import RECIPE, build
+from holdfast_models.energy_flow.text.bridge import TextBridge
 
 CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing
 SMALL = [

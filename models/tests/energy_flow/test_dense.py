@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.noise import Key
+from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.noise import Key
 
 
 def surface(batch: int = 3, height: int = 5, width: int = 6) -> torch.Tensor:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow import embeddings
-from holdfast_models.energy_flow.embeddings import EmbeddingCache, embed
-from holdfast_models.energy_flow.teachers import HashTeacher
+from holdfast_models.energy_flow.data import embeddings
+from holdfast_models.energy_flow.data.embeddings import EmbeddingCache, embed
+from holdfast_models.energy_flow.data.teachers import HashTeacher
 
 TEXTS = ["one", "two", "three", "two"]
 

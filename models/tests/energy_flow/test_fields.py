@@ -10,11 +10,11 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast.training import Place, resolve
-from holdfast_models.energy_flow.fields import answered, make_fields, side_of, transported
-from holdfast_models.energy_flow.mappers import InputMapper, OutputMapper
-from holdfast_models.energy_flow.pairs import DataSettings, load_pairs
+from holdfast_models.energy_flow.data.fields import answered, make_fields, side_of, transported
+from holdfast_models.energy_flow.data.pairs import DataSettings, load_pairs
+from holdfast_models.energy_flow.model.mappers import InputMapper, OutputMapper
+from holdfast_models.energy_flow.model.settings import LatticeSettings, MapperSettings
 from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings, build
-from holdfast_models.energy_flow.settings import LatticeSettings, MapperSettings
 
 
 def fields(**values: Any) -> DataSettings:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.coordinates import denormalise
-from holdfast_models.energy_flow.flows import (
+from holdfast_models.energy_flow.model.coordinates import denormalise
+from holdfast_models.energy_flow.model.flows import (
     Flows,
     blank,
     has_spawn,
@@ -15,7 +15,7 @@ from holdfast_models.energy_flow.flows import (
     slots_for_children,
     take,
 )
-from holdfast_models.energy_flow.settings import ModelSettings
+from holdfast_models.energy_flow.model.settings import ModelSettings
 
 
 def surface(batch: int = 3) -> torch.Tensor:

@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.ending import Finished
-from holdfast_models.energy_flow.fused import chunks, graph, mode
-from holdfast_models.energy_flow.fused.graph import Graphs
-from holdfast_models.energy_flow.fused.ops import has_triton, references
-from holdfast_models.energy_flow.fused.plan import Blocks, plan_for, saved_bytes, slots
-from holdfast_models.energy_flow.fused.support import against, against_kernels
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.noise import Key
-from holdfast_models.energy_flow.settings import ModelSettings
+from holdfast_models.energy_flow.kernels.ops import has_triton, references
+from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots
+from holdfast_models.energy_flow.kernels.support import against, against_kernels
+from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model.ending import Finished
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.noise import Key
+from holdfast_models.energy_flow.model.settings import ModelSettings
+from holdfast_models.energy_flow.modes import fused as mode
+from holdfast_models.energy_flow.modes import fused_chunks as chunks
+from holdfast_models.energy_flow.modes import graph
+from holdfast_models.energy_flow.modes.graph import Graphs
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -11,19 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.ending import Finished
-from holdfast_models.energy_flow.fused import chunks, mode
-from holdfast_models.energy_flow.fused.plan import Blocks, Plan
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.noise import Key
-from holdfast_models.energy_flow.settings import (
+from holdfast_models.energy_flow.kernels.plan import Blocks, Plan
+from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model.ending import Finished
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.noise import Key
+from holdfast_models.energy_flow.model.settings import (
     CarrierSettings,
     ConvergenceSettings,
     FlowSettings,
     LatticeSettings,
     ModelSettings,
 )
+from holdfast_models.energy_flow.modes import fused as mode
+from holdfast_models.energy_flow.modes import fused_chunks as chunks
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.energy_flow.fused import check
-from holdfast_models.energy_flow.fused.ops import Ops, kernels, references
-from holdfast_models.energy_flow.fused.plan import Blocks, Plan, plan_for, slots
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.settings import CarrierSettings, ModelSettings
+from holdfast_models.energy_flow.kernels import check
+from holdfast_models.energy_flow.kernels.ops import Ops, kernels, references
+from holdfast_models.energy_flow.kernels.plan import Blocks, Plan, plan_for, slots
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.settings import CarrierSettings, ModelSettings
 
 pytestmark = [
     pytest.mark.gpu,

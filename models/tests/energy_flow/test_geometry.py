@@ -7,12 +7,12 @@ from typing import Literal
 import pytest
 import torch
 
-from holdfast_models.energy_flow.collection import Collected, collect, project
-from holdfast_models.energy_flow.convergence import Convergence, ConvergenceState
-from holdfast_models.energy_flow.movement import INSIDE, move
-from holdfast_models.energy_flow.noise import Key, normal_N3
-from holdfast_models.energy_flow.settings import ConvergenceSettings, LatticeSettings
-from holdfast_models.energy_flow.spawn import children, place_children
+from holdfast_models.energy_flow.model.collection import Collected, collect, project
+from holdfast_models.energy_flow.model.convergence import Convergence, ConvergenceState
+from holdfast_models.energy_flow.model.movement import INSIDE, move
+from holdfast_models.energy_flow.model.noise import Key, normal_N3
+from holdfast_models.energy_flow.model.settings import ConvergenceSettings, LatticeSettings
+from holdfast_models.energy_flow.model.spawn import children, place_children
 
 LATTICE = LatticeSettings(width=4, height=3, depth=4)
 BATCH, SLOTS = 2, 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow import grammar
+from holdfast_models.energy_flow.data import grammar
 
 
 def test_the_tables_have_the_sizes_of_the_specification() -> None:

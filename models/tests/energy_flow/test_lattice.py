@@ -7,9 +7,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.noise import Key
+from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.noise import Key
 
 MODES = ["dense", "compact", "chunked"]
 

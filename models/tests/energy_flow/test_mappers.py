@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.mappers import InputMapper, OutputMapper
-from holdfast_models.energy_flow.settings import LatticeSettings, MapperSettings
+from holdfast_models.energy_flow.model.mappers import InputMapper, OutputMapper
+from holdfast_models.energy_flow.model.settings import LatticeSettings, MapperSettings
 
 E = 12
 LATTICE = LatticeSettings(width=5, height=3, depth=4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from holdfast_models.energy_flow.evaluation.metrics import quality
 from holdfast_models.energy_flow.losses import LossSettings, embedding_loss, surface_loss
-from holdfast_models.energy_flow.metrics import quality
 
 TARGETS = torch.nn.functional.normalize(
     torch.randn(40, 8, generator=torch.Generator().manual_seed(0)), dim=-1

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.energy_flow.chunked import activation_bytes, samples_within
-from holdfast_models.energy_flow.compact import bucket
-from holdfast_models.energy_flow.ending import Finished
-from holdfast_models.energy_flow.lattice import Core
+from holdfast_models.energy_flow.model.ending import Finished
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.modes.chunked import activation_bytes, samples_within
+from holdfast_models.energy_flow.modes.compact import bucket
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

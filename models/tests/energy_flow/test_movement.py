@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast_models.energy_flow.movement import INSIDE, Z0, ZD, move
+from holdfast_models.energy_flow.model.movement import INSIDE, Z0, ZD, move
 
 # name: position, displacement, expected position, expected exit
 STEPS = {

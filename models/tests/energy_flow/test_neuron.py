@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.coordinates import start_S3
-from holdfast_models.energy_flow.neuron import Neuron
-from holdfast_models.energy_flow.settings import CarrierSettings, LatticeSettings
+from holdfast_models.energy_flow.model.coordinates import start_S3
+from holdfast_models.energy_flow.model.neuron import Neuron
+from holdfast_models.energy_flow.model.settings import CarrierSettings, LatticeSettings
 
 
 def neuron(**options) -> Neuron:

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from holdfast_models.energy_flow.noise import Key, normal_N3
+from holdfast_models.energy_flow.model.noise import Key, normal_N3
 
 MANY = torch.arange(100_000)
 WORD, GOLDEN = 2**64, 0x9E3779B97F4A7C15

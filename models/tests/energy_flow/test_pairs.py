@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from holdfast import HoldfastError
 from holdfast.training import collate, write_tensors
-from holdfast_models.energy_flow import grammar
-from holdfast_models.energy_flow.pairs import (
+from holdfast_models.energy_flow.data import grammar
+from holdfast_models.energy_flow.data.pairs import (
     TEXTS,
     DataSettings,
     Pairs,
@@ -22,8 +22,8 @@ from holdfast_models.energy_flow.pairs import (
     load_pairs,
     load_texts,
 )
-from holdfast_models.energy_flow.teachers import HashTeacher
-from holdfast_models.energy_flow.text_pairs import TextPair, write_pairs
+from holdfast_models.energy_flow.data.teachers import HashTeacher
+from holdfast_models.energy_flow.data.text_pairs import TextPair, write_pairs
 
 X = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(300, 4, generator=torch.Generator().manual_seed(2))

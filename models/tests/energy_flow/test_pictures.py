@@ -15,13 +15,13 @@ from torch import Tensor
 from holdfast import HoldfastError, Run
 from holdfast.config import from_dict
 from holdfast.training import run_recipe
-from holdfast_models.energy_flow.curves import read_curves
-from holdfast_models.energy_flow.lattice import Core
-from holdfast_models.energy_flow.model import EnergyFlow
-from holdfast_models.energy_flow.pictures import draw
+from holdfast_models.energy_flow.figures.curves import read_curves
+from holdfast_models.energy_flow.figures.pictures import draw
+from holdfast_models.energy_flow.figures.travel import record
+from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
+from holdfast_models.energy_flow.model.lattice import Core
+from holdfast_models.energy_flow.model.settings import ModelSettings
 from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings
-from holdfast_models.energy_flow.settings import ModelSettings
-from holdfast_models.energy_flow.travel import record
 
 MakeModel = Callable[..., EnergyFlow]
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from holdfast import HoldfastError
 from holdfast.training import write_tensors
-from holdfast_models.energy_flow.precomputed import (
+from holdfast_models.energy_flow.data.precomputed import (
     check_embeddings,
     read_precomputed,
     unit_rows,

@@ -15,7 +15,7 @@ from holdfast.checkpoint.file import load
 from holdfast.checkpoint.shelf import Shelf
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, resolve
-from holdfast_models.energy_flow.noise import Key, noise_seed, normal_N3
+from holdfast_models.energy_flow.model.noise import Key, noise_seed, normal_N3
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 SMALL = [

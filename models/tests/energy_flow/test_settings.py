@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.settings import (
+from holdfast_models.energy_flow.model.settings import (
     PRESETS,
     CarrierSettings,
     ConvergenceSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast_models.energy_flow.spawn import children, place_children
+from holdfast_models.energy_flow.model.spawn import children, place_children
 
 
 def alive(number: int) -> torch.Tensor:

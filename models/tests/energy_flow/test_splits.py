@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow import grammar
-from holdfast_models.energy_flow.splits import (
+from holdfast_models.energy_flow.data import grammar
+from holdfast_models.energy_flow.data.splits import (
     HELD_TOGETHER,
     PARTS,
     SplitKind,
@@ -16,7 +16,7 @@ from holdfast_models.energy_flow.splits import (
     split_pairs,
     split_rows,
 )
-from holdfast_models.energy_flow.text_pairs import TextPair
+from holdfast_models.energy_flow.data.text_pairs import TextPair
 
 PAIRS = grammar.pairs(6000, 0)
 

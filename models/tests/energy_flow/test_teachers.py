@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow import minilm
-from holdfast_models.energy_flow.minilm import MiniLM
-from holdfast_models.energy_flow.teachers import HashTeacher, Teacher, make_teacher
-from holdfast_models.energy_flow.tokens import Vocabulary
+from holdfast_models.energy_flow.data import minilm
+from holdfast_models.energy_flow.data.minilm import MiniLM
+from holdfast_models.energy_flow.data.teachers import HashTeacher, Teacher, make_teacher
+from holdfast_models.energy_flow.text.tokens import Vocabulary
 
 MAN = "A young man in a red shirt is riding a bicycle on a busy city street."
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast_models.energy_flow.generation import Marks, search
-from holdfast_models.energy_flow.text_decoder import TextDecoder
+from holdfast_models.energy_flow.text.decoder import TextDecoder
+from holdfast_models.energy_flow.text.generation import Marks, search
 
 MARKS = Marks(pad=0, unknown=1, begin=2, end=3)
 

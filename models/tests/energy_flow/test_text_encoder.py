@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.text_encoder import EncoderLayer, TextEncoder
+from holdfast_models.energy_flow.text.encoder import EncoderLayer, TextEncoder
 
 
 def small(words: int = 20, cells: int = 12) -> TextEncoder:

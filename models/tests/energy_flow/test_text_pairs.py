@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.text_pairs import (
+from holdfast_models.energy_flow.data.text_pairs import (
     TextPair,
     read_pairs,
     read_snli,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.energy_flow.tokens import Vocabulary
+from holdfast_models.energy_flow.text.tokens import Vocabulary
 
 TEXTS = [
     "A young man in a red shirt is riding a bicycle on a busy city street.",

@@ -20,7 +20,7 @@ from holdfast import HoldfastError
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.progress import Progress
-from holdfast_models.energy_flow.model import EnergyFlow
+from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
 from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings, Sentences, build
 
 CPU = Place(torch.device("cpu"), rank=1)  # one that prints nothing

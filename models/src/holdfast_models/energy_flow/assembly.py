@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .bridge import BridgeSettings, TextBridge
-from .model import EnergyFlow
-from .pairs import Pairs
-from .settings import ModelSettings
-from .tokens import Vocabulary
+from .data.pairs import Pairs
+from .model.energy_flow import EnergyFlow
+from .model.settings import ModelSettings
+from .text.bridge import BridgeSettings, TextBridge
+from .text.tokens import Vocabulary
 
 __all__ = ["make_model", "make_vocabulary"]
 

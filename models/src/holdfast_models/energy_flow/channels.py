@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.training import add_channel
 
-from .ending import Stats
+from .model.ending import Stats
 
 _spatial = add_channel("spatial", 13)
 _energy = add_channel("energy", 18)

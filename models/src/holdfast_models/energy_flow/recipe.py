@@ -28,17 +28,17 @@ from holdfast.training import (
 )
 
 from .assembly import make_model
-from .bridge import BRIDGE_PRESETS, BridgeSettings
 from .channels import tell_flows
+from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
+from .data.provenance import keep_data_facts
+from .figures.pictures import draw
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
-from .model import EnergyFlow, Output
-from .noise import noise_seed
-from .pairs import DataSettings, Pairs, PairSets, load_pairs
-from .pictures import draw
-from .provenance import keep_data_facts
-from .settings import PRESETS, ModelSettings
+from .model.energy_flow import EnergyFlow, Output
+from .model.noise import noise_seed
+from .model.settings import PRESETS, ModelSettings
 from .step_metrics import Stopwatch, flow_numbers, lap
-from .tokens import Vocabulary
+from .text.bridge import BRIDGE_PRESETS, BridgeSettings
+from .text.tokens import Vocabulary
 
 _LONGEST = 128  # pieces of a text that are read
 _DRAWN = 8  # samples a picture may show

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from .ending import Stats
+from .model.ending import Stats
 
 __all__ = ["Laps", "Stopwatch", "flow_numbers", "lap"]
 

@@ -1,0 +1,183 @@
+"""Fused mode: the arguments and the result of ``dense.run``, by the fused loop.
+
+B batch, K first flows of a sample, N = B·K flows, T lattice steps. No row for children, no
+coupling, no filter (see ``support``). Where an answer of the neuron is cut off (``guarded``), it
+cuts the neuron's last hidden layer instead of its answer: the only place where values differ.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast import HoldfastError
+
+from ..kernels.collect import MOST_STEPS, collect
+from ..kernels.loop import Ended, Start, travel
+from ..kernels.ops import Ops, ops_for
+from ..kernels.plan import Plan, plan_for
+from ..kernels.support import against, against_kernels
+from ..kernels.tuning import blocks_for
+from ..kernels.weights import fold
+from ..model.collection import Collected
+from ..model.ending import Finished, Tally, finish
+from ..model.flows import Flows, launch, pick_cells
+from ..model.noise import Key, streams_T
+from ..model.stepping import Parts, plan_ride
+
+__all__ = ["Trip", "ended_flows", "finished", "ride", "run", "set_out"]
+
+
+class Trip(NamedTuple):
+    """All that holds for one run, but the surface."""
+
+    parts: Parts
+    plan: Plan
+    key: Key
+    training: bool
+    scale: Tensor  # one number
+    dtype: torch.dtype  # of states and products
+    ops: Ops
+
+
+def run(
+    parts: Parts,
+    surface_BHW: Tensor,
+    *,
+    steps: int,
+    key: Key,
+    training: bool,
+    scale: float | Tensor,
+) -> Finished:
+    """Send the energies of a surface through the lattice; see ``dense.run``."""
+    trip = set_out(parts, surface_BHW, steps=steps, key=key, training=training, scale=scale)
+    return ride(trip, surface_BHW)
+
+
+def set_out(
+    parts: Parts,
+    surface_BHW: Tensor,
+    *,
+    steps: int,
+    key: Key,
+    training: bool,
+    scale: float | Tensor,
+    ops: Ops | None = None,
+) -> Trip:
+    """What the arguments of a mode come to.
+
+    Args:
+        parts: neuron, carrier and settings.
+        surface_BHW: of the batch; only its size and place are looked at.
+        steps: T.
+        key: names the noise.
+        training: with noise.
+        scale: of displacements.
+        ops: other kernels than those that fit the device.
+    """
+    batch, device = surface_BHW.shape[0], surface_BHW.device
+    why = against(parts.settings, batch)
+    if why is not None:
+        raise HoldfastError(f"fused mode cannot compute this: {why}; set flows.mode=auto")
+    on = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if on else torch.float32
+    if ops is None:
+        # A kernel that cannot do it has a plain form that can.
+        able = against_kernels(parts.settings, device) is None
+        ops = ops_for(device if able else torch.device("cpu"))
+    plan = plan_for(parts, steps)
+    if device.type == "cuda":
+        if not isinstance(key.step, Tensor):  # so that a captured run draws the same numbers
+            key = Key(key.seed, torch.full((), key.step, device=device))
+        each = min(parts.settings.lattice.cells, max(1, parts.settings.flows.capacity // batch))
+        plan = plan._replace(blocks=blocks_for(plan, batch * each, dtype, ops, device))
+    if not isinstance(scale, Tensor):
+        scale = torch.full((1,), scale, device=device)
+    return Trip(parts, plan, key, training, scale.reshape(1), dtype, ops)
+
+
+def ride(trip: Trip, surface_BHW: Tensor) -> Finished:
+    """The whole way, from a surface to a surface."""
+    with torch.autocast(surface_BHW.device.type, enabled=False):
+        cells_BK = pick_cells(surface_BHW, trip.parts.settings)
+        flows, ended = ended_flows(trip, surface_BHW, cells_BK)
+        return finished(trip, flows, ended, surface_BHW.shape[0])
+
+
+def ended_flows(
+    trip: Trip,
+    surface_BHW: Tensor,
+    cells_BK: Tensor | None,
+    *,
+    first: int = 0,
+    k_N: Tensor | None = None,
+) -> tuple[Flows, Ended]:
+    """Launch the flows and run the loop; outside of autocast.
+
+    Args:
+        trip: what holds for the run.
+        surface_BHW: of these samples.
+        cells_BK: the cells that get a flow; None: all.
+        first: number of the first sample, where this is a part of a batch.
+        k_N: how many steps each flow takes, where an earlier pass has decided.
+    """
+    parts, plan, device = trip.parts, trip.plan, surface_BHW.device
+    how = plan_ride(
+        parts.settings, surface_BHW, steps=plan.steps, key=trip.key, training=trip.training,
+        scale=trip.scale,
+    )  # fmt: skip
+    flows = launch(
+        surface_BHW, parts.settings.lattice, parts.settings, cells_BK=cells_BK, first=first,
+        states=False,
+    )  # fmt: skip
+    rows = flows.p_N3.shape[0]
+    noise_T3N = None
+    if how.sigma_3 is not None:
+        begin = first * (rows // surface_BHW.shape[0])
+        streams = streams_T(trip.key, plan.steps, device)
+        noise_T3N = trip.ops.noise(streams, how.sigma_3, begin, rows)
+    start = Start(flows.p_N3.t(), noise_T3N, trip.scale, k_N)
+    ended = travel(plan, fold(parts, plan), flows.e_N1[:, 0], start, dtype=trip.dtype, ops=trip.ops)
+    return flows, ended
+
+
+def finished(trip: Trip, flows: Flows, ended: Ended, batch: int) -> Finished:
+    """Collect what the loop left.
+
+    Args:
+        trip: what holds for the run.
+        flows: as they were launched.
+        ended: as they are now.
+        batch: B.
+    """
+    settings = trip.parts.settings
+    flows = flows._replace(
+        p_N3=ended.p_3N.t(),
+        e_N1=ended.e_N[:, None],
+        k_N=ended.k_N.long(),
+        alive_N=ended.alive_N,
+        exit_N=ended.exit_N.long(),
+    )
+    none = torch.zeros((), dtype=torch.long, device=ended.e_N.device)
+    tally = Tally(
+        done=ended.done,
+        died=none,
+        spawned=none,
+        steps=ended.steps,
+        guarded=ended.guarded,
+        input_most=ended.input_most,
+        state_most=ended.state_most,
+    )
+
+    def gather(flows: Flows, got_N: Tensor) -> Collected:
+        return collect(
+            flows.e_N1[:, 0], flows.p_N3, flows.k_N, flows.sample_N, got_N,
+            settings.lattice, batch, trip.ops,
+        )  # fmt: skip
+
+    able = settings.flows.splat == "bilinear" and trip.plan.steps <= MOST_STEPS
+    able = able and not settings.flows.deterministic
+    first = flows.index_N.shape[0]
+    return finish(flows, tally, settings, batch, first, gather=gather if able else None)
