@@ -224,7 +224,6 @@ WAITS = {
     "benchmark.py": "times what it is asked to",
     "compact.py": "reads how many flows live",
     "convergence.py": "for a flag some lattice steps old, while those after it are under way",
-    "tuning.py": "times kernels, once for each size, before it is used",
 }
 
 

@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+from holdfast_models.energy_flow.kernels import weights
 from holdfast_models.energy_flow.kernels.ops import has_triton, references
 from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots
 from holdfast_models.energy_flow.kernels.support import against, against_kernels
-from holdfast_models.energy_flow.model import loop as dense
+from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.ending import Finished
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.noise import Key
 from holdfast_models.energy_flow.model.settings import ModelSettings
-from holdfast_models.energy_flow.modes import fused as mode
-from holdfast_models.energy_flow.modes import fused_chunks as chunks
+from holdfast_models.energy_flow.model.stepping import Parts, Ride
 from holdfast_models.energy_flow.modes import graph
+from holdfast_models.energy_flow.modes.chunked import chunk_for, run_fused
+from holdfast_models.energy_flow.modes.fused import set_out, travelled
 from holdfast_models.energy_flow.modes.graph import Graphs
 
 CASES: dict[str, dict[str, Any]] = {
@@ -67,9 +69,12 @@ def surface(batch: int = 4) -> Tensor:
     return (1.5 * given_BHW).requires_grad_()
 
 
-def how(core: Core, *, training: bool = True, scale: float = 1.3) -> dict[str, Any]:
-    key = Key(7 + (3 << 32), 40)
-    return {"steps": core.settings.steps, "key": key, "training": training, "scale": scale}
+def ride(core: Core, *, training: bool = True) -> Ride:
+    return Ride(4, core.settings.steps, Key(7 + (3 << 32), 40), training, scale=1.3)
+
+
+def fused(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+    return travelled(set_out(parts, ride, surface_BHW), surface_BHW)
 
 
 def trained(core: Core, out: Finished, given_BHW: Tensor) -> dict[str, Tensor]:
@@ -96,9 +101,9 @@ def close(got: Tensor, wanted: Tensor, what: str, limit: float = 1e-5) -> None:
 def alike(core: Core, run: Any, *, training: bool = True) -> Finished:
     """Run both, compare everything."""
     first, second = surface(), surface()
-    wanted = dense.run(core.parts, first, **how(core, training=training))
+    wanted = loop.run(core.parts, ride(core, training=training), first)
     wanted_grads = trained(core, wanted, first)
-    out = run(core.parts, second, **how(core, training=training))
+    out = run(core.parts, ride(core, training=training), second)
     grads = trained(core, out, second)
     for name, value in wanted._asdict().items():
         if name != "stats":
@@ -114,7 +119,7 @@ def alike(core: Core, run: Any, *, training: bool = True) -> Finished:
 @pytest.mark.parametrize("case", CASES)
 def test_fused_mode_agrees_with_dense_mode_in_values_statistics_and_gradients(calm_core, case):
     core = calm_core(**CASES[case])
-    wanted = alike(core, mode.run)
+    wanted = alike(core, fused)
     assert wanted.stats.made > 0 and wanted.stats.guarded == 0
     if case == "early stop":
         assert wanted.stats.steps < core.settings.steps
@@ -123,31 +128,24 @@ def test_fused_mode_agrees_with_dense_mode_in_values_statistics_and_gradients(ca
 
 
 def test_it_agrees_where_there_is_no_noise(calm_core):
-    alike(calm_core(), mode.run, training=False)
+    alike(calm_core(), fused, training=False)
 
 
-@pytest.mark.parametrize("products", [1, 2, 3])
-def test_all_ways_to_multiply_the_first_layer_give_the_same(calm_core, products):
-    def run(parts: Any, surface_BHW: Tensor, **how: Any) -> Finished:
-        trip = mode.set_out(parts, surface_BHW, **how)
-        blocks = Blocks(first_products=products)
-        return mode.ride(trip._replace(plan=trip.plan._replace(blocks=blocks)), surface_BHW)
-
-    alike(calm_core(), run)
+def test_the_first_layer_is_the_same_in_one_product_and_in_three(calm_core, monkeypatch):
+    monkeypatch.setattr(weights, "_ONE_PRODUCT", 0)
+    alike(calm_core(), fused)
 
 
 @pytest.mark.parametrize("case", ["plain", "early stop", "overflow"])
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunks_agree_with_dense_mode_too(calm_core, case, chunk):
     flows = CASES[case].get("flows", {}) | {"chunk": chunk}
-    alike(calm_core(**(CASES[case] | {"flows": flows})), chunks.run)
+    alike(calm_core(**(CASES[case] | {"flows": flows})), run_fused)
 
 
 def test_chunks_follow_the_budget(busy_core):
     def chunk_of(**flows: Any) -> int:
-        core = busy_core(flows=flows)
-        trip = mode.set_out(core.parts, surface(8), **how(core))
-        return chunks.chunk_for(trip, 8, 30, torch.device("cpu"))
+        return chunk_for(busy_core(flows=flows).settings, 8, one, torch.device("cpu"))
 
     one = 30 * saved_bytes(plan_for(busy_core().parts, 8), 4)
     assert chunk_of(chunk=3) == 3
@@ -165,7 +163,7 @@ def test_nothing_of_the_first_pass_of_chunks_stays_but_the_ends(busy_core):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
-        chunks.run(core.parts, surface(), **how(core))
+        run_fused(core.parts, ride(core), surface())
     parameters = sum(one.numel() * 4 for one in core.parameters())
     assert sum(held.values()) < parameters + 4 * 30 * saved_bytes(plan_for(core.parts, 8), 4) / 10
 
@@ -175,7 +173,7 @@ def test_an_early_stop_ends_the_same_flows_in_chunks_however_they_are_cut(busy_c
     outs = []
     for chunk in (1, 2, 4):
         core = busy_core(**case, flows={"chunk": chunk})
-        outs.append(chunks.run(core.parts, surface(), **how(core)))
+        outs.append(run_fused(core.parts, ride(core), surface()))
     assert outs[0].stats.steps < 8
     assert all(torch.equal(one.k_N, outs[0].k_N) for one in outs)
 
@@ -185,10 +183,8 @@ def test_fused_mode_is_reached_through_the_core_and_says_why_it_has_no_graph(bus
     assert core.mode_for(surface()) == "fused"
     given_BHW = surface()
     out = core(given_BHW, step=3, seed=1)
-    wanted = dense.run(
-        core.parts, surface(), steps=8, key=Key(1, 3), training=True,
-        scale=core.settings.carrier.scale,
-    )  # fmt: skip
+    way = Ride(4, 8, Key(1, 3), training=True, scale=core.settings.carrier.scale)
+    wanted = loop.run(core.parts, way, surface())
     close(out.surface_BS, wanted.surface_BS, "surface")
     assert core.graphs.reason == "it is not on a GPU" and core.graphs.replays == 0
     with torch.no_grad():
@@ -211,7 +207,7 @@ def test_what_fused_mode_cannot_do_is_said(busy_core):
         core = busy_core(flows=flows)
         assert word in (against(core.settings, 4) or "")
         with pytest.raises(HoldfastError, match=word):
-            mode.run(core.parts, surface(), **how(core))
+            fused(core.parts, ride(core), surface())
     full = busy_core(flows=given["children"] | {"capacity": 120})  # no room for a child
     assert against(full.settings, 4) is None
     assert "Triton" in (against_kernels(full.settings, torch.device("cpu")) or "")
@@ -220,7 +216,7 @@ def test_what_fused_mode_cannot_do_is_said(busy_core):
 
 def test_backward_twice_is_an_error_with_a_way_out(busy_core):
     core = busy_core()
-    loss = mode.run(core.parts, surface(), **how(core)).surface_BS.sum()
+    loss = fused(core.parts, ride(core), surface()).surface_BS.sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match=r"flows\.mode=dense"):
         loss.backward()
@@ -229,19 +225,19 @@ def test_backward_twice_is_an_error_with_a_way_out(busy_core):
 def test_frozen_parameters_stay_alone(busy_core):
     core = busy_core(flows={"chunk": 2})
     core.neuron.requires_grad_(False)
-    for run in (mode.run, chunks.run):
+    for run in (fused, run_fused):
         core.zero_grad()
-        run(core.parts, surface(), **how(core)).surface_BS.sum().backward()
+        run(core.parts, ride(core), surface()).surface_BS.sum().backward()
         assert all(one.grad is None for one in core.neuron.parameters())
         assert all(one.grad is not None for one in core.carrier.parameters())
 
 
 def test_products_are_made_in_the_dtype_of_autocast(calm_core):
     core = calm_core()
-    wanted = dense.run(core.parts, surface(), **how(core)).surface_BS
+    wanted = loop.run(core.parts, ride(core), surface()).surface_BS
     with torch.autocast("cpu", torch.bfloat16):
-        trip = mode.set_out(core.parts, surface(), **how(core))
-        got = mode.ride(trip, surface()).surface_BS
+        trip = set_out(core.parts, ride(core), surface())
+        got = travelled(trip, surface()).surface_BS
     assert trip.dtype == torch.bfloat16 and got.dtype == torch.float32
     apart = (got - wanted).norm() / wanted.norm()
     assert 1e-6 < apart < 0.05
@@ -259,7 +255,7 @@ def test_a_pass_without_gradients_keeps_a_few_slabs_only(busy_core):
     watched = ops._replace(gates_forward=gates_forward)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            mode.ride(mode.set_out(core.parts, surface(), **how(core), ops=watched), surface())
+            travelled(set_out(core.parts, ride(core), surface(), watched), surface())
     assert sizes[0] == 8 * sizes[-1]
 
 
@@ -281,8 +277,9 @@ def test_every_program_of_a_kernel_has_a_slot(busy_core):
     assert slots("gates_sums", 999, plan) == 528 // 3
     assert slots("heads", 999, plan) == 63
     assert slots("heads_sums", 999, plan) == 63  # 792 programs for nine and two groups of columns
-    assert slots("neuron_sums", 999, plan) == 16
-    assert slots("neuron_sums", 999, plan._replace(neuron=128)) == 63
+    assert slots("neuron", 999, plan) == 16
+    assert slots("neuron_sums", 999, plan) == 63
+    assert slots("neuron", 999, plan._replace(neuron=128)) == 63
 
 
 def test_steps_after_an_early_stop_are_not_computed(busy_core):
@@ -295,7 +292,7 @@ def test_steps_after_an_early_stop_are_not_computed(busy_core):
         ops.gates_forward(*given)
 
     watched = ops._replace(gates_forward=gates_forward)
-    out = mode.ride(mode.set_out(core.parts, surface(), **how(core), ops=watched), surface())
+    out = travelled(set_out(core.parts, ride(core), surface(), watched), surface())
     assert out.stats.steps < 8
     assert len(computed) == core.settings.carrier.layers * int(out.stats.steps)
 
@@ -305,6 +302,6 @@ def test_many_flows_rather_stop_early_than_run_as_a_graph(busy_core):
     many = torch.empty(64, 60, 60)
     for case, says in (({"convergence": on}, True), ({}, False)):
         core = busy_core(**case, flows={"capacity": 200_000})
-        trip = mode.set_out(core.parts, surface(), **how(core))
+        trip = set_out(core.parts, ride(core), surface())
         assert (graph._stops(trip, many) is not None) == says
         assert graph._stops(trip, surface()) is None

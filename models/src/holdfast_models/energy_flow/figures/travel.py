@@ -7,6 +7,7 @@ M flows of all samples, T lattice steps that were taken.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..model import loop as dense
+from ..model import loop
 from ..model.carrier import scale_at
 from ..model.coordinates import cells_N, denormalise
 from ..model.ending import Finished
@@ -22,6 +23,7 @@ from ..model.energy_flow import EnergyFlow
 from ..model.flows import NO_FLOW, Flows
 from ..model.noise import Key
 from ..model.settings import LatticeSettings, ModelSettings
+from ..model.stepping import Ride
 
 __all__ = ["Floats", "Living", "Travel", "record"]
 
@@ -94,15 +96,16 @@ def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Travel | None:
             device = next(model.parameters()).device
             surface_BHW = model.input(x_BE[:samples].to(device)).float()
             settings = _bounded(model.settings, samples)
-            end = dense.run(
-                model.core.parts._replace(settings=settings),
-                surface_BHW,
+            ride = Ride(
+                batch=samples,
                 steps=settings.steps,
                 key=Key(0, step),
                 training=False,
                 scale=scale_at(step, settings.carrier),
-                visit=lambda _, flows: moments.append(_seen(flows)),
             )
+            parts = model.core.parts._replace(settings=settings)
+            watched = partial(loop.roll, visit=lambda _, flows: moments.append(_seen(flows)))
+            end = loop.run(parts, ride, surface_BHW, loop=watched)
     finally:
         model.train(training)
     return _told(moments, end, surface_BHW, lattice)

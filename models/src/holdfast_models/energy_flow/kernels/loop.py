@@ -81,7 +81,7 @@ class _Travel(torch.autograd.Function):
         plan, dtype = rest.plan, rest.dtype
         neuron, ends, heads_w, *layers = flat
         grouped = [Layer(*layers[i : i + 3]) for i in range(0, len(layers), 3)]
-        half = [halve(layer, number, plan, dtype) for number, layer in enumerate(grouped)]
+        half = [halve(layer, number, dtype) for number, layer in enumerate(grouped)]
         biases = [layer.bias for layer in grouped]
         heads_half = heads_w.to(dtype)
         buffers = allocate(plan, e_N, rest.start.p_3N, rest.start.k_N, dtype, rest.keep)
@@ -194,19 +194,18 @@ def products(weights: Half, read_NX: Tensor, gates_NG: Tensor, *, first: bool) -
     if first:
         torch.mm(read_NX[:, :inputs], weights.input_w.t(), out=gates_NG[:, : 3 * wide])
         return
-    made = weights.both_w.shape[0]
-    begin = wide if made == 2 * wide else 0
-    torch.mm(read_NX, weights.both_w.t(), out=gates_NG[:, begin : begin + made])
+    if weights.both_w.shape[0] == 4 * wide:
+        torch.mm(read_NX, weights.both_w.t(), out=gates_NG)
+        return
+    torch.mm(read_NX, weights.both_w.t(), out=gates_NG[:, wide : 3 * wide])
     if weights.new_w is not None:
         flows, row, gates = read_NX.shape[0], read_NX.stride(0), gates_NG.stride(0)
         two_2NC = read_NX.as_strided((2, flows, wide), (wide, row, 1))
         out_2NC = gates_NG.as_strided((2, flows, wide), (3 * wide, gates, 1))
         torch.bmm(two_2NC, weights.new_w.transpose(1, 2), out=out_2NC)
         return
-    if begin:
-        torch.mm(read_NX[:, :inputs], weights.input_w[:wide].t(), out=gates_NG[:, :wide])
-    if made < 4 * wide:
-        torch.mm(read_NX[:, inputs:], weights.state_w[2 * wide :].t(), out=gates_NG[:, 3 * wide :])
+    torch.mm(read_NX[:, :inputs], weights.input_w[:wide].t(), out=gates_NG[:, :wide])
+    torch.mm(read_NX[:, inputs:], weights.state_w[2 * wide :].t(), out=gates_NG[:, 3 * wide :])
 
 
 class _Brake:

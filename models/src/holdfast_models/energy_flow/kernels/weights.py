@@ -21,6 +21,9 @@ from .plan import Plan
 
 __all__ = ["Half", "Layer", "Weights", "fold", "halve"]
 
+_ONE_PRODUCT = 512
+"""Carrier width up to which layer 0 is one product; measured on an H200 at 512 and at 1024."""
+
 
 class Layer(NamedTuple):
     """Weights of a layer of the GRU in fp32."""
@@ -53,12 +56,12 @@ class Weights(NamedTuple):
 class Half(NamedTuple):
     """A layer's weights in the dtype of the products; those that its products do not use are None.
 
-    Layers above the first have ``new_w`` on a GPU. ``blocks.first_products`` decides for the first.
+    Layers above the first have ``new_w`` on a GPU.
     """
 
     input_w: Tensor  # [3C, K]
     state_w: Tensor  # [3C, C]
-    both_w: Tensor  # of input and state side by side, K + C columns: r, z; n_i too; or all four
+    both_w: Tensor  # of input and state side by side, K + C columns: r, z; or all four gates
     new_w: Tensor | None  # [2, C, C]: n_i and n_h
 
 
@@ -100,12 +103,12 @@ def fold(parts: Parts, plan: Plan) -> Weights:
     )
 
 
-def halve(layer: Layer, number: int, plan: Plan, dtype: torch.dtype) -> Half:
+def halve(layer: Layer, number: int, dtype: torch.dtype) -> Half:
     """A layer's weights for the products.
 
-    Layer 0 reads few columns beside its state. A product of its own for n_i costs nearly as much
-    as one that is twelve times as long, so zeros stand where a gate reads nothing: one product for
-    all four (``first_products`` 1), or one for n_i, r, z and one for n_h (2).
+    Layer 0 reads few columns beside its state. Up to ``_ONE_PRODUCT`` a product of its own for n_i
+    costs nearly as much as one that is twelve times as long, so zeros stand where a gate reads
+    nothing, and one product makes all four.
     """
     input_w, state_w = layer.input_w.to(dtype), layer.state_w.to(dtype)
     wide = state_w.shape[1]
@@ -115,14 +118,11 @@ def halve(layer: Layer, number: int, plan: Plan, dtype: torch.dtype) -> Half:
         if input_w.is_cuda:  # a CPU has no product of such strides in 16 bits
             new_w = torch.stack((input_w[:wide], state_w[2 * wide :]))
         return Half(input_w, state_w, both_w, new_w)
-    products = 1 if plan.blocks is None else plan.blocks.first_products
     from_input, from_state = input_w[wide:], state_w[: 2 * wide]
-    if products < 3:
-        from_input = input_w
-        from_state = torch.cat((torch.zeros_like(state_w[:wide]), from_state))
-    if products == 1:
-        from_input = torch.cat((from_input, torch.zeros_like(input_w[:wide])))
-        from_state = torch.cat((from_state, state_w[2 * wide :]))
+    if wide <= _ONE_PRODUCT:
+        none = torch.zeros_like
+        from_input = torch.cat((input_w, none(input_w[:wide])))
+        from_state = torch.cat((none(state_w[:wide]), state_w))
     return Half(input_w, state_w, torch.cat((from_input, from_state), dim=1), None)
 
 

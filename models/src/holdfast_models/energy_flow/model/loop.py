@@ -1,10 +1,12 @@
-"""Dense mode: every row is computed in every step, in shapes that never change.
+"""The flow loop in plain PyTorch: from a surface, through the lattice, to a surface.
 
 B batch, K first flows of a sample, N rows of flows, R rows of children, C carrier width, L layers.
 
-The host reads nothing (but, where convergence is on, one flag now and then, late), so that a run
-can be captured as one graph. Best for small lattices and where few flows leave early. Where flows
-can have children, all rows they may once need are computed from the first step on.
+This is dense mode, and what every other mode is compared with: all rows are computed in every
+step, in shapes that never change. The host reads nothing (but, where convergence is on, one flag
+now and then, late), so that a pass can be captured as one graph. Best for small lattices and where
+few flows leave early. Where flows can have children, all rows they may once need are computed from
+the first step on.
 """
 
 from __future__ import annotations
@@ -16,41 +18,36 @@ from torch import Tensor
 
 from .ending import Brake, Finished, Tally, count, finish
 from .flows import Flows, blank, join, launch, pick_cells, slots_for_children
-from .noise import Key
 from .settings import FlowSettings
 from .spawn import children, place_children
-from .stepping import Parts, Ride, advance, bear, plan_ride
+from .stepping import Parts, Ride, advance, bear, sigma_3
 
-__all__ = ["roll", "run"]
+__all__ = ["Roll", "roll", "run"]
+
+Roll = Callable[[Parts, Ride, Flows], tuple[Flows, Tally]]
+"""A loop over lattice steps: from launched flows to where they are at its end."""
 
 
 def run(
     parts: Parts,
+    ride: Ride,
     surface_BHW: Tensor,
     *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-    visit: Callable[[int, Flows], None] | None = None,
+    loop: Roll | None = None,
 ) -> Finished:
     """Send the energies of a surface through the lattice.
 
     Args:
         parts: neuron, carrier and the rest.
+        ride: what holds for the pass.
         surface_BHW: energies.
-        steps: T, at most so many.
-        key: names the noise.
-        training: with noise.
-        scale: of displacements, see ``scale_at``.
-        visit: shown the flows before the first step (0) and after each; for pictures.
+        loop: another loop than ``roll``.
     """
     settings = parts.settings
-    ride = plan_ride(settings, surface_BHW, steps=steps, key=key, training=training, scale=scale)
     cells_BK = pick_cells(surface_BHW, settings)
     flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK)
     first = flows.index_N.shape[0]
-    flows, tally = roll(parts, ride, flows, visit=visit)
+    flows, tally = (loop or roll)(parts, ride, flows)
     return finish(flows, tally, settings, ride.batch, first)
 
 
@@ -61,7 +58,14 @@ def roll(
     *,
     visit: Callable[[int, Flows], None] | None = None,
 ) -> tuple[Flows, Tally]:
-    """The loop itself: from launched flows to where they are at its end."""
+    """Take every step with every row.
+
+    Args:
+        parts: neuron, carrier and the rest.
+        ride: what holds for the pass.
+        flows: from ``launch``.
+        visit: shown the flows before the first step (0) and after each; for pictures.
+    """
     settings = parts.settings
     device, first = flows.p_N3.device, flows.index_N.shape[0]
     slots = slots_for_children(ride.batch, first // ride.batch, ride.steps, settings)
@@ -70,6 +74,7 @@ def roll(
         flows = join([flows, blank(flows, index_R)])
     tally, brake = Tally.zero(device), Brake(settings, device)
     used_B = torch.zeros(ride.batch, dtype=torch.long, device=device)
+    noise_3 = sigma_3(settings, ride, device)
     if visit is not None:
         visit(0, flows)
     for t in range(ride.steps):
@@ -77,7 +82,7 @@ def roll(
         if leave:
             break
         before_N3 = flows.p_N3
-        flows, step = advance(parts, ride, flows, flows.alive_N & ~stopped, t)
+        flows, step = advance(parts, ride, noise_3, flows, flows.alive_N & ~stopped, t)
         spawned: Tensor | int = 0
         if slots:
             former_B = used_B

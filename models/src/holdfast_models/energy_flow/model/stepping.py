@@ -1,4 +1,4 @@
-"""One lattice step, the same in every mode.
+"""One lattice step, the same in every mode, and what holds for all steps of a pass.
 
 B batch, N rows of flows, C carrier width, L layers, o width of the neuron's output.
 
@@ -21,7 +21,7 @@ from .neuron import Neuron
 from .noise import Key, normal_N3
 from .settings import ModelSettings
 
-__all__ = ["Parts", "Pushed", "Ride", "Step", "advance", "bear", "plan_ride", "push"]
+__all__ = ["Parts", "Pushed", "Ride", "Step", "advance", "bear", "push", "sigma_3"]
 
 
 class Parts(NamedTuple):
@@ -39,14 +39,21 @@ class Parts(NamedTuple):
 
 
 class Ride(NamedTuple):
-    """What holds for all steps of one run through the lattice."""
+    """What holds for all steps of one pass through the lattice; every mode is given one.
+
+    Attributes:
+        batch: samples.
+        steps: T, at most so many.
+        key: names the noise.
+        training: with noise.
+        scale: of displacements, see ``scale_at``.
+    """
 
     batch: int
     steps: int
     key: Key
-    sigma_3: Tensor | None  # standard deviation of the noise on each axis; None: no noise
+    training: bool
     scale: float | Tensor
-    drift: float
 
 
 class Pushed(NamedTuple):
@@ -73,24 +80,32 @@ class Step(NamedTuple):
     state_most: Tensor
 
 
-def plan_ride(
-    settings: ModelSettings,
-    surface_BHW: Tensor,
-    *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-) -> Ride:
-    """What a mode's arguments come to; noise is for training only."""
-    sigma_3 = None
-    if training:
-        sigma_3 = _sigma_3(settings, key, surface_BHW.device)
-    return Ride(surface_BHW.shape[0], steps, key, sigma_3, scale, settings.z_drift)
+def sigma_3(settings: ModelSettings, ride: Ride, device: torch.device) -> Tensor | None:
+    """Standard deviation of the noise on each axis, in normalised units; None: no noise."""
+    if not ride.training:
+        return None
+    flows, step = settings.flows, ride.key.step
+    cell_3 = noise_factors_3(settings.lattice, on_z=flows.noise_on_z, device=device)
+    if isinstance(step, Tensor):
+        share = (1 - step.to(cell_3) / flows.noise_anneal).clamp(min=0.0)
+        return cell_3 * flows.noise_cells * share
+    cells = noise_at(step, flows)
+    return cell_3 * cells if cells > 0 else None
 
 
-def push(parts: Parts, ride: Ride, flows: Flows, active_N: Tensor, t: int) -> Pushed:
-    """Let the neuron answer, the carrier step, and the flows move; the others stay as they are."""
+def push(
+    parts: Parts, ride: Ride, noise_3: Tensor | None, flows: Flows, active_N: Tensor, t: int
+) -> Pushed:
+    """Let the neuron answer, the carrier step, and the flows move; the others stay as they are.
+
+    Args:
+        parts: neuron, carrier and the rest.
+        ride: what holds for the pass.
+        noise_3: from ``sigma_3``.
+        flows: before the step.
+        active_N: who moves.
+        t: the lattice step.
+    """
     field_N1 = None if parts.field is None else parts.field(flows, active_N, ride.batch)
     active_N1 = active_N[:, None]
     # Rows at rest are computed too, for the sake of fixed shapes; zeros keep them out of the
@@ -98,10 +113,8 @@ def push(parts: Parts, ride: Ride, flows: Flows, active_N: Tensor, t: int) -> Pu
     u_No = parts.neuron(flows.p_N3, flows.e_N1, field_N1).where(active_N1, 0.0)
     e_N1 = flows.e_N1.where(active_N1, 0.0)
     e_N1, delta_N3, h_LNC, guarded = parts.carrier.step(u_No, e_N1, flows.h_LNC, ride.scale)
-    delta_N3 = _with_drift(delta_N3, ride.drift)
-    noise_N3 = None
-    if ride.sigma_3 is not None:
-        noise_N3 = normal_N3(ride.key, flows.index_N, t) * ride.sigma_3
+    delta_N3 = _with_drift(delta_N3, parts.settings.z_drift)
+    noise_N3 = None if noise_3 is None else normal_N3(ride.key, flows.index_N, t) * noise_3
     moved = move(
         flows.p_N3, delta_N3, noise_N3, reflect=parts.settings.flows.reflect, alive_N=active_N
     )
@@ -117,9 +130,11 @@ def push(parts: Parts, ride: Ride, flows: Flows, active_N: Tensor, t: int) -> Pu
     )
 
 
-def advance(parts: Parts, ride: Ride, flows: Flows, active_N: Tensor, t: int) -> tuple[Flows, Step]:
-    """One step with its exits and deaths; births are up to the mode."""
-    pushed = push(parts, ride, flows, active_N, t)
+def advance(
+    parts: Parts, ride: Ride, noise_3: Tensor | None, flows: Flows, active_N: Tensor, t: int
+) -> tuple[Flows, Step]:
+    """One step with its exits and deaths, see ``push``; births are up to the mode."""
+    pushed = push(parts, ride, noise_3, flows, active_N, t)
     exit_N = torch.where(active_N, pushed.exit_N.to(flows.exit_N.dtype), 0)
     left_N = exit_N > 0
     died_N = torch.zeros_like(left_N)
@@ -181,13 +196,3 @@ def _with_drift(delta_N3: Tensor, drift: float) -> Tensor:
     xy_N2, z_N1 = delta_N3.split((2, 1), dim=-1)
     outward_N1 = torch.where(z_N1.detach() >= 0, drift, -drift)
     return torch.cat((xy_N2, z_N1 + outward_N1), dim=-1)
-
-
-def _sigma_3(settings: ModelSettings, key: Key, device: torch.device) -> Tensor | None:
-    flows = settings.flows
-    cell_3 = noise_factors_3(settings.lattice, on_z=flows.noise_on_z, device=device)
-    if isinstance(key.step, Tensor):
-        share = (1 - key.step.to(cell_3) / flows.noise_anneal).clamp(min=0.0)
-        return cell_3 * flows.noise_cells * share
-    cells = noise_at(key.step, flows)
-    return cell_3 * cells if cells > 0 else None

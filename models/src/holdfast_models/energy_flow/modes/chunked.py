@@ -13,22 +13,24 @@ with the number of rows, cannot send a flow another way. Noise is named, not dra
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..kernels.loop import Ended
+from ..kernels.plan import saved_bytes
 from ..kernels.support import against, against_kernels
 from ..model.ending import Finished, Tally, finish
 from ..model.flows import Flows, blank, join, launch, pick_cells
-from ..model.noise import Key
 from ..model.settings import ModelSettings
-from ..model.stepping import Parts, Ride, bear, plan_ride, push
+from ..model.stepping import Parts, Ride, bear, push, sigma_3
 from . import compact
-from . import fused_chunks as chunks
+from .fused import Trip, ended_flows, finished, set_out
 
-__all__ = ["activation_bytes", "run", "samples_within"]
+__all__ = ["activation_bytes", "chunk_for", "free_bytes", "run", "run_fused", "run_plain"]
 
 # Counted with hooks on what autograd saves: so many numbers for each one of a width.
 _SAVED_PER_LAYER, _SAVED_PER_HEAD, _SAVED_PER_NEURON, _SAVED_PER_INPUT = 9, 2, 8, 4
@@ -36,36 +38,53 @@ _SAVED_PER_LAYER, _SAVED_PER_HEAD, _SAVED_PER_NEURON, _SAVED_PER_INPUT = 9, 2, 8
 _PARTS = 4
 """Chunks of a batch where neither their size nor a budget is given."""
 
+_SHARE = 0.5
+"""Of a GPU's free memory that a chunk may take: its weights' gradients, products in between and
+the gaps between blocks need some, too."""
 
-def run(
-    parts: Parts,
-    surface_BHW: Tensor,
-    *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-) -> Finished:
-    """Send the energies of a surface through the lattice; see ``dense.run``.
+
+def run(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+    """Send the energies of a surface through the lattice; see ``model.loop.run``.
 
     ``backward`` works as ever, once. On a GPU both passes are those of fused mode where it can.
     """
-    settings, batch = parts.settings, surface_BHW.shape[0]
-    if against(settings, batch) is None and against_kernels(settings, surface_BHW.device) is None:
-        return chunks.run(parts, surface_BHW, steps=steps, key=key, training=training, scale=scale)
-    ride = plan_ride(settings, surface_BHW, steps=steps, key=key, training=training, scale=scale)
+    settings = parts.settings
+    if against(settings, ride.batch) or against_kernels(settings, surface_BHW.device):
+        return run_plain(parts, ride, surface_BHW)
+    return run_fused(parts, ride, surface_BHW)
+
+
+def run_plain(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+    """Both passes in plain torch, the first in compact mode."""
+    settings, device = parts.settings, surface_BHW.device
     cells_BK = pick_cells(surface_BHW, settings)
     each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
-    chunk = settings.flows.chunk or _chunk_for(settings, surface_BHW, each, steps)
-    plan = _Plan(parts, ride, cells_BK, min(chunk, batch))
-    columns = _TwoPasses.apply(plan, surface_BHW, *parts.parameters())
+    itemsize = 2 if torch.is_autocast_enabled(device.type) else 4
+    one = activation_bytes(settings, each, ride.steps, itemsize)
+    work = _Plain(parts, ride, cells_BK, chunk_for(settings, ride.batch, one, device))
+    columns = _TwoPasses.apply(work, surface_BHW, *parts.parameters())
     width = len(Flows._fields)
     flows, tally = Flows(*columns[:width]), Tally(*columns[width:])
-    return finish(flows, tally, settings, batch, batch * each)
+    return finish(flows, tally, settings, ride.batch, ride.batch * each)
+
+
+def run_fused(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+    """Both passes by the loop of ``kernels``."""
+    settings, kind = parts.settings, surface_BHW.device.type
+    trip = set_out(parts, ride, surface_BHW)
+    cells_BK = pick_cells(surface_BHW, settings)
+    each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
+    one = each * saved_bytes(trip.plan, trip.dtype.itemsize)
+    work = _Fused(trip, cells_BK, chunk_for(settings, ride.batch, one, surface_BHW.device))
+    with torch.autocast(kind, enabled=False):
+        ended = Ended(*_TwoPasses.apply(work, surface_BHW, *parts.parameters()))
+        with torch.no_grad():  # numbers and samples only: the rest comes from ``ended``
+            flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK, states=False)
+        return finished(trip, flows, ended, ride.batch)
 
 
 def activation_bytes(settings: ModelSettings, each: int, steps: int, itemsize: int = 4) -> int:
-    """About how much one sample leaves behind for backward in the other modes.
+    """About how much one sample leaves behind for backward in the plain modes.
 
     Args:
         settings: of the whole model.
@@ -80,118 +99,167 @@ def activation_bytes(settings: ModelSettings, each: int, steps: int, itemsize: i
     return each * steps * (state + heads + inputs) * itemsize
 
 
-def samples_within(budget_gb: float, sample_bytes: int) -> int:
-    """How many samples fit into a budget; one does in any case."""
-    return max(1, int(budget_gb * 1e9 // max(1, sample_bytes)))
+def chunk_for(settings: ModelSettings, batch: int, one: int, device: torch.device) -> int:
+    """Samples of a chunk: what is set, or what fits, in chunks of about the same size.
+
+    Args:
+        settings: of the whole model.
+        batch: B.
+        one: bytes that a sample leaves behind.
+        device: whose memory counts where no budget is given.
+    """
+    flows = settings.flows
+    if flows.chunk is not None:
+        return min(flows.chunk, batch)
+    if flows.activation_budget_gb is not None:
+        room = flows.activation_budget_gb * 1e9
+    elif device.type == "cuda":
+        room = _SHARE * free_bytes(device)
+    else:
+        room = batch * one / _PARTS
+    most = min(batch, max(1, int(room // max(1, one))))
+    return -(-batch // -(-batch // most))
 
 
-def _chunk_for(settings: ModelSettings, surface_BHW: Tensor, each: int, steps: int) -> int:
-    if settings.flows.activation_budget_gb is None:
-        return -(-surface_BHW.shape[0] // _PARTS)
-    itemsize = 2 if torch.is_autocast_enabled(surface_BHW.device.type) else 4
-    needed = activation_bytes(settings, each, steps, itemsize)
-    return samples_within(settings.flows.activation_budget_gb, needed)
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that this process could take, what it has set aside and not used included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-class _Plan(NamedTuple):
-    parts: Parts
-    ride: Ride
-    cells_BK: Tensor | None
-    chunk: int
+class _Work(Protocol):
+    """A loop that can be run twice."""
 
+    @property
+    def chunk(self) -> int:
+        """Samples of the second pass at a time."""
+        ...
 
-class _Record(NamedTuple):
-    """What the first pass decided, by the flows' numbers."""
+    def first(self, surface_BHW: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """All ends, of which the first two carry gradients, and what the second pass must know."""
+        ...
 
-    k_N: Tensor
-    parent_N: Tensor
-    born_N: Tensor
+    def again(
+        self, part_BHW: Tensor, first: int, known: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The two ends that carry gradients, of some samples, and the gradients that are theirs."""
+        ...
 
 
 class _TwoPasses(torch.autograd.Function):
     """From a surface to the ends of its flows, without a graph in between."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, surface_BHW: Tensor, *parameters: Tensor) -> Any:
+    def forward(ctx: Any, work: _Work, surface_BHW: Tensor, *parameters: Tensor) -> Any:
         kind = surface_BHW.device.type
-        ctx.plan = plan
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        settings = plan.parts.settings
         with _same_autocast(ctx.autocast):
-            flows = launch(surface_BHW, settings.lattice, settings, cells_BK=plan.cells_BK)
-            flows, tally = compact.roll(plan.parts, plan.ride, flows)
+            ends, known = work.first(surface_BHW)
+        ctx.work, ctx.known = work, len(known)
         # Saved, not just kept: a parameter that is changed before backward is then noticed.
-        ctx.save_for_backward(surface_BHW, flows.k_N, flows.parent_N, flows.born_N, *parameters)
-        differentiable = (flows.p_N3, flows.e_N1)
-        columns = (*flows, *tally)
-        ctx.mark_non_differentiable(
-            *(column for column in columns if all(column is not one for one in differentiable))
-        )
-        return columns
+        ctx.save_for_backward(surface_BHW, *known, *parameters)
+        ctx.mark_non_differentiable(*ends[2:])
+        return tuple(ends)
 
     @staticmethod
     @once_differentiable  # hides the name of ctx from the type checker
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        surface_BHW, k_N, parent_N, born_N, *parameters = ctx.saved_tensors
-        record = _Record(k_N, parent_N, born_N)
-        plan: _Plan = ctx.plan
-        by_name = dict(zip(Flows._fields, grads, strict=False))
-        ends = (by_name["p_N3"], by_name["e_N1"])
-        wanted = [
-            one for one, needed in zip(parameters, ctx.needs_input_grad[2:], strict=True) if needed
-        ]
+        surface_BHW, *rest = ctx.saved_tensors
+        known, parameters = rest[: ctx.known], rest[ctx.known :]
+        needed = ctx.needs_input_grad[2:]
+        wanted = [one for one, need in zip(parameters, needed, strict=True) if need]
+        work: _Work = ctx.work
         sums: list[Tensor | None] = [None] * len(wanted)
         surfaces: list[Tensor] = []
-        for first in range(0, surface_BHW.shape[0], plan.chunk):
-            part_BHW = surface_BHW[first : first + plan.chunk].detach().requires_grad_()
+        for first in range(0, surface_BHW.shape[0], work.chunk):
+            part_BHW = surface_BHW[first : first + work.chunk].detach().requires_grad_()
             with torch.enable_grad(), _same_autocast(ctx.autocast):
-                rows_N, *results = _again(plan, record, part_BHW, first, surface_BHW.shape[0])
-            seeds = [grad.index_select(0, rows_N) for grad in ends]
-            pairs = [pair for pair in zip(results, seeds, strict=True) if pair[0].requires_grad]
+                ends, seeds = work.again(part_BHW, first, known, grads[:2])
+            pairs = [pair for pair in zip(ends, seeds, strict=True) if pair[0].requires_grad]
             outputs, seeds = zip(*pairs, strict=True)
             found = torch.autograd.grad(outputs, (part_BHW, *wanted), seeds, allow_unused=True)
             surfaces.append(torch.zeros_like(part_BHW) if found[0] is None else found[0])
             sums = [_plus(*pair) for pair in zip(sums, found[1:], strict=True)]
         given = iter(sums)
-        back = [next(given) if needed else None for needed in ctx.needs_input_grad[2:]]
-        return None, torch.cat(surfaces), *back
+        return None, torch.cat(surfaces), *(next(given) if need else None for need in needed)
 
 
-def _again(
-    plan: _Plan, record: _Record, part_BHW: Tensor, first: int, batch: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The second pass for some samples: numbers of their flows, and positions and energies."""
-    settings, size = plan.parts.settings, part_BHW.shape[0]
-    cells_BK = None if plan.cells_BK is None else plan.cells_BK[first : first + size]
-    flows = launch(part_BHW, settings.lattice, settings, cells_BK=cells_BK, first=first)
-    rows = flows.index_N.shape[0]
-    each = rows // size
-    child_R = _child_numbers(record, first, size, batch, each)
-    if child_R.shape[0]:
-        flows = join([flows, blank(flows, child_R)])
-    number_N = flows.index_N
-    born_N, k_N = record.born_N[number_N], record.k_N[number_N]
-    parent_N = record.parent_N[number_N]
-    of_child_N = rows + torch.searchsorted(child_R, parent_N)
-    parent_N = torch.where(parent_N < batch * each, parent_N - first * each, of_child_N)
-    last_N = born_N + k_N
-    ride = plan.ride._replace(batch=size)
-    # The one number that is read for each chunk, beside the count of its children.
-    for t in range(int(last_N.max()) + 1):
-        before_N3 = flows.p_N3
-        pushed = push(plan.parts, ride, flows, (t > born_N) & (t <= last_N), t)
-        flows = flows._replace(p_N3=pushed.p_N3, e_N1=pushed.e_N1, h_LNC=pushed.h_LNC)
+class _Fused(NamedTuple):
+    """The loop of ``kernels``; what must be known is the steps of each flow."""
+
+    trip: Trip
+    cells_BK: Tensor | None
+    chunk: int
+
+    def first(self, surface_BHW: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """See ``_Work``."""
+        _, ended = ended_flows(self.trip, surface_BHW, self.cells_BK)
+        return ended, [ended.k_N]
+
+    def again(
+        self, part_BHW: Tensor, first: int, known: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """See ``_Work``."""
+        (k_N,), (de_N, dp_3N) = known, grads
+        size = part_BHW.shape[0]
+        each = k_N.shape[0] // self.trip.ride.batch
+        rows = slice(first * each, (first + size) * each)
+        cells_BK = None if self.cells_BK is None else self.cells_BK[first : first + size]
+        k_N = k_N[rows].contiguous()
+        _, ended = ended_flows(self.trip, part_BHW, cells_BK, first=first, k_N=k_N)
+        return ended[:2], (de_N[rows], dp_3N[:, rows])
+
+
+class _Plain(NamedTuple):
+    """Compact mode and its second pass; what must be known is steps, parent and birth."""
+
+    parts: Parts
+    ride: Ride
+    cells_BK: Tensor | None
+    chunk: int
+
+    def first(self, surface_BHW: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """See ``_Work``."""
+        settings = self.parts.settings
+        flows = launch(surface_BHW, settings.lattice, settings, cells_BK=self.cells_BK)
+        flows, tally = compact.roll(self.parts, self.ride, flows)
+        return (*flows, *tally), (flows.k_N, flows.parent_N, flows.born_N)
+
+    def again(
+        self, part_BHW: Tensor, first: int, known: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """See ``_Work``."""
+        settings, size, batch = self.parts.settings, part_BHW.shape[0], self.ride.batch
+        cells_BK = None if self.cells_BK is None else self.cells_BK[first : first + size]
+        flows = launch(part_BHW, settings.lattice, settings, cells_BK=cells_BK, first=first)
+        rows = flows.index_N.shape[0]
+        each = rows // size
+        child_R = _child_numbers(known[2], first, size, batch, each)
         if child_R.shape[0]:
-            flows = bear(flows, before_N3, parent_N, born_N == t, t)
-    return number_N, flows.p_N3, flows.e_N1
+            flows = join([flows, blank(flows, child_R)])
+        number_N = flows.index_N
+        k_N, parent_N, born_N = (one[number_N] for one in known)
+        of_child_N = rows + torch.searchsorted(child_R, parent_N)
+        parent_N = torch.where(parent_N < batch * each, parent_N - first * each, of_child_N)
+        last_N = born_N + k_N
+        ride = self.ride._replace(batch=size)
+        noise_3 = sigma_3(settings, ride, part_BHW.device)
+        # The one number that is read for each chunk, beside the count of its children.
+        for t in range(int(last_N.max()) + 1):
+            before_N3 = flows.p_N3
+            moves_N = (t > born_N) & (t <= last_N)
+            pushed = push(self.parts, ride, noise_3, flows, moves_N, t)
+            flows = flows._replace(p_N3=pushed.p_N3, e_N1=pushed.e_N1, h_LNC=pushed.h_LNC)
+            if child_R.shape[0]:
+                flows = bear(flows, before_N3, parent_N, born_N == t, t)
+        return (flows.p_N3, flows.e_N1), [grad.index_select(0, number_N) for grad in grads]
 
 
-def _child_numbers(record: _Record, first: int, size: int, batch: int, each: int) -> Tensor:
+def _child_numbers(born_N: Tensor, first: int, size: int, batch: int, each: int) -> Tensor:
     """Numbers of the children that these samples had."""
-    slots = record.born_N.shape[0] // batch - each
+    slots = born_N.shape[0] // batch - each
     begin = batch * each + first * slots
-    born_R = record.born_N[begin : begin + size * slots] >= 0
-    return begin + born_R.nonzero()[:, 0]
+    return begin + (born_N[begin : begin + size * slots] >= 0).nonzero()[:, 0]
 
 
 def _plus(total: Tensor | None, more: Tensor | None) -> Tensor | None:

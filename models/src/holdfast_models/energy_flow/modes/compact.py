@@ -17,46 +17,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..model.ending import Brake, Finished, Tally, count, finish
-from ..model.flows import Flows, blank, join, launch, pick_cells, slots_for_children, take
-from ..model.noise import Key
+from ..model.ending import Brake, Tally, count
+from ..model.flows import Flows, blank, join, slots_for_children, take
 from ..model.settings import FlowSettings
 from ..model.spawn import Placed, children, place_children
-from ..model.stepping import Parts, Ride, Step, advance, plan_ride
+from ..model.stepping import Parts, Ride, Step, advance, sigma_3
 
-__all__ = ["bucket", "roll", "run"]
+__all__ = ["bucket", "roll"]
 
 _LADDER = (64, 32, 16, 12, 8, 6, 4, 3, 2, 1)
 """Rows are kept in these parts of 64ths of all rows there can be."""
 
 
-def run(
-    parts: Parts,
-    surface_BHW: Tensor,
-    *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-) -> Finished:
-    """Send the energies of a surface through the lattice; see ``dense.run``."""
-    settings = parts.settings
-    ride = plan_ride(settings, surface_BHW, steps=steps, key=key, training=training, scale=scale)
-    cells_BK = pick_cells(surface_BHW, settings)
-    flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK)
-    first = flows.index_N.shape[0]
-    flows, tally = roll(parts, ride, flows)
-    return finish(flows, tally, settings, ride.batch, first)
-
-
 def roll(parts: Parts, ride: Ride, flows: Flows) -> tuple[Flows, Tally]:
-    """The loop itself: from launched flows to where they are at its end, without their states."""
+    """Take every step with the rows that live; see ``model.loop.roll``. States are not kept."""
     settings = parts.settings
     device, first = flows.p_N3.device, flows.index_N.shape[0]
     slots = slots_for_children(ride.batch, first // ride.batch, ride.steps, settings)
     total = first + ride.batch * slots
     tally, brake = Tally.zero(device), Brake(settings, device)
     used_B = torch.zeros(ride.batch, dtype=torch.long, device=device)
+    noise_3 = sigma_3(settings, ride, device)
     aside: list[Flows] = []
     asked: _Reading | None = None
     for t in range(ride.steps):
@@ -64,7 +45,7 @@ def roll(parts: Parts, ride: Ride, flows: Flows) -> tuple[Flows, Tally]:
         if leave:
             break
         before_N3 = flows.p_N3
-        flows, step = advance(parts, ride, flows, flows.alive_N & ~stopped, t)
+        flows, step = advance(parts, ride, noise_3, flows, flows.alive_N & ~stopped, t)
         due = (t + 1) % settings.flows.compact_every == 0
         spawned: Tensor | int = 0
         if slots:

@@ -1,4 +1,4 @@
-"""Fused mode: the arguments and the result of ``dense.run``, by the fused loop.
+"""Fused mode: the result of ``model.loop.run``, by the loop of ``kernels``.
 
 B batch, K first flows of a sample, N = B·K flows, T lattice steps. No row for children, no
 coupling, no filter (see ``support``). Where an answer of the neuron is cut off (``guarded``), it
@@ -16,69 +16,40 @@ from holdfast import HoldfastError
 
 from ..kernels.collect import MOST_STEPS, collect
 from ..kernels.loop import Ended, Start, travel
-from ..kernels.ops import Ops, ops_for
-from ..kernels.plan import Plan, plan_for
+from ..kernels.ops import Ops, ops_for, references
+from ..kernels.plan import Blocks, Plan, plan_for
 from ..kernels.support import against, against_kernels
-from ..kernels.tuning import blocks_for
 from ..kernels.weights import fold
 from ..model.collection import Collected
 from ..model.ending import Finished, Tally, finish
 from ..model.flows import Flows, launch, pick_cells
 from ..model.noise import Key, streams_T
-from ..model.stepping import Parts, plan_ride
+from ..model.stepping import Parts, Ride, sigma_3
 
-__all__ = ["Trip", "ended_flows", "finished", "ride", "run", "set_out"]
+__all__ = ["Trip", "ended_flows", "finished", "set_out", "travelled"]
 
 
 class Trip(NamedTuple):
-    """All that holds for one run, but the surface."""
+    """All that holds for one pass, but the surface."""
 
     parts: Parts
+    ride: Ride  # its scale is a tensor of one number
     plan: Plan
-    key: Key
-    training: bool
-    scale: Tensor  # one number
     dtype: torch.dtype  # of states and products
     ops: Ops
 
 
-def run(
-    parts: Parts,
-    surface_BHW: Tensor,
-    *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-) -> Finished:
-    """Send the energies of a surface through the lattice; see ``dense.run``."""
-    trip = set_out(parts, surface_BHW, steps=steps, key=key, training=training, scale=scale)
-    return ride(trip, surface_BHW)
-
-
-def set_out(
-    parts: Parts,
-    surface_BHW: Tensor,
-    *,
-    steps: int,
-    key: Key,
-    training: bool,
-    scale: float | Tensor,
-    ops: Ops | None = None,
-) -> Trip:
+def set_out(parts: Parts, ride: Ride, surface_BHW: Tensor, ops: Ops | None = None) -> Trip:
     """What the arguments of a mode come to.
 
     Args:
         parts: neuron, carrier and settings.
-        surface_BHW: of the batch; only its size and place are looked at.
-        steps: T.
-        key: names the noise.
-        training: with noise.
-        scale: of displacements.
+        ride: what holds for the pass.
+        surface_BHW: of the batch; only its place is looked at.
         ops: other kernels than those that fit the device.
     """
-    batch, device = surface_BHW.shape[0], surface_BHW.device
-    why = against(parts.settings, batch)
+    device = surface_BHW.device
+    why = against(parts.settings, ride.batch)
     if why is not None:
         raise HoldfastError(f"fused mode cannot compute this: {why}; set flows.mode=auto")
     on = torch.is_autocast_enabled(device.type)
@@ -87,18 +58,17 @@ def set_out(
         # A kernel that cannot do it has a plain form that can.
         able = against_kernels(parts.settings, device) is None
         ops = ops_for(device if able else torch.device("cpu"))
-    plan = plan_for(parts, steps)
-    if device.type == "cuda":
-        if not isinstance(key.step, Tensor):  # so that a captured run draws the same numbers
-            key = Key(key.seed, torch.full((), key.step, device=device))
-        each = min(parts.settings.lattice.cells, max(1, parts.settings.flows.capacity // batch))
-        plan = plan._replace(blocks=blocks_for(plan, batch * each, dtype, ops, device))
+    plan = plan_for(parts, ride.steps, None if ops is references() else Blocks())
+    key, scale = ride.key, ride.scale
+    if device.type == "cuda" and not isinstance(key.step, Tensor):
+        # On the device, so that a captured pass draws the same numbers.
+        key = Key(key.seed, torch.full((), key.step, device=device))
     if not isinstance(scale, Tensor):
         scale = torch.full((1,), scale, device=device)
-    return Trip(parts, plan, key, training, scale.reshape(1), dtype, ops)
+    return Trip(parts, ride._replace(key=key, scale=scale.reshape(1)), plan, dtype, ops)
 
 
-def ride(trip: Trip, surface_BHW: Tensor) -> Finished:
+def travelled(trip: Trip, surface_BHW: Tensor) -> Finished:
     """The whole way, from a surface to a surface."""
     with torch.autocast(surface_BHW.device.type, enabled=False):
         cells_BK = pick_cells(surface_BHW, trip.parts.settings)
@@ -124,21 +94,20 @@ def ended_flows(
         k_N: how many steps each flow takes, where an earlier pass has decided.
     """
     parts, plan, device = trip.parts, trip.plan, surface_BHW.device
-    how = plan_ride(
-        parts.settings, surface_BHW, steps=plan.steps, key=trip.key, training=trip.training,
-        scale=trip.scale,
-    )  # fmt: skip
+    noise_3 = sigma_3(parts.settings, trip.ride, device)
     flows = launch(
         surface_BHW, parts.settings.lattice, parts.settings, cells_BK=cells_BK, first=first,
         states=False,
     )  # fmt: skip
     rows = flows.p_N3.shape[0]
     noise_T3N = None
-    if how.sigma_3 is not None:
+    if noise_3 is not None:
         begin = first * (rows // surface_BHW.shape[0])
-        streams = streams_T(trip.key, plan.steps, device)
-        noise_T3N = trip.ops.noise(streams, how.sigma_3, begin, rows)
-    start = Start(flows.p_N3.t(), noise_T3N, trip.scale, k_N)
+        streams = streams_T(trip.ride.key, plan.steps, device)
+        noise_T3N = trip.ops.noise(streams, noise_3, begin, rows)
+    scale = trip.ride.scale
+    assert isinstance(scale, Tensor)
+    start = Start(flows.p_N3.t(), noise_T3N, scale, k_N)
     ended = travel(plan, fold(parts, plan), flows.e_N1[:, 0], start, dtype=trip.dtype, ops=trip.ops)
     return flows, ended
 

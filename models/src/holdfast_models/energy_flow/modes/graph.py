@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from ..model.ending import Finished, Stats
 from ..model.noise import Key
-from .fused import Trip, ride
+from .fused import Trip, travelled
 
 __all__ = ["Graphs"]
 
@@ -49,7 +49,7 @@ class Graphs:
         """Send a surface through the lattice, by a graph where that can be done."""
         captured = self._find(trip, surface_BHW)
         if captured is None:
-            return ride(trip, surface_BHW)
+            return travelled(trip, surface_BHW)
         self.reason = None
         self.replays += 1
         return captured.replay(trip, surface_BHW)
@@ -67,7 +67,7 @@ class Graphs:
         key = (
             tuple(surface_BHW.shape), surface_BHW.dtype, surface_BHW.device,
             surface_BHW.requires_grad, tuple(one.requires_grad for one in parameters),
-            trip.plan, trip.dtype, trip.key.seed, trip.training,
+            trip.plan, trip.dtype, trip.ride.key.seed, trip.ride.training,
         )  # fmt: skip
         captured = self._captured.get(key)
         if captured is None:
@@ -150,7 +150,8 @@ class _Captured:
         self._surface_BHW.requires_grad_(surface_BHW.requires_grad)
         self._step = torch.zeros((), dtype=torch.long, device=device)
         self._scale = torch.ones(1, device=device)
-        twin = _twin(trip)._replace(key=Key(trip.key.seed, self._step), scale=self._scale)
+        key = Key(trip.ride.key.seed, self._step)
+        twin = _twin(trip)._replace(ride=trip.ride._replace(key=key, scale=self._scale))
         leaves = [self._surface_BHW, *twin.parts.parameters()]
         self._needed = [one.requires_grad for one in leaves]
         wanted = [one for one in leaves if one.requires_grad]
@@ -159,7 +160,7 @@ class _Captured:
         # Other threads (loaders, the guard) may use the device meanwhile.
         how: Any = {"pool": pool, "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self._forward, **how):
-            out = ride(twin, self._surface_BHW)
+            out = travelled(twin, self._surface_BHW)
             results, self._whole_names, self._real_names = _packed(out)
         self._seeds = [torch.zeros_like(one) for one in results[:3]]
         # A backward pass is outside of autocast as a rule; this one must be.
@@ -179,12 +180,15 @@ class _Captured:
 
     def replay(self, trip: Trip, surface_BHW: Tensor) -> Finished:
         """One pass; the results are copies and stay what they are."""
-        step = trip.key.step
+        step, scale = trip.ride.key.step, trip.ride.scale
         if isinstance(step, Tensor):
             self._step.copy_(step)
         else:
             self._step.fill_(step)
-        self._scale.copy_(trip.scale)
+        if isinstance(scale, Tensor):
+            self._scale.copy_(scale)
+        else:
+            self._scale.fill_(scale)
         out = _Results(*_Replay.apply(self, surface_BHW, *trip.parts.parameters()))
         numbers = dict(zip(self._whole_names, out.whole.unbind(), strict=True))
         numbers |= zip(self._real_names, out.real.unbind(), strict=True)
