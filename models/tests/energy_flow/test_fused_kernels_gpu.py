@@ -11,8 +11,13 @@ from torch import Tensor
 from holdfast_models.energy_flow.kernels import check
 from holdfast_models.energy_flow.kernels.ops import Ops, kernels, references
 from holdfast_models.energy_flow.kernels.plan import Blocks, Plan, plan_for, slots
+from holdfast_models.energy_flow.model.collection import collect
 from holdfast_models.energy_flow.model.lattice import Core
-from holdfast_models.energy_flow.model.settings import CarrierSettings, ModelSettings
+from holdfast_models.energy_flow.model.settings import (
+    CarrierSettings,
+    LatticeSettings,
+    ModelSettings,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -119,27 +124,13 @@ def heads_backward(ops: Ops, g: Given) -> Named:
     return {"heads": heads, "ends": sums.sum(0)}
 
 
-def collection(ops: Ops, g: Given) -> Named:
-    k = torch.arange(FLOWS, device=DEVICE) % 9
-    sample = torch.arange(FLOWS, device=DEVICE) * 3 // FLOWS
-    sums = torch.zeros(2, 3 * 12 * 9, device=DEVICE)
-    ops.splat(g.q[3], g.q[:3], k, sample, g.alive != 0, sums, 12, 9)
-    de, dp = torch.empty_like(g.q[3]), torch.empty_like(g.q[:3])
-    surface_X = sums[0] / sums[1].clamp(min=1e-9)
-    slope_X = torch.linspace(-1, 1, sums.shape[1], device=DEVICE)
-    ops.gather(
-        g.q[3], g.q[:3], k, sample, g.alive != 0, surface_X, sums[1], slope_X, de, dp, 12, 9
-    )  # fmt: skip
-    return {"sums": sums, "de": de, "dp": dp}
-
-
 def first_gates(ops: Ops, g: Given) -> Named:
     return gates_forward(ops, g, first=True) | gates_backward(ops, g, first=True)
 
 
 KERNELS: tuple[Callable[[Ops, Given], Named], ...] = (
     noise, neuron_forward, neuron_backward, gates_forward, gates_backward, first_gates,
-    heads_forward, heads_backward, collection,
+    heads_forward, heads_backward,
 )  # fmt: skip
 
 
@@ -151,6 +142,22 @@ def test_every_kernel_computes_what_its_plain_form_does(dtype):
         far = {name: apart(got[name], wanted[name]) for name in wanted}
         assert max(far.values()) < limit, f"{kernel.__name__}: {far}"
         assert "counters" not in wanted or torch.equal(got["counters"], wanted["counters"])
+
+
+def test_the_collection_computes_what_that_of_the_model_does():
+    from holdfast_models.energy_flow.kernels.collect_kernels import collect as by_kernels
+
+    given, lattice = Given(torch.float32), LatticeSettings(width=12, height=9, depth=8)
+    k_N = torch.arange(FLOWS, device=DEVICE) % 9
+    sample_N = torch.arange(FLOWS, device=DEVICE) * 3 // FLOWS
+    slope_BS = torch.linspace(-1, 1, 3 * 12 * 9, device=DEVICE).view(3, -1)
+    found = []
+    for collected in (by_kernels, collect):
+        e_N, p_N3 = given.q[3].clone().requires_grad_(), given.q[:3].t().clone().requires_grad_()
+        out = collected(e_N, p_N3, k_N, sample_N, given.alive != 0, lattice, 3)
+        found.append((out.surface_BS, *torch.autograd.grad(out.surface_BS, (e_N, p_N3), slope_BS)))
+        assert out.filled_BS.any()
+    assert max(apart(*pair) for pair in zip(*found, strict=True)) < 1e-4
 
 
 def test_the_kernels_pass_the_check_before_they_are_used():

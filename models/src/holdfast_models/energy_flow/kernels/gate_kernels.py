@@ -67,7 +67,7 @@ def gates_forward(
     most_P: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_carrier.gates_forward``."""
+    """See ``reference.gates_forward``."""
     flows, wide = after_NC.shape
     blocks = plan.blocks or Blocks()
     columns = tile(wide)
@@ -149,7 +149,7 @@ def gates_backward(
     partial_PG: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_carrier.gates_backward``."""
+    """See ``reference.gates_backward``."""
     flows, wide = dh_NC.shape
     blocks = plan.blocks or Blocks()
     columns = tile(wide)

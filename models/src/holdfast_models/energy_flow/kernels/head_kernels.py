@@ -156,7 +156,7 @@ def heads_forward(
     left_P: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_carrier.heads_forward``."""
+    """See ``reference.heads_forward``."""
     blocks = plan.blocks or Blocks()
     flows, rows = q_4N.shape[1], blocks.heads_rows
     wide, move = plan.split
@@ -286,7 +286,7 @@ def heads_backward(
     partial_PE: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_carrier.heads_backward``."""
+    """See ``reference.heads_backward``."""
     wide, move = plan.split
     blocks = plan.blocks or Blocks()
     programs, width = partial_PE.shape

@@ -110,7 +110,7 @@ def neuron_forward(
     guarded_P: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_neuron.neuron_forward``."""
+    """See ``reference.neuron_forward``."""
     blocks = plan.blocks or Blocks()
     flows, rows = q_4N.shape[1], neuron_tile(blocks.neuron_rows, plan.neuron)
     _neuron_forward_kernel[(triton.cdiv(flows, rows),)](
@@ -200,7 +200,7 @@ def neuron_backward(
     partial_PF: Tensor,
     plan: Plan,
 ) -> None:
-    """See ``reference_neuron.neuron_backward``."""
+    """See ``reference.neuron_backward``."""
     blocks = plan.blocks or Blocks()
     programs, width = partial_PF.shape
     _neuron_backward_kernel[(programs,)](

@@ -53,7 +53,7 @@ def _noise_kernel(stream, sigma, out, first, flows, BLOCK: tl.constexpr):
 
 
 def noise(stream_T: Tensor, sigma_3: Tensor, first: int, flows: int) -> Tensor:
-    """See ``reference_neuron.noise``."""
+    """See ``reference.noise``."""
     steps = stream_T.shape[0]
     out = torch.empty(steps, 3, flows, device=stream_T.device)
     _noise_kernel[(triton.cdiv(flows, 128), steps)](

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import reference_carrier, reference_collect, reference_neuron
+from . import reference
 
 __all__ = ["Ops", "has_triton", "kernels", "ops_for", "references"]
 
 
 class Ops(NamedTuple):
-    """Functions that write into the tensors they are given; see ``reference_*``."""
+    """Functions that write into the tensors they are given; see ``reference``."""
 
     noise: Callable[..., Tensor]
     neuron_forward: Callable[..., None]
@@ -24,23 +24,20 @@ class Ops(NamedTuple):
     gates_backward: Callable[..., None]
     heads_forward: Callable[..., None]
     heads_backward: Callable[..., None]
-    splat: Callable[..., None]
-    gather: Callable[..., None]
 
 
 @functools.cache
 def references() -> Ops:
     """In plain torch, for any device."""
-    return _gathered(reference_neuron, reference_neuron, reference_carrier, reference_carrier,
-                     reference_collect)  # fmt: skip
+    return _gathered(reference, reference, reference, reference)
 
 
 @functools.cache
 def kernels() -> Ops:
     """In Triton, for a GPU; raises ``ImportError`` where it is not installed."""
-    from . import collect_kernels, gate_kernels, head_kernels, neuron_kernels, noise_kernels
+    from . import gate_kernels, head_kernels, neuron_kernels, noise_kernels
 
-    return _gathered(noise_kernels, neuron_kernels, gate_kernels, head_kernels, collect_kernels)
+    return _gathered(noise_kernels, neuron_kernels, gate_kernels, head_kernels)
 
 
 @functools.cache
@@ -60,7 +57,7 @@ def ops_for(device: torch.device) -> Ops:
     return kernels() if has_triton(device) else references()
 
 
-def _gathered(noise: Any, neuron: Any, gates: Any, heads: Any, collect: Any) -> Ops:
+def _gathered(noise: Any, neuron: Any, gates: Any, heads: Any) -> Ops:
     return Ops(
         noise=noise.noise,
         neuron_forward=neuron.neuron_forward,
@@ -69,6 +66,4 @@ def _gathered(noise: Any, neuron: Any, gates: Any, heads: Any, collect: Any) -> 
         gates_backward=gates.gates_backward,
         heads_forward=heads.heads_forward,
         heads_backward=heads.heads_backward,
-        splat=collect.splat,
-        gather=collect.gather,
     )

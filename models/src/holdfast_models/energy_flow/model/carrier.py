@@ -5,13 +5,24 @@ N flows, C carrier width, L layers, K width of a layer's input, o width of the n
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .settings import CarrierSettings
 
-__all__ = ["MOST_ENERGY", "MOST_MOVE", "Carrier", "GruLayer", "scale_at"]
+__all__ = [
+    "MOST_ENERGY",
+    "MOST_MOVE",
+    "Carrier",
+    "GruLayer",
+    "bounded_input",
+    "bounded_move",
+    "new_energy",
+    "scale_at",
+]
 
 MOST_MOVE = 0.5
 """Largest displacement of a flow on one axis in one step, before drift and noise."""
@@ -28,6 +39,25 @@ def scale_at(step: int, settings: CarrierSettings) -> float:
         return settings.scale
     falls = (step - settings.scale_warmup) // settings.scale_every
     return max(settings.scale_min, settings.scale * settings.scale_decay**falls)
+
+
+def bounded_input(v_NK: Tensor, clip: float) -> Tensor:
+    """What the GRU reads, finite and within ``clip``."""
+    return v_NK.nan_to_num(nan=0.0, posinf=clip, neginf=-clip).clamp(-clip, clip)
+
+
+def new_energy(e: Tensor, change: Tensor, form: Literal["residual", "tanh"]) -> Tensor:
+    """Energies after a step, from those before it and what the head says."""
+    if form == "tanh":
+        return torch.tanh(change)
+    return (e + change).clamp(-MOST_ENERGY, MOST_ENERGY)
+
+
+def bounded_move(d: Tensor, form: Literal["tanh", "clamp"]) -> Tensor:
+    """Displacements within ``MOST_MOVE`` on each axis."""
+    if form == "clamp":
+        return d.clamp(-MOST_MOVE, MOST_MOVE)
+    return MOST_MOVE * torch.tanh(d / MOST_MOVE)
 
 
 class GruLayer(nn.Module):
@@ -107,7 +137,10 @@ class Carrier(nn.Module):
             and how many entries of the GRU's input were not finite or out of range: a scalar on
             the device.
         """
-        v_NK, guarded = self._guard(torch.cat((u_No, e_N1), dim=-1))
+        settings = self.settings
+        v_NK = torch.cat((u_No, e_N1), dim=-1)
+        guarded = torch.logical_not(v_NK.detach().abs() <= settings.input_clip).sum()  # also NaN
+        v_NK = bounded_input(v_NK, settings.input_clip)
         states: list[Tensor] = []
         # unbind, not indexing: its backward is one stack and not L full-size additions.
         for layer, h_NC in zip(self.layers, h_LNC.unbind(0), strict=True):
@@ -117,23 +150,8 @@ class Carrier(nn.Module):
         change_N1 = self.energy_end(energy_N).to(e_N1.dtype)
         d_N3 = self.move_end(move_N).to(e_N1.dtype)
         return (
-            self._energy(e_N1, change_N1),
-            self._bound(scale * d_N3),
+            new_energy(e_N1, change_N1, settings.energy),
+            bounded_move(scale * d_N3, settings.bound),
             torch.stack(states),
             guarded,
         )
-
-    def _guard(self, v_NK: Tensor) -> tuple[Tensor, Tensor]:
-        clip = self.settings.input_clip
-        guarded = torch.logical_not(v_NK.detach().abs() <= clip).sum()  # so that a NaN counts
-        return v_NK.nan_to_num(nan=0.0, posinf=clip, neginf=-clip).clamp(-clip, clip), guarded
-
-    def _energy(self, e_N1: Tensor, change_N1: Tensor) -> Tensor:
-        if self.settings.energy == "tanh":
-            return torch.tanh(change_N1)
-        return (e_N1 + change_N1).clamp(-MOST_ENERGY, MOST_ENERGY)
-
-    def _bound(self, d_N3: Tensor) -> Tensor:
-        if self.settings.bound == "clamp":
-            return d_N3.clamp(-MOST_MOVE, MOST_MOVE)
-        return MOST_MOVE * torch.tanh(d_N3 / MOST_MOVE)

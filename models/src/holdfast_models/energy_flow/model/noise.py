@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Key", "noise_seed", "normal_N3", "streams_T"]
+__all__ = ["Key", "noise_seed", "normal_N3", "normals_N3", "streams_T"]
 
 _WORD = 1 << 64
 _LOW = 0xFFFFFFFF
@@ -56,8 +56,13 @@ def normal_N3(key: Key, flow_index_N: Tensor, step: int) -> Tensor:
         flow_index_N: whole numbers; no two flows of a step may share one, children included.
         step: of the lattice.
     """
+    return normals_N3(_stream(key, step), flow_index_N)
+
+
+def normals_N3(stream: int | Tensor, flow_index_N: Tensor) -> Tensor:
+    """The same from where the numbers of a step begin, one of ``streams_T``."""
     pair_2N = torch.stack((2 * flow_index_N.long(), 2 * flow_index_N.long() + 1))
-    word_2N = _mix(pair_2N * _signed(_GOLDEN) + _stream(key, step))
+    word_2N = _mix(pair_2N * _signed(_GOLDEN) + stream)
     # Doubles, rounded once at the end: devices and vector units differ in the last bit of a
     # logarithm, and such a bit must not reach the result.
     share_2N = (((word_2N >> 32) & _LOW).double() + 0.5) / 2**32

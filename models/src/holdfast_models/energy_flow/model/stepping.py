@@ -21,7 +21,7 @@ from .neuron import Neuron
 from .noise import Key, normal_N3
 from .settings import ModelSettings
 
-__all__ = ["Parts", "Pushed", "Ride", "Step", "advance", "bear", "push", "sigma_3"]
+__all__ = ["Parts", "Pushed", "Ride", "Step", "advance", "bear", "push", "sigma_3", "with_drift"]
 
 
 class Parts(NamedTuple):
@@ -113,7 +113,7 @@ def push(
     u_No = parts.neuron(flows.p_N3, flows.e_N1, field_N1).where(active_N1, 0.0)
     e_N1 = flows.e_N1.where(active_N1, 0.0)
     e_N1, delta_N3, h_LNC, guarded = parts.carrier.step(u_No, e_N1, flows.h_LNC, ride.scale)
-    delta_N3 = _with_drift(delta_N3, parts.settings.z_drift)
+    delta_N3 = with_drift(delta_N3, parts.settings.z_drift)
     noise_N3 = None if noise_3 is None else normal_N3(ride.key, flows.index_N, t) * noise_3
     moved = move(
         flows.p_N3, delta_N3, noise_N3, reflect=parts.settings.flows.reflect, alive_N=active_N
@@ -189,7 +189,7 @@ def bear(flows: Flows, before_N3: Tensor, parent_row_N: Tensor, born_N: Tensor, 
     )
 
 
-def _with_drift(delta_N3: Tensor, drift: float) -> Tensor:
+def with_drift(delta_N3: Tensor, drift: float) -> Tensor:
     """Outwards on z, to the side the flow tends to; upwards where it tends to none."""
     if drift == 0.0:
         return delta_N3

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from ..kernels.collect import MOST_STEPS, collect
 from ..kernels.loop import Ended, Start, travel
 from ..kernels.ops import Ops, ops_for, references
 from ..kernels.plan import Blocks, Plan, plan_for
@@ -26,7 +25,10 @@ from ..model.flows import Flows, launch, pick_cells
 from ..model.noise import Key, streams_T
 from ..model.stepping import Parts, Ride, sigma_3
 
-__all__ = ["Trip", "ended_flows", "finished", "set_out", "travelled"]
+__all__ = ["MOST_STEPS", "Trip", "ended_flows", "finished", "set_out", "travelled"]
+
+MOST_STEPS = 180
+"""Lattice steps up to which the collection's kernel is exact."""
 
 
 class Trip(NamedTuple):
@@ -58,7 +60,8 @@ def set_out(parts: Parts, ride: Ride, surface_BHW: Tensor, ops: Ops | None = Non
         # A kernel that cannot do it has a plain form that can.
         able = against_kernels(parts.settings, device) is None
         ops = ops_for(device if able else torch.device("cpu"))
-    plan = plan_for(parts, ride.steps, None if ops is references() else Blocks())
+    by_kernels = device.type == "cuda" and ops is not references()
+    plan = plan_for(parts, ride.steps, Blocks() if by_kernels else None)
     key, scale = ride.key, ride.scale
     if device.type == "cuda" and not isinstance(key.step, Tensor):
         # On the device, so that a captured pass draws the same numbers.
@@ -141,12 +144,14 @@ def finished(trip: Trip, flows: Flows, ended: Ended, batch: int) -> Finished:
     )
 
     def gather(flows: Flows, got_N: Tensor) -> Collected:
+        from ..kernels.collect_kernels import collect
+
         return collect(
             flows.e_N1[:, 0], flows.p_N3, flows.k_N, flows.sample_N, got_N,
-            settings.lattice, batch, trip.ops,
+            settings.lattice, batch,
         )  # fmt: skip
 
-    able = settings.flows.splat == "bilinear" and trip.plan.steps <= MOST_STEPS
-    able = able and not settings.flows.deterministic
+    able = trip.plan.blocks is not None and trip.plan.steps <= MOST_STEPS
+    able = able and settings.flows.splat == "bilinear" and not settings.flows.deterministic
     first = flows.index_N.shape[0]
     return finish(flows, tally, settings, batch, first, gather=gather if able else None)
