@@ -11,13 +11,14 @@ from torch.nn import functional
 
 from holdfast_models.energy_flow.text.decoder import TextDecoder
 from holdfast_models.energy_flow.text.generation import Marks, search
+from holdfast_models.energy_flow.text.settings import BridgeSettings
 
 MARKS = Marks(pad=0, unknown=1, begin=2, end=3)
 
 
 def small(words: int = 20, cells: int = 12, seed: int = 0) -> TextDecoder:
     torch.manual_seed(seed)
-    return TextDecoder(words, cells, width=16, heads=4, memories=3)
+    return TextDecoder(words, cells, BridgeSettings(width=16, heads=4, memories=3))
 
 
 def sharp(words: int, seed: int = 0) -> TextDecoder:

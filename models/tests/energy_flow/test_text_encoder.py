@@ -10,11 +10,12 @@ from torch import nn
 
 from holdfast import HoldfastError
 from holdfast_models.energy_flow.text.encoder import EncoderLayer, TextEncoder
+from holdfast_models.energy_flow.text.settings import BridgeSettings
 
 
 def small(words: int = 20, cells: int = 12) -> TextEncoder:
     torch.manual_seed(0)
-    return TextEncoder(words, cells, width=16, heads=4)
+    return TextEncoder(words, cells, BridgeSettings(width=16, heads=4))
 
 
 def test_surfaces_are_bounded_and_have_one_value_per_cell():
@@ -76,7 +77,7 @@ def test_a_layer_is_the_post_norm_layer_of_torch():
 
 
 def test_weights_start_as_specified():
-    encoder = TextEncoder(30_522, 400)
+    encoder = TextEncoder(30_522, 400, BridgeSettings())
     table = encoder.words.table.weight
     assert table.shape == (30_522, 256)
     assert table.std().item() == pytest.approx(0.02, rel=0.01)

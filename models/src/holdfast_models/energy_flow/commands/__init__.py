@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .data_commands import add_data_verbs, whole
+from .data import add_data_verbs, whole
 
 if TYPE_CHECKING:
     from ..evaluation.loading import Loaded

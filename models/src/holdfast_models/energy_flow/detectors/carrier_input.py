@@ -53,8 +53,6 @@ class CarrierInput(RecordDetector):
     code = "EFL003"
     name = "carrier_input"
     severity = Severity.WARNING
-    needs = ("loss",)
-    since = "0.2"
     within = 50
 
     @dataclass(frozen=True, kw_only=True)

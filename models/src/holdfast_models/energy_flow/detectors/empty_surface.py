@@ -54,9 +54,6 @@ class EmptySurface(RecordDetector):
     code = "EFL002"
     name = "empty_surface"
     severity = Severity.ERROR
-    needs = ("loss",)
-    since = "0.2"
-    within = 150
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RecordDetector.Options):

@@ -54,9 +54,6 @@ class EnergyDrift(RecordDetector):
     code = "EFL004"
     name = "energy_drift"
     severity = Severity.WARNING
-    needs = ("loss",)
-    since = "0.2"
-    within = 150
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RecordDetector.Options):

@@ -61,7 +61,6 @@ class IdleMapper(RecordDetector):
     name = "idle_mapper"
     severity = Severity.WARNING
     needs = ("loss", "lr")
-    since = "0.2"
     within = 400
     kind = "validation"
 

@@ -40,6 +40,9 @@ class RecordDetector(Detector):
     """Looks at the rows that come with a record of one kind, and at no others."""
 
     kind = "numbers"
+    needs = ("loss",)
+    since = "0.2"
+    within = 150
     judges_events = True
 
     def suspects(self, window: Window) -> NDArray[np.bool_]:

@@ -56,9 +56,6 @@ class UnfinishedFlows(RecordDetector):
     code = "EFL001"
     name = "unfinished_flows"
     severity = Severity.WARNING
-    needs = ("loss",)
-    since = "0.2"
-    within = 150
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RecordDetector.Options):

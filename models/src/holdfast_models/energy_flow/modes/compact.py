@@ -140,19 +140,12 @@ def _in_order(parts: list[Flows], total: int) -> Flows:
     flows = join(parts)
     index_N = torch.arange(total + 1, device=flows.index_N.device)
     empty = blank(flows, index_N)
-    row_N = flows.index_N
-    return Flows(
-        p_N3=empty.p_N3.index_copy(0, row_N, flows.p_N3)[:total],
-        e_N1=empty.e_N1.index_copy(0, row_N, flows.e_N1)[:total],
-        h_LNC=empty.h_LNC[:, :total],
-        k_N=empty.k_N.index_copy(0, row_N, flows.k_N)[:total],
-        alive_N=empty.alive_N.index_copy(0, row_N, flows.alive_N)[:total],
-        sample_N=empty.sample_N.index_copy(0, row_N, flows.sample_N)[:total],
-        index_N=index_N[:total],
-        parent_N=empty.parent_N.index_copy(0, row_N, flows.parent_N)[:total],
-        born_N=empty.born_N.index_copy(0, row_N, flows.born_N)[:total],
-        exit_N=empty.exit_N.index_copy(0, row_N, flows.exit_N)[:total],
-    )
+    columns = {
+        name: getattr(empty, name).index_copy(0, flows.index_N, column)[:total]
+        for name, column in flows._asdict().items()
+        if name not in ("h_LNC", "index_N")
+    }
+    return Flows(h_LNC=empty.h_LNC[:, :total], index_N=index_N[:total], **columns)
 
 
 class _Reading:

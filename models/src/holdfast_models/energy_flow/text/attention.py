@@ -17,6 +17,9 @@ from holdfast import HoldfastError
 
 from .settings import PLACES
 
+DROPOUT = 0.1
+"""Everywhere in the encoder and the decoder."""
+
 
 class Seen(NamedTuple):
     """Keys and values of what is attended to, split by heads: ``[B, H, Q, D/H]`` each."""

@@ -53,21 +53,8 @@ class TextBridge(nn.Module):
         super().__init__()
         self.vocabulary, self.settings = vocabulary, settings
         self.cells = lattice[0] * lattice[1]
-        self.encoder = TextEncoder(
-            len(vocabulary),
-            self.cells,
-            width=settings.width,
-            layers=settings.layers,
-            heads=settings.heads,
-        )
-        self.decoder = TextDecoder(
-            len(vocabulary),
-            self.cells,
-            width=settings.width,
-            layers=settings.decoder_layers,
-            heads=settings.heads,
-            memories=settings.memories,
-        )
+        self.encoder = TextEncoder(len(vocabulary), self.cells, settings)
+        self.decoder = TextDecoder(len(vocabulary), self.cells, settings)
         self.cache = TextCache(settings.cache, lattice) if settings.cache else None
         self._known: tuple[object, str] | None = None
 

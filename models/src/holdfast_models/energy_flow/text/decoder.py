@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import Attention, FeedForward, Seen, Words, start_weights
+from .attention import DROPOUT, Attention, FeedForward, Seen, Words, start_weights
+from .settings import BridgeSettings
 
 # Wider than this the adapter of a large lattice would outgrow the model (S*S/2 weights).
 _WIDEST_ADAPTER = 1024
@@ -43,38 +44,26 @@ class TextDecoder(nn.Module):
     Args:
         words: pieces of the vocabulary.
         cells: of the surface.
-        width: of the vectors of pieces.
-        layers: of the transformer.
-        heads: of its attention.
-        memories: vectors that the surface is shown as.
-        dropout: everywhere.
+        settings: its widths, and as how many memories the surface is shown.
     """
 
-    def __init__(
-        self,
-        words: int,
-        cells: int,
-        *,
-        width: int = 256,
-        layers: int = 2,
-        heads: int = 8,
-        memories: int = 8,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, words: int, cells: int, settings: BridgeSettings) -> None:
         super().__init__()
+        width, memories = settings.width, settings.memories
         between = min(max(cells // 2, 1), _WIDEST_ADAPTER)
         self.adapter = nn.Sequential(
             nn.Linear(cells, between),
             nn.GELU(),
             nn.LayerNorm(between),
-            nn.Dropout(dropout),
+            nn.Dropout(DROPOUT),
             nn.Linear(between, memories * width),
             nn.Unflatten(-1, (memories, width)),
             nn.LayerNorm(width),
         )
-        self.words = Words(words, width, dropout=dropout)
+        self.words = Words(words, width, dropout=DROPOUT)
         self.layers = nn.ModuleList(
-            [DecoderLayer(width, heads, dropout=dropout) for _ in range(layers)]
+            DecoderLayer(width, settings.heads, dropout=DROPOUT)
+            for _ in range(settings.decoder_layers)
         )
         self.norm = nn.LayerNorm(width)
         self.apply(start_weights)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .attention import Attention, FeedForward, Words, start_weights
+from .attention import DROPOUT, Attention, FeedForward, Words, start_weights
+from .settings import BridgeSettings
 
 
 class TextEncoder(nn.Module):
@@ -16,32 +17,21 @@ class TextEncoder(nn.Module):
     Args:
         words: pieces of the vocabulary.
         cells: of the surface.
-        width: of the vectors of pieces.
-        layers: of the transformer.
-        heads: of its attention.
-        dropout: everywhere.
+        settings: its widths.
     """
 
-    def __init__(
-        self,
-        words: int,
-        cells: int,
-        *,
-        width: int = 256,
-        layers: int = 2,
-        heads: int = 8,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, words: int, cells: int, settings: BridgeSettings) -> None:
         super().__init__()
-        self.words = Words(words, width, dropout=dropout)
+        width = settings.width
+        self.words = Words(words, width, dropout=DROPOUT)
         self.layers = nn.ModuleList(
-            [EncoderLayer(width, heads, dropout=dropout) for _ in range(layers)]
+            [EncoderLayer(width, settings.heads, dropout=DROPOUT) for _ in range(settings.layers)]
         )
         self.surface = nn.Sequential(
             nn.Linear(width, width),
             nn.GELU(),
             nn.LayerNorm(width),
-            nn.Dropout(dropout),
+            nn.Dropout(DROPOUT),
             nn.Linear(width, cells),
             nn.Tanh(),
         )

@@ -27,11 +27,13 @@ def add_data_verbs(parser: argparse.ArgumentParser) -> None:
 
     make = verb("make", "Write pairs as a set.", _make, "FOLDER")
     _make_options(make)
-    verb("list", "List the sets of a folder with kind, size and age.", _list, "FOLDER")
-    verb("info", "Tell what is in a set.", _info, "SET")
-    verb("validate", "Check whether a set can be trained on.", _validate, "SET")
-    dedup = verb("dedup", "Remove what is there twice.", _dedup, "PATH")
-    archive = verb("archive", "Put sets away that have not changed for long.", _archive, "FOLDER")
+    what = "List the sets of a folder with kind, size and age."
+    verb("list", what, _tool("list_sets"), "FOLDER")
+    verb("info", "Tell what is in a set.", _tool("info"), "SET")
+    verb("validate", "Check whether a set can be trained on.", _tool("validate"), "SET")
+    dedup = verb("dedup", "Remove what is there twice.", _tool("dedup", "dry_run"), "PATH")
+    what = "Put sets away that have not changed for long."
+    archive = verb("archive", what, _tool("archive", "days", "dry_run"), "FOLDER")
     archive.add_argument(
         "--days", metavar="N", type=_days, default=30.0, help="how old (default: 30)"
     )
@@ -104,34 +106,16 @@ def _make(args: argparse.Namespace) -> Report:
     return make(args.path, settings, embedded=args.embedded, dry_run=args.dry_run)
 
 
-def _list(args: argparse.Namespace) -> Report:
-    from ..data.dataset_tool import list_sets
+def _tool(name: str, *options: str) -> Callable[[Any], Report]:
+    """A function of ``dataset_tool``, given the path and these options; imported when called."""
 
-    return list_sets(args.path)
+    def call(args: argparse.Namespace) -> Report:
+        from ..data import dataset_tool
 
+        given = {option: getattr(args, option) for option in options}
+        return getattr(dataset_tool, name)(args.path, **given)
 
-def _info(args: argparse.Namespace) -> Report:
-    from ..data.dataset_tool import info
-
-    return info(args.path)
-
-
-def _validate(args: argparse.Namespace) -> Report:
-    from ..data.dataset_tool import validate
-
-    return validate(args.path)
-
-
-def _dedup(args: argparse.Namespace) -> Report:
-    from ..data.dataset_tool import dedup
-
-    return dedup(args.path, dry_run=args.dry_run)
-
-
-def _archive(args: argparse.Namespace) -> Report:
-    from ..data.dataset_tool import archive
-
-    return archive(args.path, args.days, dry_run=args.dry_run)
+    return call
 
 
 def _told(report: Report) -> int:
