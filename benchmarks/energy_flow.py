@@ -33,7 +33,7 @@ from holdfast.training import resolve
 from holdfast_models.energy_flow.evaluation.benchmark import Work, busy_ms, measured
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.noise import Key
-from holdfast_models.energy_flow.model.stepping import Ride
+from holdfast_models.energy_flow.model.stepping import LatticePass
 from holdfast_models.energy_flow.recipe import RECIPE
 
 # Seconds of a training step of the predecessor on an H200, its bugs patched (the specification).
@@ -136,8 +136,8 @@ def reference(seconds: float, width: int = 5, overrides: list[str] | None = None
     core = work.model.core
     assert core is not None
     surface_BHW = torch.randn(1, width, width)
-    ride = Ride(1, settings.model.steps, Key(0, 0), training=False, scale=1.0)
-    wanted_BS = loop.run(core.parts, ride, surface_BHW).surface_BS
+    lattice_pass = LatticePass(1, settings.model.steps, Key(0, 0), training=False, scale=1.0)
+    wanted_BS = loop.run(core.parts, lattice_pass, surface_BHW).surface_BS
     torch.testing.assert_close(per_flow(core, surface_BHW)[0], wanted_BS, atol=1e-4, rtol=1e-4)
     times, moved = [], 0
     end = time.perf_counter() + seconds

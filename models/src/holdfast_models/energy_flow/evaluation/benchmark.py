@@ -24,7 +24,7 @@ from holdfast import watch
 
 from ..losses import embedding_loss
 from ..model.energy_flow import EnergyFlow, Output
-from ..modes.entry import against_fused
+from ..modes.entry import why_not_fused
 from ..recipe import EnergyFlowSettings
 
 __all__ = ["Precision", "Work", "bench", "bench_lines", "busy_ms", "measured"]
@@ -114,7 +114,7 @@ class Work:
         surface_BHW = torch.empty(self.batch, *self.model.input.shape, device=self.device)
         with self._autocast():
             mode = core.mode_for(surface_BHW)
-            why = against_fused(core.parts, surface_BHW)
+            why = why_not_fused(core.parts, surface_BHW)
         if mode == "fused":
             return f"{mode}, {'graph' if core.graphs.reason is None else core.graphs.reason}"
         return f"{mode}, fused" if mode == "chunked" and why is None else mode

@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
 from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, paper, symmetric, whole_numbers
-from .travel import Floats, Travel
+from .trajectories import Floats, Trajectories
 
 __all__ = ["of"]
 
@@ -22,32 +22,37 @@ _ENDS = {0: "o", 1: "v", 2: "^"}
 _ENERGY = "coolwarm"
 
 
-def of(travel: Travel | None) -> list[Drawn]:
-    """All pictures of a trip through the lattice; none where the model has no core."""
-    if travel is None:
+def of(trajectories: Trajectories | None) -> list[Drawn]:
+    """All pictures of flows through the lattice; none where the model has no core."""
+    if trajectories is None:
         return []
-    return [_paths(travel), _exits(travel), _living(travel), _energy(travel)]
+    return [
+        _paths(trajectories),
+        _exits(trajectories),
+        _living(trajectories),
+        _energy(trajectories),
+    ]
 
 
-def _paths(travel: Travel) -> Drawn:
-    lattice = travel.lattice
+def _paths(trajectories: Trajectories) -> Drawn:
+    lattice = trajectories.lattice
     figure, (front, side, top) = paper(1, 1, 1.05)
-    most = symmetric(travel.energy_N)
-    start_N3 = _starts(travel)
+    most = symmetric(trajectories.energy_N)
+    start_N3 = _starts(trajectories)
     row, column = lattice.height // 2, lattice.width // 2
-    _slice(front, travel, 0, np.rint(start_N3[:, 1]) == row, most)
+    _slice(front, trajectories, 0, np.rint(start_N3[:, 1]) == row, most)
     front.set_title(f"Slice y = {row}", fontsize=10)
-    _slice(side, travel, 1, np.rint(start_N3[:, 0]) == column, most)
+    _slice(side, trajectories, 1, np.rint(start_N3[:, 0]) == column, most)
     side.set_title(f"Slice x = {column}", fontsize=10)
     chosen = _spread(np.arange(len(start_N3)), _MOST_ARROWS)
-    begin_N3, end_N3 = start_N3[chosen], travel.place_TN3[-1, chosen]
+    begin_N3, end_N3 = start_N3[chosen], trajectories.place_TN3[-1, chosen]
     across_N, up_N = (end_N3 - begin_N3)[:, :2].T
     top.quiver(
         begin_N3[:, 0], begin_N3[:, 1], across_N, up_N, color=GREY, alpha=0.6, angles="xy",
         scale_units="xy", scale=1, width=0.005, headwidth=0, headlength=0, headaxislength=0,
     )  # fmt: skip
     dots = top.scatter(
-        end_N3[:, 0], end_N3[:, 1], c=travel.energy_N[chosen], s=16, cmap=_ENERGY,
+        end_N3[:, 0], end_N3[:, 1], c=trajectories.energy_N[chosen], s=16, cmap=_ENERGY,
         norm=Normalize(-most, most), edgecolors=GREY, linewidths=0.4, zorder=3,
     )  # fmt: skip
     top.set_title("From above: start and end", fontsize=10)
@@ -69,24 +74,24 @@ def _paths(travel: Travel) -> Drawn:
 
 
 def _slice(
-    panel: Axes, travel: Travel, axis: int, in_slice_N: NDArray[np.bool_], most: float
+    panel: Axes, trajectories: Trajectories, axis: int, in_slice_N: NDArray[np.bool_], most: float
 ) -> None:
     """The flows that begin in a slice, seen from its side."""
     chosen = _spread(np.flatnonzero(in_slice_N), _MOST_LINES)
-    lines = travel.place_TN3[:, chosen][:, :, [axis, 2]].transpose(1, 0, 2)
+    lines = trajectories.place_TN3[:, chosen][:, :, [axis, 2]].transpose(1, 0, 2)
     paths = LineCollection(
         list(lines), cmap=_ENERGY, norm=Normalize(-most, most), linewidths=1.5, alpha=0.9
     )
-    paths.set_array(travel.energy_N[chosen])
+    paths.set_array(trajectories.energy_N[chosen])
     panel.add_collection(paths)
-    colours = paths.to_rgba(travel.energy_N[chosen])
+    colours = paths.to_rgba(trajectories.energy_N[chosen])
     for code, marker in _ENDS.items():
-        ended = travel.exit_N[chosen] == code
+        ended = trajectories.exit_N[chosen] == code
         panel.scatter(
             *lines[ended, -1].T, marker=marker, c=colours[ended], s=22, edgecolors=GREY,
             linewidths=0.5, zorder=3,
         )  # fmt: skip
-    lattice = travel.lattice
+    lattice = trajectories.lattice
     for height in (0, lattice.depth):
         panel.axhline(height, color="black", linewidth=1)
     panel.axhline(lattice.depth // 2, color=GREY, linewidth=0.8, linestyle=":")
@@ -98,15 +103,15 @@ def _slice(
     panel.set_ylabel("z", fontsize=9)
 
 
-def _exits(travel: Travel) -> Drawn:
-    lattice = travel.lattice
+def _exits(trajectories: Trajectories) -> Drawn:
+    lattice = trajectories.lattice
     figure, panels = paper(1, 1, 1)
-    total = max(float(travel.exits_3HW.sum()), 1e-9)
-    most = max(float(travel.exits_3HW.max()), 1e-9)
+    total = max(float(trajectories.exits_3HW.sum()), 1e-9)
+    most = max(float(trajectories.exits_3HW.max()), 1e-9)
     names = ("Left at z = 0", f"Left at z = {lattice.depth}", "Reached neither face")
     image = None
     shares: list[float] = []
-    for panel, name, map_HW in zip(panels, names, travel.exits_3HW, strict=True):
+    for panel, name, map_HW in zip(panels, names, trajectories.exits_3HW, strict=True):
         image = panel.imshow(map_HW, origin="lower", cmap="viridis", vmin=0, vmax=most)
         shares.append(float(map_HW.sum()) / total)
         panel.set_title(f"{name}: {shares[-1]:.0%}", fontsize=10)
@@ -118,14 +123,14 @@ def _exits(travel: Travel) -> Drawn:
         bar.set_label("flows per sample", fontsize=8)
         bar.ax.tick_params(labelsize=7)
     caption = (
-        f"Where flows ended, by cell, the mean of {_samples(travel)}: an even map uses the whole "
-        "surface, a few bright cells mean that flows gather and the rest stays empty."
+        f"Where flows ended, by cell, the mean of {_samples(trajectories)}: an even map uses the "
+        "whole surface, a few bright cells mean that flows gather and the rest stays empty."
     )
     return Drawn("exits", "Exit map", caption, figure)
 
 
-def _living(travel: Travel) -> Drawn:
-    living, lattice = travel.living, travel.lattice
+def _living(trajectories: Trajectories) -> Drawn:
+    living, lattice = trajectories.living, trajectories.lattice
     figure, (panel,) = paper(1)
     parts = {
         f"left at z = {lattice.depth}": (living.high, ORANGE),
@@ -146,19 +151,19 @@ def _living(travel: Travel) -> Drawn:
     made = sum(float(counts[-1]) for counts, _ in parts.values())
     left = float(living.under_way[-1]) / max(made, 1e-9)
     caption = (
-        f"How many flows still travel after each lattice step, the mean of {_samples(travel)}; "
-        f"at the end {left:.0%} of {made:.0f} flows were still under way."
+        "How many flows still travel after each lattice step, the mean of "
+        f"{_samples(trajectories)}; at the end {left:.0%} of {made:.0f} flows were still under way."
     )
     return Drawn("living", "Living flows", caption, figure)
 
 
-def _energy(travel: Travel) -> Drawn:
+def _energy(trajectories: Trajectories) -> Drawn:
     figure, (begin, end, spread) = paper(1, 1, 1.2)
-    most = symmetric(travel.in_HW, travel.out_HW)
+    most = symmetric(trajectories.in_HW, trajectories.out_HW)
     image = None
     for panel, name, map_HW in (
-        (begin, "In, one sample", travel.in_HW),
-        (end, "Out, the same sample", travel.out_HW),
+        (begin, "In, one sample", trajectories.in_HW),
+        (end, "Out, the same sample", trajectories.out_HW),
     ):
         image = panel.imshow(map_HW, origin="lower", cmap=_ENERGY, vmin=-most, vmax=most)
         panel.set_title(name, fontsize=10)
@@ -169,16 +174,16 @@ def _energy(travel: Travel) -> Drawn:
         bar = figure.colorbar(image, ax=[begin, end], shrink=0.85)
         bar.set_label("energy", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-    reach = symmetric(travel.in_BS, travel.out_BS)
+    reach = symmetric(trajectories.in_BS, trajectories.out_BS)
     told: list[str] = []
     for name, values, look in (
-        ("in", travel.in_BS, {"color": BLUE, "alpha": 0.5}),
-        ("out", travel.out_BS, {"color": RED, "histtype": "step", "linewidth": 1.6}),
+        ("in", trajectories.in_BS, {"color": BLUE, "alpha": 0.5}),
+        ("out", trajectories.out_BS, {"color": RED, "histtype": "step", "linewidth": 1.6}),
     ):
         finite = values[np.isfinite(values)]
         spread.hist(finite, bins=40, range=(-reach, reach), label=name, **look)
         told.append(f"{finite.std() if finite.size else np.nan:.3g} {name}")
-    spread.set_title(f"All cells of {_samples(travel)}", fontsize=10)
+    spread.set_title(f"All cells of {_samples(trajectories)}", fontsize=10)
     spread.set_xlabel("energy", fontsize=9)
     spread.set_ylabel("cells", fontsize=9)
     spread.legend(fontsize=8, frameon=False)
@@ -189,11 +194,11 @@ def _energy(travel: Travel) -> Drawn:
     return Drawn("energy", "Energy in and out", caption, figure)
 
 
-def _starts(travel: Travel) -> Floats:
+def _starts(trajectories: Trajectories) -> Floats:
     """Where each flow began: its first known place."""
-    known_TN = np.isfinite(travel.place_TN3).all(-1)
+    known_TN = np.isfinite(trajectories.place_TN3).all(-1)
     first_N = known_TN.argmax(0)
-    return travel.place_TN3[first_N, np.arange(len(first_N))]
+    return trajectories.place_TN3[first_N, np.arange(len(first_N))]
 
 
 def _spread(indices: NDArray[np.intp], most: int) -> NDArray[np.intp]:
@@ -212,5 +217,5 @@ def _cells(panel: Axes, width: int, height: int) -> None:
     panel.set_ylabel("y", fontsize=9)
 
 
-def _samples(travel: Travel) -> str:
-    return f"{travel.samples} samples" if travel.samples > 1 else "one sample"
+def _samples(trajectories: Trajectories) -> str:
+    return f"{trajectories.samples} samples" if trajectories.samples > 1 else "one sample"

@@ -19,7 +19,7 @@ from holdfast import HoldfastError
 
 from ..model.energy_flow import EnergyFlow
 from .curves import read_curves
-from .travel import record
+from .trajectories import record
 
 __all__ = ["FOLDER", "LIST", "draw"]
 

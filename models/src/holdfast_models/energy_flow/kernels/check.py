@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loop import Start, travel
+from .loop import Start, run_loop
 from .ops import Ops, kernels, references
 from .plan import Blocks, Plan
 from .weights import Layer, Weights
@@ -97,7 +97,7 @@ def _one_pass(
     with torch.autocast(device.type, enabled=False):
         for leaf in leaves:
             leaf.requires_grad_()
-        ended = travel(plan, weights, e_N, start, dtype=dtype, ops=ops)
+        ended = run_loop(plan, weights, e_N, start, dtype=dtype, ops=ops)
         loss = ended.e_N.square().mean() + ended.p_3N.square().mean()
         found = torch.autograd.grad(loss, leaves)
     values = torch.cat((ended.e_N.detach(), ended.p_3N.detach().flatten(), ended.k_N.float()))

@@ -19,7 +19,7 @@ from .ops import Ops
 from .plan import Plan, slots
 from .weights import Half, Layer, Weights, halve
 
-__all__ = ["Ended", "Start", "travel"]
+__all__ = ["Ended", "Start", "run_loop"]
 
 
 class Start(NamedTuple):
@@ -56,7 +56,7 @@ class _Rest(NamedTuple):
     keep: bool
 
 
-def travel(
+def run_loop(
     plan: Plan, weights: Weights, e_N: Tensor, start: Start, *, dtype: torch.dtype, ops: Ops
 ) -> Ended:
     """Run the loop.
@@ -72,10 +72,10 @@ def travel(
     flat = weights.flat()
     keep = torch.is_grad_enabled() and any(one.requires_grad for one in (e_N, *flat))
     rest = _Rest(plan, weights.answer_w, weights.answer_b, start, dtype, ops, keep)
-    return Ended(*_Travel.apply(rest, e_N, *flat))
+    return Ended(*_Loop.apply(rest, e_N, *flat))
 
 
-class _Travel(torch.autograd.Function):
+class _Loop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rest: _Rest, e_N: Tensor, *flat: Tensor) -> tuple[Tensor, ...]:
         plan, dtype = rest.plan, rest.dtype
@@ -126,16 +126,16 @@ def _forward(
     guarded, left = zeros(
         per, (steps, slots("heads", flows, plan)), device=device, dtype=torch.int32
     )
-    brake = None
+    early_stop = None
     if plan.convergence.on and start.k_N is None:
-        brake = _Brake(plan, flows, device)
+        early_stop = _EarlyStop(plan, flows, device)
     # Where it is decided who moves when, what this pass would decide is not looked at.
     aside = None if start.k_N is None else torch.empty_like(buffers.alive_TN[0])
     ran = steps
     for t in range(steps):
         slab = t if keep else 0
         alive_N, stop = buffers.alive_TN[t], buffers.stop_T[t : t + 1]
-        if brake is not None and brake.check(t, left, stop):
+        if early_stop is not None and early_stop.check(t, left, stop):
             ran = t
             buffers.stop_T[t:].fill_(1)
             break
@@ -208,7 +208,7 @@ def products(weights: Half, read_NX: Tensor, gates_NG: Tensor, *, first: bool) -
     torch.mm(read_NX[:, inputs:], weights.state_w[2 * wide :].t(), out=gates_NG[:, 3 * wide :])
 
 
-class _Brake:
+class _EarlyStop:
     """The rules for stopping early, on the device; the host hears of it a step later.
 
     In a graph that is being captured nothing can be read: there all steps are launched, and those

@@ -11,10 +11,10 @@ from ..model.flows import slots_for_children
 from ..model.settings import ModelSettings
 from .ops import has_triton
 
-__all__ = ["against", "against_kernels"]
+__all__ = ["unsupported", "unsupported_by_kernels"]
 
 
-def against(settings: ModelSettings, batch: int) -> str | None:
+def unsupported(settings: ModelSettings, batch: int) -> str | None:
     """Why a batch cannot go through the fused loop; None: it can."""
     flows = settings.flows
     if flows.coupling:
@@ -27,7 +27,7 @@ def against(settings: ModelSettings, batch: int) -> str | None:
     return None
 
 
-def against_kernels(settings: ModelSettings, device: torch.device) -> str | None:
+def unsupported_by_kernels(settings: ModelSettings, device: torch.device) -> str | None:
     """Why the kernels cannot do it there as exactly as was asked for; None: they can."""
     carrier = settings.carrier
     if not has_triton(device):

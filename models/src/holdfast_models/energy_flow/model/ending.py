@@ -17,7 +17,7 @@ from .flows import Flows
 from .settings import ModelSettings
 from .stepping import Step
 
-__all__ = ["Brake", "Finished", "Stats", "Tally", "count", "finish"]
+__all__ = ["EarlyStop", "Finished", "Stats", "Tally", "count", "finish"]
 
 
 class Tally(NamedTuple):
@@ -78,7 +78,7 @@ class Finished(NamedTuple):
     stats: Stats
 
 
-class Brake:
+class EarlyStop:
     """Tells before each step whether the flows still move; made anew for each run.
 
     What the flows do follows the flag on the device, at exactly the step the rules say. The host

@@ -15,7 +15,7 @@ from .ending import Finished
 from .neuron import Neuron
 from .noise import Key
 from .settings import ModelSettings
-from .stepping import Parts, Ride
+from .stepping import LatticePass, Parts
 
 __all__ = ["Core"]
 
@@ -49,14 +49,14 @@ class Core(nn.Module):
             step: of the optimizer, from 0; it sets noise and scale.
             seed: of the run; ranks that see different samples should have different ones.
         """
-        ride = Ride(
+        lattice_pass = LatticePass(
             batch=surface_BHW.shape[0],
             steps=self.settings.steps,
             key=Key(seed, step),
             training=self.training,
             scale=scale_at(step, self.settings.carrier),
         )
-        return entry.run(self.parts, ride, surface_BHW, self.graphs)
+        return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs)
 
     def mode_for(self, surface_BHW: Tensor) -> str:
         """The mode that such a batch takes; see ``modes.entry.choose``."""

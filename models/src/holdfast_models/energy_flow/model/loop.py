@@ -16,44 +16,44 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .ending import Brake, Finished, Tally, count, finish
+from .ending import EarlyStop, Finished, Tally, count, finish
 from .flows import Flows, blank, join, launch, pick_cells, slots_for_children
 from .settings import FlowSettings
 from .spawn import children, place_children
-from .stepping import Parts, Ride, advance, bear, sigma_3
+from .stepping import LatticePass, Parts, add_children, advance, sigma_3
 
-__all__ = ["Roll", "roll", "run"]
+__all__ = ["RunSteps", "run", "run_steps"]
 
-Roll = Callable[[Parts, Ride, Flows], tuple[Flows, Tally]]
+RunSteps = Callable[[Parts, LatticePass, Flows], tuple[Flows, Tally]]
 """A loop over lattice steps: from launched flows to where they are at its end."""
 
 
 def run(
     parts: Parts,
-    ride: Ride,
+    lattice_pass: LatticePass,
     surface_BHW: Tensor,
     *,
-    loop: Roll | None = None,
+    loop: RunSteps | None = None,
 ) -> Finished:
     """Send the energies of a surface through the lattice.
 
     Args:
         parts: neuron, carrier and the rest.
-        ride: what holds for the pass.
+        lattice_pass: what holds for the pass.
         surface_BHW: energies.
-        loop: another loop than ``roll``.
+        loop: another loop than ``run_steps``.
     """
     settings = parts.settings
     cells_BK = pick_cells(surface_BHW, settings)
     flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK)
     first = flows.index_N.shape[0]
-    flows, tally = (loop or roll)(parts, ride, flows)
-    return finish(flows, tally, settings, ride.batch, first)
+    flows, tally = (loop or run_steps)(parts, lattice_pass, flows)
+    return finish(flows, tally, settings, lattice_pass.batch, first)
 
 
-def roll(
+def run_steps(
     parts: Parts,
-    ride: Ride,
+    lattice_pass: LatticePass,
     flows: Flows,
     *,
     visit: Callable[[int, Flows], None] | None = None,
@@ -62,27 +62,29 @@ def roll(
 
     Args:
         parts: neuron, carrier and the rest.
-        ride: what holds for the pass.
+        lattice_pass: what holds for the pass.
         flows: from ``launch``.
         visit: shown the flows before the first step (0) and after each; for pictures.
     """
     settings = parts.settings
     device, first = flows.p_N3.device, flows.index_N.shape[0]
-    slots = slots_for_children(ride.batch, first // ride.batch, ride.steps, settings)
+    slots = slots_for_children(
+        lattice_pass.batch, first // lattice_pass.batch, lattice_pass.steps, settings
+    )
     if slots:
-        index_R = torch.arange(first, first + ride.batch * slots, device=device)
+        index_R = torch.arange(first, first + lattice_pass.batch * slots, device=device)
         flows = join([flows, blank(flows, index_R)])
-    tally, brake = Tally.zero(device), Brake(settings, device)
-    used_B = torch.zeros(ride.batch, dtype=torch.long, device=device)
-    noise_3 = sigma_3(settings, ride, device)
+    tally, early_stop = Tally.zero(device), EarlyStop(settings, device)
+    used_B = torch.zeros(lattice_pass.batch, dtype=torch.long, device=device)
+    noise_3 = sigma_3(settings, lattice_pass, device)
     if visit is not None:
         visit(0, flows)
-    for t in range(ride.steps):
-        stopped, leave = brake.check(t, tally, flows.alive_N.sum(), first)
+    for t in range(lattice_pass.steps):
+        stopped, leave = early_stop.check(t, tally, flows.alive_N.sum(), first)
         if leave:
             break
         before_N3 = flows.p_N3
-        flows, step = advance(parts, ride, noise_3, flows, flows.alive_N & ~stopped, t)
+        flows, step = advance(parts, lattice_pass, noise_3, flows, flows.alive_N & ~stopped, t)
         spawned: Tensor | int = 0
         if slots:
             former_B = used_B
@@ -113,4 +115,4 @@ def _spawn(
     none_K = torch.zeros(first, dtype=torch.long, device=used_B.device)
     parent_N = torch.cat((none_K, placed.parent_R))
     born_N = torch.cat((none_K.bool(), placed.born_R))
-    return bear(flows, before_N3, parent_N, born_N, t), placed.used_B
+    return add_children(flows, before_N3, parent_N, born_N, t), placed.used_B

@@ -21,7 +21,17 @@ from .neuron import Neuron
 from .noise import Key, normal_N3
 from .settings import ModelSettings
 
-__all__ = ["Parts", "Pushed", "Ride", "Step", "advance", "bear", "push", "sigma_3", "with_drift"]
+__all__ = [
+    "LatticePass",
+    "Parts",
+    "Pushed",
+    "Step",
+    "add_children",
+    "advance",
+    "push",
+    "sigma_3",
+    "with_drift",
+]
 
 
 class Parts(NamedTuple):
@@ -38,7 +48,7 @@ class Parts(NamedTuple):
         return [parameter for module in modules for parameter in module.parameters()]
 
 
-class Ride(NamedTuple):
+class LatticePass(NamedTuple):
     """What holds for all steps of one pass through the lattice; every mode is given one.
 
     Attributes:
@@ -80,11 +90,13 @@ class Step(NamedTuple):
     state_most: Tensor
 
 
-def sigma_3(settings: ModelSettings, ride: Ride, device: torch.device) -> Tensor | None:
+def sigma_3(
+    settings: ModelSettings, lattice_pass: LatticePass, device: torch.device
+) -> Tensor | None:
     """Standard deviation of the noise on each axis, in normalised units; None: no noise."""
-    if not ride.training:
+    if not lattice_pass.training:
         return None
-    flows, step = settings.flows, ride.key.step
+    flows, step = settings.flows, lattice_pass.key.step
     cell_3 = noise_factors_3(settings.lattice, on_z=flows.noise_on_z, device=device)
     if isinstance(step, Tensor):
         share = (1 - step.to(cell_3) / flows.noise_anneal).clamp(min=0.0)
@@ -94,27 +106,32 @@ def sigma_3(settings: ModelSettings, ride: Ride, device: torch.device) -> Tensor
 
 
 def push(
-    parts: Parts, ride: Ride, noise_3: Tensor | None, flows: Flows, active_N: Tensor, t: int
+    parts: Parts,
+    lattice_pass: LatticePass,
+    noise_3: Tensor | None,
+    flows: Flows,
+    active_N: Tensor,
+    t: int,
 ) -> Pushed:
     """Let the neuron answer, the carrier step, and the flows move; the others stay as they are.
 
     Args:
         parts: neuron, carrier and the rest.
-        ride: what holds for the pass.
+        lattice_pass: what holds for the pass.
         noise_3: from ``sigma_3``.
         flows: before the step.
         active_N: who moves.
         t: the lattice step.
     """
-    field_N1 = None if parts.field is None else parts.field(flows, active_N, ride.batch)
+    field_N1 = None if parts.field is None else parts.field(flows, active_N, lattice_pass.batch)
     active_N1 = active_N[:, None]
     # Rows at rest are computed too, for the sake of fixed shapes; zeros keep them out of the
     # counts, and a gradient out of them.
     u_No = parts.neuron(flows.p_N3, flows.e_N1, field_N1).where(active_N1, 0.0)
     e_N1 = flows.e_N1.where(active_N1, 0.0)
-    e_N1, delta_N3, h_LNC, guarded = parts.carrier.step(u_No, e_N1, flows.h_LNC, ride.scale)
+    e_N1, delta_N3, h_LNC, guarded = parts.carrier.step(u_No, e_N1, flows.h_LNC, lattice_pass.scale)
     delta_N3 = with_drift(delta_N3, parts.settings.z_drift)
-    noise_N3 = None if noise_3 is None else normal_N3(ride.key, flows.index_N, t) * noise_3
+    noise_N3 = None if noise_3 is None else normal_N3(lattice_pass.key, flows.index_N, t) * noise_3
     moved = move(
         flows.p_N3, delta_N3, noise_N3, reflect=parts.settings.flows.reflect, alive_N=active_N
     )
@@ -131,10 +148,15 @@ def push(
 
 
 def advance(
-    parts: Parts, ride: Ride, noise_3: Tensor | None, flows: Flows, active_N: Tensor, t: int
+    parts: Parts,
+    lattice_pass: LatticePass,
+    noise_3: Tensor | None,
+    flows: Flows,
+    active_N: Tensor,
+    t: int,
 ) -> tuple[Flows, Step]:
     """One step with its exits and deaths, see ``push``; births are up to the mode."""
-    pushed = push(parts, ride, noise_3, flows, active_N, t)
+    pushed = push(parts, lattice_pass, noise_3, flows, active_N, t)
     exit_N = torch.where(active_N, pushed.exit_N.to(flows.exit_N.dtype), 0)
     left_N = exit_N > 0
     died_N = torch.zeros_like(left_N)
@@ -163,7 +185,9 @@ def advance(
     return after, step
 
 
-def bear(flows: Flows, before_N3: Tensor, parent_row_N: Tensor, born_N: Tensor, t: int) -> Flows:
+def add_children(
+    flows: Flows, before_N3: Tensor, parent_row_N: Tensor, born_N: Tensor, t: int
+) -> Flows:
     """Put children into rows that are free.
 
     A child begins where its parent stood before the step, with what the parent has after it.

@@ -22,13 +22,13 @@ from torch.autograd.function import once_differentiable
 
 from ..kernels.loop import Ended
 from ..kernels.plan import saved_bytes
-from ..kernels.support import against, against_kernels
+from ..kernels.support import unsupported, unsupported_by_kernels
 from ..model.ending import Finished, Tally, finish
 from ..model.flows import Flows, blank, join, launch, pick_cells
 from ..model.settings import ModelSettings
-from ..model.stepping import Parts, Ride, bear, push, sigma_3
+from ..model.stepping import LatticePass, Parts, add_children, push, sigma_3
 from . import compact
-from .fused import Trip, ended_flows, finished, set_out
+from .fused import FusedPass, ended_flows, finished, prepare
 
 __all__ = ["activation_bytes", "chunk_for", "free_bytes", "run", "run_fused", "run_plain"]
 
@@ -43,44 +43,50 @@ _SHARE = 0.5
 the gaps between blocks need some, too."""
 
 
-def run(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> Finished:
     """Send the energies of a surface through the lattice; see ``model.loop.run``.
 
     ``backward`` works as ever, once. On a GPU both passes are those of fused mode where it can.
     """
     settings = parts.settings
-    if against(settings, ride.batch) or against_kernels(settings, surface_BHW.device):
-        return run_plain(parts, ride, surface_BHW)
-    return run_fused(parts, ride, surface_BHW)
+    if unsupported(settings, lattice_pass.batch) or unsupported_by_kernels(
+        settings, surface_BHW.device
+    ):
+        return run_plain(parts, lattice_pass, surface_BHW)
+    return run_fused(parts, lattice_pass, surface_BHW)
 
 
-def run_plain(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+def run_plain(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> Finished:
     """Both passes in plain torch, the first in compact mode."""
     settings, device = parts.settings, surface_BHW.device
     cells_BK = pick_cells(surface_BHW, settings)
     each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
     itemsize = 2 if torch.is_autocast_enabled(device.type) else 4
-    one = activation_bytes(settings, each, ride.steps, itemsize)
-    work = _Plain(parts, ride, cells_BK, chunk_for(settings, ride.batch, one, device))
+    one = activation_bytes(settings, each, lattice_pass.steps, itemsize)
+    work = _Plain(
+        parts, lattice_pass, cells_BK, chunk_for(settings, lattice_pass.batch, one, device)
+    )
     columns = _TwoPasses.apply(work, surface_BHW, *parts.parameters())
     width = len(Flows._fields)
     flows, tally = Flows(*columns[:width]), Tally(*columns[width:])
-    return finish(flows, tally, settings, ride.batch, ride.batch * each)
+    return finish(flows, tally, settings, lattice_pass.batch, lattice_pass.batch * each)
 
 
-def run_fused(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
+def run_fused(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> Finished:
     """Both passes by the loop of ``kernels``."""
     settings, kind = parts.settings, surface_BHW.device.type
-    trip = set_out(parts, ride, surface_BHW)
+    prepared = prepare(parts, lattice_pass, surface_BHW)
     cells_BK = pick_cells(surface_BHW, settings)
     each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
-    one = each * saved_bytes(trip.plan, trip.dtype.itemsize)
-    work = _Fused(trip, cells_BK, chunk_for(settings, ride.batch, one, surface_BHW.device))
+    one = each * saved_bytes(prepared.plan, prepared.dtype.itemsize)
+    work = _Fused(
+        prepared, cells_BK, chunk_for(settings, lattice_pass.batch, one, surface_BHW.device)
+    )
     with torch.autocast(kind, enabled=False):
         ended = Ended(*_TwoPasses.apply(work, surface_BHW, *parts.parameters()))
         with torch.no_grad():  # numbers and samples only: the rest comes from ``ended``
             flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK, states=False)
-        return finished(trip, flows, ended, ride.batch)
+        return finished(prepared, flows, ended, lattice_pass.batch)
 
 
 def activation_bytes(settings: ModelSettings, each: int, steps: int, itemsize: int = 4) -> int:
@@ -187,13 +193,13 @@ class _TwoPasses(torch.autograd.Function):
 class _Fused(NamedTuple):
     """The loop of ``kernels``; what must be known is the steps of each flow."""
 
-    trip: Trip
+    prepared: FusedPass
     cells_BK: Tensor | None
     chunk: int
 
     def first(self, surface_BHW: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """See ``_Work``."""
-        _, ended = ended_flows(self.trip, surface_BHW, self.cells_BK)
+        _, ended = ended_flows(self.prepared, surface_BHW, self.cells_BK)
         return ended, [ended.k_N]
 
     def again(
@@ -202,11 +208,11 @@ class _Fused(NamedTuple):
         """See ``_Work``."""
         (k_N,), (de_N, dp_3N) = known, grads
         size = part_BHW.shape[0]
-        each = k_N.shape[0] // self.trip.ride.batch
+        each = k_N.shape[0] // self.prepared.lattice_pass.batch
         rows = slice(first * each, (first + size) * each)
         cells_BK = None if self.cells_BK is None else self.cells_BK[first : first + size]
         k_N = k_N[rows].contiguous()
-        _, ended = ended_flows(self.trip, part_BHW, cells_BK, first=first, k_N=k_N)
+        _, ended = ended_flows(self.prepared, part_BHW, cells_BK, first=first, k_N=k_N)
         return ended[:2], (de_N[rows], dp_3N[:, rows])
 
 
@@ -214,7 +220,7 @@ class _Plain(NamedTuple):
     """Compact mode and its second pass; what must be known is steps, parent and birth."""
 
     parts: Parts
-    ride: Ride
+    lattice_pass: LatticePass
     cells_BK: Tensor | None
     chunk: int
 
@@ -222,14 +228,14 @@ class _Plain(NamedTuple):
         """See ``_Work``."""
         settings = self.parts.settings
         flows = launch(surface_BHW, settings.lattice, settings, cells_BK=self.cells_BK)
-        flows, tally = compact.roll(self.parts, self.ride, flows)
+        flows, tally = compact.run_steps(self.parts, self.lattice_pass, flows)
         return (*flows, *tally), (flows.k_N, flows.parent_N, flows.born_N)
 
     def again(
         self, part_BHW: Tensor, first: int, known: Sequence[Tensor], grads: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """See ``_Work``."""
-        settings, size, batch = self.parts.settings, part_BHW.shape[0], self.ride.batch
+        settings, size, batch = self.parts.settings, part_BHW.shape[0], self.lattice_pass.batch
         cells_BK = None if self.cells_BK is None else self.cells_BK[first : first + size]
         flows = launch(part_BHW, settings.lattice, settings, cells_BK=cells_BK, first=first)
         rows = flows.index_N.shape[0]
@@ -242,16 +248,16 @@ class _Plain(NamedTuple):
         of_child_N = rows + torch.searchsorted(child_R, parent_N)
         parent_N = torch.where(parent_N < batch * each, parent_N - first * each, of_child_N)
         last_N = born_N + k_N
-        ride = self.ride._replace(batch=size)
-        noise_3 = sigma_3(settings, ride, part_BHW.device)
+        lattice_pass = self.lattice_pass._replace(batch=size)
+        noise_3 = sigma_3(settings, lattice_pass, part_BHW.device)
         # The one number that is read for each chunk, beside the count of its children.
         for t in range(int(last_N.max()) + 1):
             before_N3 = flows.p_N3
             moves_N = (t > born_N) & (t <= last_N)
-            pushed = push(self.parts, ride, noise_3, flows, moves_N, t)
+            pushed = push(self.parts, lattice_pass, noise_3, flows, moves_N, t)
             flows = flows._replace(p_N3=pushed.p_N3, e_N1=pushed.e_N1, h_LNC=pushed.h_LNC)
             if child_R.shape[0]:
-                flows = bear(flows, before_N3, parent_N, born_N == t, t)
+                flows = add_children(flows, before_N3, parent_N, born_N == t, t)
         return (flows.p_N3, flows.e_N1), [grad.index_select(0, number_N) for grad in grads]
 
 

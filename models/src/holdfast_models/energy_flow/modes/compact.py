@@ -17,35 +17,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..model.ending import Brake, Tally, count
+from ..model.ending import EarlyStop, Tally, count
 from ..model.flows import Flows, blank, join, slots_for_children, take
 from ..model.settings import FlowSettings
 from ..model.spawn import Placed, children, place_children
-from ..model.stepping import Parts, Ride, Step, advance, sigma_3
+from ..model.stepping import LatticePass, Parts, Step, advance, sigma_3
 
-__all__ = ["bucket", "roll"]
+__all__ = ["bucket", "run_steps"]
 
 _LADDER = (64, 32, 16, 12, 8, 6, 4, 3, 2, 1)
 """Rows are kept in these parts of 64ths of all rows there can be."""
 
 
-def roll(parts: Parts, ride: Ride, flows: Flows) -> tuple[Flows, Tally]:
-    """Take every step with the rows that live; see ``model.loop.roll``. States are not kept."""
+def run_steps(parts: Parts, lattice_pass: LatticePass, flows: Flows) -> tuple[Flows, Tally]:
+    """Take every step with the rows that live, as ``model.loop.run_steps``; states are not kept."""
     settings = parts.settings
     device, first = flows.p_N3.device, flows.index_N.shape[0]
-    slots = slots_for_children(ride.batch, first // ride.batch, ride.steps, settings)
-    total = first + ride.batch * slots
-    tally, brake = Tally.zero(device), Brake(settings, device)
-    used_B = torch.zeros(ride.batch, dtype=torch.long, device=device)
-    noise_3 = sigma_3(settings, ride, device)
+    slots = slots_for_children(
+        lattice_pass.batch, first // lattice_pass.batch, lattice_pass.steps, settings
+    )
+    total = first + lattice_pass.batch * slots
+    tally, early_stop = Tally.zero(device), EarlyStop(settings, device)
+    used_B = torch.zeros(lattice_pass.batch, dtype=torch.long, device=device)
+    noise_3 = sigma_3(settings, lattice_pass, device)
     aside: list[Flows] = []
     asked: _Reading | None = None
-    for t in range(ride.steps):
-        stopped, leave = brake.check(t, tally, flows.alive_N.sum(), first)
+    for t in range(lattice_pass.steps):
+        stopped, leave = early_stop.check(t, tally, flows.alive_N.sum(), first)
         if leave:
             break
         before_N3 = flows.p_N3
-        flows, step = advance(parts, ride, noise_3, flows, flows.alive_N & ~stopped, t)
+        flows, step = advance(parts, lattice_pass, noise_3, flows, flows.alive_N & ~stopped, t)
         due = (t + 1) % settings.flows.compact_every == 0
         spawned: Tensor | int = 0
         if slots:

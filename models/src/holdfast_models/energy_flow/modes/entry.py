@@ -10,40 +10,40 @@ from torch import Tensor
 
 from ..kernels.check import fault
 from ..kernels.plan import plan_for, saved_bytes
-from ..kernels.support import against, against_kernels
+from ..kernels.support import unsupported, unsupported_by_kernels
 from ..model import loop
 from ..model.ending import Finished
 from ..model.flows import slots_for_children
-from ..model.stepping import Parts, Ride
+from ..model.stepping import LatticePass, Parts
 from . import chunked, compact, fused
 from .graph import Graphs
 
-__all__ = ["against_fused", "choose", "run"]
+__all__ = ["choose", "run", "why_not_fused"]
 
 _SHARE = 0.8
 """Of a GPU's free memory that a pass may take before it is computed in chunks."""
 
 
-def run(parts: Parts, ride: Ride, surface_BHW: Tensor, graphs: Graphs) -> Finished:
+def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Graphs) -> Finished:
     """Send the energies of a surface through the lattice, by the mode that fits.
 
     Args:
         parts: neuron, carrier and the rest.
-        ride: what holds for the pass.
+        lattice_pass: what holds for the pass.
         surface_BHW: energies.
         graphs: replays passes of fused mode, where ``flows.graph`` is on.
     """
     mode = choose(parts, surface_BHW, graphs)
     if mode == "dense":
-        return loop.run(parts, ride, surface_BHW)
+        return loop.run(parts, lattice_pass, surface_BHW)
     if mode == "compact":
-        return loop.run(parts, ride, surface_BHW, loop=compact.roll)
+        return loop.run(parts, lattice_pass, surface_BHW, loop=compact.run_steps)
     if mode == "chunked":
-        return chunked.run(parts, ride, surface_BHW)
-    trip = fused.set_out(parts, ride, surface_BHW)
+        return chunked.run(parts, lattice_pass, surface_BHW)
+    prepared = fused.prepare(parts, lattice_pass, surface_BHW)
     if parts.settings.flows.graph:
-        return graphs.run(trip, surface_BHW)
-    return fused.travelled(trip, surface_BHW)
+        return graphs.run(prepared, surface_BHW)
+    return fused.run_pass(prepared, surface_BHW)
 
 
 def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
@@ -59,13 +59,13 @@ def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
     mode = flows.mode
     if mode == "auto":
         mode = "compact" if slots_for_children(batch, each, steps, settings) else "dense"
-        if against_fused(parts, surface_BHW) is None:
+        if why_not_fused(parts, surface_BHW) is None:
             mode = "fused"
     if not torch.is_grad_enabled():
         if mode != "chunked":
             return mode
         # There is nothing to compute twice for.
-        return "compact" if against_fused(parts, surface_BHW) else "fused"
+        return "compact" if why_not_fused(parts, surface_BHW) else "fused"
     if mode == "fused":
         one = each * saved_bytes(plan_for(parts, steps), itemsize)
     else:
@@ -81,12 +81,12 @@ def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
     return mode
 
 
-def against_fused(parts: Parts, surface_BHW: Tensor) -> str | None:
+def why_not_fused(parts: Parts, surface_BHW: Tensor) -> str | None:
     """Why auto would not take fused mode for such a batch; None: it would."""
     settings, device = parts.settings, surface_BHW.device
     if torch.compiler.is_compiling():
         return "the model is compiled"
-    why = against(settings, surface_BHW.shape[0]) or against_kernels(settings, device)
+    why = unsupported(settings, surface_BHW.shape[0]) or unsupported_by_kernels(settings, device)
     if why is not None:
         return why
     on = torch.is_autocast_enabled(device.type)

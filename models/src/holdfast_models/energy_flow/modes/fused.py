@@ -14,73 +14,77 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from ..kernels.loop import Ended, Start, travel
+from ..kernels.loop import Ended, Start, run_loop
 from ..kernels.ops import Ops, ops_for, references
 from ..kernels.plan import Blocks, Plan, plan_for
-from ..kernels.support import against, against_kernels
+from ..kernels.support import unsupported, unsupported_by_kernels
 from ..kernels.weights import fold
 from ..model.collection import Collected
 from ..model.ending import Finished, Tally, finish
 from ..model.flows import Flows, launch, pick_cells
 from ..model.noise import Key, streams_T
-from ..model.stepping import Parts, Ride, sigma_3
+from ..model.stepping import LatticePass, Parts, sigma_3
 
-__all__ = ["MOST_STEPS", "Trip", "ended_flows", "finished", "set_out", "travelled"]
+__all__ = ["MOST_STEPS", "FusedPass", "ended_flows", "finished", "prepare", "run_pass"]
 
 MOST_STEPS = 180
 """Lattice steps up to which the collection's kernel is exact."""
 
 
-class Trip(NamedTuple):
+class FusedPass(NamedTuple):
     """All that holds for one pass, but the surface."""
 
     parts: Parts
-    ride: Ride  # its scale is a tensor of one number
+    lattice_pass: LatticePass  # its scale is a tensor of one number
     plan: Plan
     dtype: torch.dtype  # of states and products
     ops: Ops
 
 
-def set_out(parts: Parts, ride: Ride, surface_BHW: Tensor, ops: Ops | None = None) -> Trip:
+def prepare(
+    parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, ops: Ops | None = None
+) -> FusedPass:
     """What the arguments of a mode come to.
 
     Args:
         parts: neuron, carrier and settings.
-        ride: what holds for the pass.
+        lattice_pass: what holds for the pass.
         surface_BHW: of the batch; only its place is looked at.
         ops: other kernels than those that fit the device.
     """
     device = surface_BHW.device
-    why = against(parts.settings, ride.batch)
+    why = unsupported(parts.settings, lattice_pass.batch)
     if why is not None:
         raise HoldfastError(f"fused mode cannot compute this: {why}; set flows.mode=auto")
     on = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if on else torch.float32
     if ops is None:
         # A kernel that cannot do it has a plain form that can.
-        able = against_kernels(parts.settings, device) is None
+        able = unsupported_by_kernels(parts.settings, device) is None
         ops = ops_for(device if able else torch.device("cpu"))
     by_kernels = device.type == "cuda" and ops is not references()
-    plan = plan_for(parts, ride.steps, Blocks() if by_kernels else None)
-    key, scale = ride.key, ride.scale
+    plan = plan_for(parts, lattice_pass.steps, Blocks() if by_kernels else None)
+    key, scale = lattice_pass.key, lattice_pass.scale
     if device.type == "cuda" and not isinstance(key.step, Tensor):
         # On the device, so that a captured pass draws the same numbers.
         key = Key(key.seed, torch.full((), key.step, device=device))
     if not isinstance(scale, Tensor):
         scale = torch.full((1,), scale, device=device)
-    return Trip(parts, ride._replace(key=key, scale=scale.reshape(1)), plan, dtype, ops)
+    return FusedPass(
+        parts, lattice_pass._replace(key=key, scale=scale.reshape(1)), plan, dtype, ops
+    )
 
 
-def travelled(trip: Trip, surface_BHW: Tensor) -> Finished:
+def run_pass(prepared: FusedPass, surface_BHW: Tensor) -> Finished:
     """The whole way, from a surface to a surface."""
     with torch.autocast(surface_BHW.device.type, enabled=False):
-        cells_BK = pick_cells(surface_BHW, trip.parts.settings)
-        flows, ended = ended_flows(trip, surface_BHW, cells_BK)
-        return finished(trip, flows, ended, surface_BHW.shape[0])
+        cells_BK = pick_cells(surface_BHW, prepared.parts.settings)
+        flows, ended = ended_flows(prepared, surface_BHW, cells_BK)
+        return finished(prepared, flows, ended, surface_BHW.shape[0])
 
 
 def ended_flows(
-    trip: Trip,
+    prepared: FusedPass,
     surface_BHW: Tensor,
     cells_BK: Tensor | None,
     *,
@@ -90,14 +94,14 @@ def ended_flows(
     """Launch the flows and run the loop; outside of autocast.
 
     Args:
-        trip: what holds for the run.
+        prepared: what holds for the run.
         surface_BHW: of these samples.
         cells_BK: the cells that get a flow; None: all.
         first: number of the first sample, where this is a part of a batch.
         k_N: how many steps each flow takes, where an earlier pass has decided.
     """
-    parts, plan, device = trip.parts, trip.plan, surface_BHW.device
-    noise_3 = sigma_3(parts.settings, trip.ride, device)
+    parts, plan, device = prepared.parts, prepared.plan, surface_BHW.device
+    noise_3 = sigma_3(parts.settings, prepared.lattice_pass, device)
     flows = launch(
         surface_BHW, parts.settings.lattice, parts.settings, cells_BK=cells_BK, first=first,
         states=False,
@@ -106,25 +110,27 @@ def ended_flows(
     noise_T3N = None
     if noise_3 is not None:
         begin = first * (rows // surface_BHW.shape[0])
-        streams = streams_T(trip.ride.key, plan.steps, device)
-        noise_T3N = trip.ops.noise(streams, noise_3, begin, rows)
-    scale = trip.ride.scale
+        streams = streams_T(prepared.lattice_pass.key, plan.steps, device)
+        noise_T3N = prepared.ops.noise(streams, noise_3, begin, rows)
+    scale = prepared.lattice_pass.scale
     assert isinstance(scale, Tensor)
     start = Start(flows.p_N3.t(), noise_T3N, scale, k_N)
-    ended = travel(plan, fold(parts, plan), flows.e_N1[:, 0], start, dtype=trip.dtype, ops=trip.ops)
+    ended = run_loop(
+        plan, fold(parts, plan), flows.e_N1[:, 0], start, dtype=prepared.dtype, ops=prepared.ops
+    )
     return flows, ended
 
 
-def finished(trip: Trip, flows: Flows, ended: Ended, batch: int) -> Finished:
+def finished(prepared: FusedPass, flows: Flows, ended: Ended, batch: int) -> Finished:
     """Collect what the loop left.
 
     Args:
-        trip: what holds for the run.
+        prepared: what holds for the run.
         flows: as they were launched.
         ended: as they are now.
         batch: B.
     """
-    settings = trip.parts.settings
+    settings = prepared.parts.settings
     flows = flows._replace(
         p_N3=ended.p_3N.t(),
         e_N1=ended.e_N[:, None],
@@ -151,7 +157,7 @@ def finished(trip: Trip, flows: Flows, ended: Ended, batch: int) -> Finished:
             settings.lattice, batch,
         )  # fmt: skip
 
-    able = trip.plan.blocks is not None and trip.plan.steps <= MOST_STEPS
+    able = prepared.plan.blocks is not None and prepared.plan.steps <= MOST_STEPS
     able = able and settings.flows.splat == "bilinear" and not settings.flows.deterministic
     first = flows.index_N.shape[0]
     return finish(flows, tally, settings, batch, first, gather=gather if able else None)

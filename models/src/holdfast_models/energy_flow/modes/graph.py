@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from ..model.ending import Finished, Stats
 from ..model.noise import Key
-from .fused import Trip, travelled
+from .fused import FusedPass, run_pass
 
 __all__ = ["Graphs"]
 
@@ -45,18 +45,18 @@ class Graphs:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Graphs, ())
 
-    def run(self, trip: Trip, surface_BHW: Tensor) -> Finished:
+    def run(self, prepared: FusedPass, surface_BHW: Tensor) -> Finished:
         """Send a surface through the lattice, by a graph where that can be done."""
-        captured = self._find(trip, surface_BHW)
+        captured = self._find(prepared, surface_BHW)
         if captured is None:
-            return travelled(trip, surface_BHW)
+            return run_pass(prepared, surface_BHW)
         self.reason = None
         self.replays += 1
-        return captured.replay(trip, surface_BHW)
+        return captured.replay(prepared, surface_BHW)
 
-    def _find(self, trip: Trip, surface_BHW: Tensor) -> _Captured | None:
-        parameters = trip.parts.parameters()
-        self.reason = _against(surface_BHW, parameters) or _stops(trip, surface_BHW)
+    def _find(self, prepared: FusedPass, surface_BHW: Tensor) -> _Captured | None:
+        parameters = prepared.parts.parameters()
+        self.reason = _why_not_replayed(surface_BHW, parameters) or _stops(prepared, surface_BHW)
         if self.reason is not None:
             return None
         places = tuple(one.data_ptr() for one in parameters)
@@ -67,17 +67,20 @@ class Graphs:
         key = (
             tuple(surface_BHW.shape), surface_BHW.dtype, surface_BHW.device,
             surface_BHW.requires_grad, tuple(one.requires_grad for one in parameters),
-            trip.plan, trip.dtype, trip.ride.key.seed, trip.ride.training,
+            prepared.plan, prepared.dtype, prepared.lattice_pass.key.seed,
+            prepared.lattice_pass.training,
         )  # fmt: skip
         captured = self._captured.get(key)
         if captured is None:
-            captured = self._capture(key, trip, surface_BHW)
+            captured = self._capture(key, prepared, surface_BHW)
         if captured is not None and captured.busy:
             self.reason = "an earlier pass waits for its backward"
             return None
         return captured
 
-    def _capture(self, key: tuple[Any, ...], trip: Trip, surface_BHW: Tensor) -> _Captured | None:
+    def _capture(
+        self, key: tuple[Any, ...], prepared: FusedPass, surface_BHW: Tensor
+    ) -> _Captured | None:
         seen = self._seen.get(key, 0)
         if seen < 0:
             self.reason = "it could not be captured before"
@@ -88,7 +91,7 @@ class Graphs:
             return None
         stream = torch.cuda.current_stream(surface_BHW.device) if surface_BHW.is_cuda else None
         try:
-            self._captured[key] = _Captured(trip, surface_BHW)
+            self._captured[key] = _Captured(prepared, surface_BHW)
             return self._captured[key]
         except Exception as error:  # training goes on without a graph, whatever it was
             if stream is not None:  # a capture that ends in an error leaves its own behind
@@ -98,7 +101,7 @@ class Graphs:
             return None
 
 
-def _against(surface_BHW: Tensor, parameters: list[nn.Parameter]) -> str | None:
+def _why_not_replayed(surface_BHW: Tensor, parameters: list[nn.Parameter]) -> str | None:
     """Why a pass has to run as it is."""
     if not surface_BHW.is_cuda:
         return "it is not on a GPU"
@@ -111,12 +114,12 @@ def _against(surface_BHW: Tensor, parameters: list[nn.Parameter]) -> str | None:
     return None
 
 
-def _stops(trip: Trip, surface_BHW: Tensor) -> str | None:
+def _stops(prepared: FusedPass, surface_BHW: Tensor) -> str | None:
     """Whether a pass should rather end early."""
-    rules, settings = trip.plan.convergence, trip.parts.settings
+    rules, settings = prepared.plan.convergence, prepared.parts.settings
     batch = surface_BHW.shape[0]
     flows = min(surface_BHW.numel(), settings.flows.capacity // batch * batch)
-    if rules.on and flows >= _STOPPING and trip.plan.steps > rules.least_steps + 1:
+    if rules.on and flows >= _STOPPING and prepared.plan.steps > rules.least_steps + 1:
         return "its steps after an early stop are left out"
     return None
 
@@ -144,14 +147,16 @@ class _Results(NamedTuple):
 class _Captured:
     """One pass as two graphs, forward and backward, with the tensors they read and write."""
 
-    def __init__(self, trip: Trip, surface_BHW: Tensor) -> None:
+    def __init__(self, prepared: FusedPass, surface_BHW: Tensor) -> None:
         device = surface_BHW.device
         self._surface_BHW = torch.empty_like(surface_BHW).copy_(surface_BHW.detach())
         self._surface_BHW.requires_grad_(surface_BHW.requires_grad)
         self._step = torch.zeros((), dtype=torch.long, device=device)
         self._scale = torch.ones(1, device=device)
-        key = Key(trip.ride.key.seed, self._step)
-        twin = _twin(trip)._replace(ride=trip.ride._replace(key=key, scale=self._scale))
+        key = Key(prepared.lattice_pass.key.seed, self._step)
+        twin = _twin(prepared)._replace(
+            lattice_pass=prepared.lattice_pass._replace(key=key, scale=self._scale)
+        )
         leaves = [self._surface_BHW, *twin.parts.parameters()]
         self._needed = [one.requires_grad for one in leaves]
         wanted = [one for one in leaves if one.requires_grad]
@@ -160,7 +165,7 @@ class _Captured:
         # Other threads (loaders, the guard) may use the device meanwhile.
         how: Any = {"pool": pool, "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self._forward, **how):
-            out = travelled(twin, self._surface_BHW)
+            out = run_pass(twin, self._surface_BHW)
             results, self._whole_names, self._real_names = _packed(out)
         self._seeds = [torch.zeros_like(one) for one in results[:3]]
         # A backward pass is outside of autocast as a rule; this one must be.
@@ -178,9 +183,9 @@ class _Captured:
         waiting = None if self._waiting is None else self._waiting()
         return waiting is not None and not waiting.done
 
-    def replay(self, trip: Trip, surface_BHW: Tensor) -> Finished:
+    def replay(self, prepared: FusedPass, surface_BHW: Tensor) -> Finished:
         """One pass; the results are copies and stay what they are."""
-        step, scale = trip.ride.key.step, trip.ride.scale
+        step, scale = prepared.lattice_pass.key.step, prepared.lattice_pass.scale
         if isinstance(step, Tensor):
             self._step.copy_(step)
         else:
@@ -189,7 +194,7 @@ class _Captured:
             self._scale.copy_(scale)
         else:
             self._scale.fill_(scale)
-        out = _Results(*_Replay.apply(self, surface_BHW, *trip.parts.parameters()))
+        out = _Results(*_Replay.apply(self, surface_BHW, *prepared.parts.parameters()))
         numbers = dict(zip(self._whole_names, out.whole.unbind(), strict=True))
         numbers |= zip(self._real_names, out.real.unbind(), strict=True)
         return Finished(
@@ -245,20 +250,20 @@ class _Replay(torch.autograd.Function):
         return None, *ctx.captured.backward(grads[:3])
 
 
-def _twin(trip: Trip) -> Trip:
+def _twin(prepared: FusedPass) -> FusedPass:
     """The same networks with parameters of their own in the same memory.
 
     A parameter remembers the stream of a pass that is still known somewhere, and a capture must
     not touch another stream than its own.
     """
     twins = []
-    for module in (trip.parts.neuron, trip.parts.carrier):
+    for module in (prepared.parts.neuron, prepared.parts.carrier):
         twin = copy.deepcopy(module)
         for mine, theirs in zip(twin.parameters(), module.parameters(), strict=True):
             mine.grad = None
             mine.data = theirs.data
         twins.append(twin)
-    return trip._replace(parts=trip.parts._replace(neuron=twins[0], carrier=twins[1]))
+    return prepared._replace(parts=prepared.parts._replace(neuron=twins[0], carrier=twins[1]))
 
 
 def _packed(out: Finished) -> tuple[_Results, list[str], list[str]]:

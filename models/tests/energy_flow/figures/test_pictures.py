@@ -17,7 +17,7 @@ from holdfast.config import from_dict
 from holdfast.training import run_recipe
 from holdfast_models.energy_flow.figures.curves import read_curves
 from holdfast_models.energy_flow.figures.pictures import draw
-from holdfast_models.energy_flow.figures.travel import record
+from holdfast_models.energy_flow.figures.trajectories import record
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.settings import ModelSettings
@@ -68,34 +68,34 @@ def note(
 def test_what_is_recorded_is_what_the_model_does(busy_model: MakeModel, x_BE: Tensor) -> None:
     # Without children: their number depends on how many samples share the capacity.
     model = busy_model(flows={"spawn_most": 0})
-    travel = record(model, x_BE[:2])
+    trajectories = record(model, x_BE[:2])
     model.eval()
     out = model(x_BE[:2])
-    assert travel is not None and out.flows is not None
-    np.testing.assert_allclose(travel.out_BS, out.out_BS.detach().numpy(), atol=1e-6)
-    np.testing.assert_allclose(travel.in_HW, out.surface_BHW[0].detach().numpy(), atol=1e-6)
-    done = float(travel.living.low[-1] + travel.living.high[-1])
+    assert trajectories is not None and out.flows is not None
+    np.testing.assert_allclose(trajectories.out_BS, out.out_BS.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(trajectories.in_HW, out.surface_BHW[0].detach().numpy(), atol=1e-6)
+    done = float(trajectories.living.low[-1] + trajectories.living.high[-1])
     assert done * 2 == out.flows.stats.done.item()
-    assert travel.living.under_way[-1] * 2 == out.flows.stats.projected.item()
+    assert trajectories.living.under_way[-1] * 2 == out.flows.stats.projected.item()
 
 
 def test_every_flow_is_counted_once_at_every_moment(busy_model: MakeModel, x_BE: Tensor) -> None:
     model = busy_model(flows={"filter_below": 0.25})
-    travel = record(model, x_BE)
-    assert travel is not None and travel.samples == 4
-    made = np.sum(travel.living, axis=0)
+    trajectories = record(model, x_BE)
+    assert trajectories is not None and trajectories.samples == 4
+    made = np.sum(trajectories.living, axis=0)
     assert made[0] == 30 and made[-1] > 30 and (np.diff(made) >= 0).all()
-    assert travel.living.under_way[0] == 30
-    assert min(float(counts[-1]) for counts in travel.living) > 0, "all of it happens here"
-    np.testing.assert_allclose(travel.exits_3HW.sum(), made[-1])
-    np.testing.assert_allclose(travel.exits_3HW[0].sum(), travel.living.low[-1])
-    np.testing.assert_allclose(travel.exits_3HW[1].sum(), travel.living.high[-1])
+    assert trajectories.living.under_way[0] == 30
+    assert min(float(counts[-1]) for counts in trajectories.living) > 0, "all of it happens here"
+    np.testing.assert_allclose(trajectories.exits_3HW.sum(), made[-1])
+    np.testing.assert_allclose(trajectories.exits_3HW[0].sum(), trajectories.living.low[-1])
+    np.testing.assert_allclose(trajectories.exits_3HW[1].sum(), trajectories.living.high[-1])
 
 
 def test_paths_lead_from_the_middle_plane_to_the_faces(busy_model: MakeModel, x_BE: Tensor) -> None:
-    travel = record(busy_model(), x_BE)
-    assert travel is not None
-    start_N3, end_N3 = travel.place_TN3[0], travel.place_TN3[-1]
+    trajectories = record(busy_model(), x_BE)
+    assert trajectories is not None
+    start_N3, end_N3 = trajectories.place_TN3[0], trajectories.place_TN3[-1]
     first_N = np.isfinite(start_N3).all(-1)
     assert first_N[:30].all() and not first_N[30:].any(), "children are nowhere before their birth"
     assert len(first_N) > 30 and np.isfinite(end_N3).all()
@@ -103,8 +103,8 @@ def test_paths_lead_from_the_middle_plane_to_the_faces(busy_model: MakeModel, x_
     np.testing.assert_allclose(start_N3[:30, 0], np.arange(30) % 6, atol=1e-5)
     np.testing.assert_allclose(start_N3[:30, 1], np.arange(30) // 6, atol=1e-5)
     for face, height in ((1, 0), (2, 16)):
-        assert (travel.exit_N == face).any()
-        np.testing.assert_allclose(end_N3[travel.exit_N == face, 2], height, atol=1e-5)
+        assert (trajectories.exit_N == face).any()
+        np.testing.assert_allclose(end_N3[trajectories.exit_N == face, 2], height, atol=1e-5)
 
 
 def test_looking_leaves_the_model_as_it_was(busy_model: MakeModel, x_BE: Tensor) -> None:
@@ -120,9 +120,9 @@ def test_few_samples_of_a_large_lattice_are_followed(x_BE: Tensor) -> None:
     lattice = {"width": 160, "height": 150, "depth": 2}
     sizes: dict[str, Any] = {"hidden": 2, "layers": 1, "neuron_hidden": 1, "neuron_output": 1}
     settings = ModelSettings(lattice=lattice, carrier=sizes, mapper={"rank": 2})  # type: ignore[arg-type]
-    travel = record(EnergyFlow(settings), x_BE)
-    assert travel is not None and travel.samples == 1
-    assert np.sum(travel.living, axis=0).max() <= 40_000
+    trajectories = record(EnergyFlow(settings), x_BE)
+    assert trajectories is not None and trajectories.samples == 1
+    assert np.sum(trajectories.living, axis=0).max() <= 40_000
 
 
 def test_curves_are_read_from_the_record(run: Run) -> None:

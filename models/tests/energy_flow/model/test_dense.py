@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.noise import Key
-from holdfast_models.energy_flow.model.stepping import Ride
+from holdfast_models.energy_flow.model.stepping import LatticePass
 
 
 def surface(batch: int = 3, height: int = 5, width: int = 6) -> torch.Tensor:
@@ -125,9 +125,9 @@ def test_children_begin_where_the_parent_stood_with_what_it_has(busy_core):
     flows = {"spawn_most": 2, "spawn_threshold": 0.12, "capacity": 100_000}
     core = busy_core(flows=flows).eval()
     seen = []
-    watched = partial(loop.roll, visit=lambda t, flows: seen.append(flows))
-    ride = Ride(2, 3, Key(0, 0), training=False, scale=1.0)
-    loop.run(core.parts, ride, surface(2), loop=watched)
+    watched = partial(loop.run_steps, visit=lambda t, flows: seen.append(flows))
+    lattice_pass = LatticePass(2, 3, Key(0, 0), training=False, scale=1.0)
+    loop.run(core.parts, lattice_pass, surface(2), loop=watched)
     born = 0
     for t in range(3):
         before, after = seen[t], seen[t + 1]

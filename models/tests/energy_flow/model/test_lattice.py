@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.noise import Key
-from holdfast_models.energy_flow.model.stepping import Ride
+from holdfast_models.energy_flow.model.stepping import LatticePass
 
 MODES = ["dense", "compact", "chunked"]
 
@@ -80,8 +80,8 @@ def test_when_the_host_looks_changes_no_number(busy_core):
     assert calls == [used, 8] and used < 8
     # And both are as if there had been no more steps than that.
     core = busy_core()
-    ride = Ride(len(surface()), used, Key(0, 0), training=True, scale=1.0)
-    outs.append(loop.run(core.parts, ride, surface()))
+    lattice_pass = LatticePass(len(surface()), used, Key(0, 0), training=True, scale=1.0)
+    outs.append(loop.run(core.parts, lattice_pass, surface()))
     for out in outs[1:]:
         torch.testing.assert_close(out.surface_BS, outs[0].surface_BS)
         assert torch.equal(out.k_N, outs[0].k_N) and torch.equal(out.exit_N, outs[0].exit_N)

@@ -23,10 +23,10 @@ from holdfast_models.energy_flow.model.settings import (
     LatticeSettings,
     ModelSettings,
 )
-from holdfast_models.energy_flow.model.stepping import Ride
+from holdfast_models.energy_flow.model.stepping import LatticePass
 from holdfast_models.energy_flow.modes import chunked
-from holdfast_models.energy_flow.modes.entry import against_fused
-from holdfast_models.energy_flow.modes.fused import set_out, travelled
+from holdfast_models.energy_flow.modes.entry import why_not_fused
+from holdfast_models.energy_flow.modes.fused import prepare, run_pass
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,7 +95,7 @@ def test_the_loop_agrees_with_dense_mode_in_fp32(half):
     core = make_core(graph=False)
     given_BHW = surface()
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
-        assert core.mode_for(given_BHW) == "fused", against_fused(core.parts, given_BHW)
+        assert core.mode_for(given_BHW) == "fused", why_not_fused(core.parts, given_BHW)
         out, grads = passed(core, given_BHW)
     plain = make_core(mode="dense")
     wanted, wanted_grads = passed(plain, surface())
@@ -118,13 +118,13 @@ def test_chunks_agree_with_the_loop():
 
 def test_blocks_of_any_size_give_the_same():
     core = make_core()
-    ride = Ride(4, 4, Key(5, 3), training=True, scale=1.0)
+    lattice_pass = LatticePass(4, 4, Key(5, 3), training=True, scale=1.0)
     outs = []
     for blocks in (Blocks(), Blocks(heads_back_rows=64, heads_programs=7)):
-        trip = set_out(core.parts, ride, surface())
-        plan: Plan = trip.plan._replace(blocks=blocks)
+        fused_pass = prepare(core.parts, lattice_pass, surface())
+        plan: Plan = fused_pass.plan._replace(blocks=blocks)
         given_BHW = surface()
-        out = travelled(trip._replace(plan=plan), given_BHW)
+        out = run_pass(fused_pass._replace(plan=plan), given_BHW)
         core.zero_grad()
         out.surface_BS.square().mean().backward()
         outs.append(torch.cat([one.grad.flatten() for one in core.parameters()]))  # type: ignore[union-attr]
@@ -173,8 +173,8 @@ def test_the_noise_of_a_replay_changes_with_the_step_and_ends_with_its_annealing
     assert core.graphs.reason is None
     assert torch.equal(out[0], out[2]) and not torch.equal(out[0], out[1])
     scale = core.settings.carrier.scale
-    ride = Ride(4, 4, Key(5, 3), training=False, scale=scale)
-    wanted = loop.run(core.parts, ride, surface())
+    lattice_pass = LatticePass(4, 4, Key(5, 3), training=False, scale=scale)
+    wanted = loop.run(core.parts, lattice_pass, surface())
     assert apart(out[3], wanted.p_N3) < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""One trip of some samples through the lattice, step by step, on the host: what pictures show.
+"""Flows of some samples through the lattice, step by step, on the host: what pictures show.
 
 B samples, E teacher width, S cells, W and H the sides of the surface, N flows of the first sample,
 M flows of all samples, T lattice steps that were taken.
@@ -23,9 +23,9 @@ from ..model.energy_flow import EnergyFlow
 from ..model.flows import NO_FLOW, Flows
 from ..model.noise import Key
 from ..model.settings import LatticeSettings, ModelSettings
-from ..model.stepping import Ride
+from ..model.stepping import LatticePass
 
-__all__ = ["Floats", "Living", "Travel", "record"]
+__all__ = ["Floats", "Living", "Trajectories", "record"]
 
 Floats = NDArray[np.floating[Any]]
 """Numbers of any precision, for drawing."""
@@ -44,7 +44,7 @@ class Living(NamedTuple):
     died: Floats
 
 
-class Travel(NamedTuple):
+class Trajectories(NamedTuple):
     """Where the flows went.
 
     Args:
@@ -74,7 +74,7 @@ class Travel(NamedTuple):
     living: Living
 
 
-def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Travel | None:
+def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Trajectories | None:
     """Send the first few of these embeddings through the lattice and look; None without a core.
 
     Without noise and dropout; the model is left as it was.
@@ -96,7 +96,7 @@ def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Travel | None:
             device = next(model.parameters()).device
             surface_BHW = model.input(x_BE[:samples].to(device)).float()
             settings = _bounded(model.settings, samples)
-            ride = Ride(
+            lattice_pass = LatticePass(
                 batch=samples,
                 steps=settings.steps,
                 key=Key(0, step),
@@ -104,8 +104,8 @@ def record(model: EnergyFlow, x_BE: Tensor, *, step: int = 0) -> Travel | None:
                 scale=scale_at(step, settings.carrier),
             )
             parts = model.core.parts._replace(settings=settings)
-            watched = partial(loop.roll, visit=lambda _, flows: moments.append(_seen(flows)))
-            end = loop.run(parts, ride, surface_BHW, loop=watched)
+            watched = partial(loop.run_steps, visit=lambda _, flows: moments.append(_seen(flows)))
+            end = loop.run(parts, lattice_pass, surface_BHW, loop=watched)
     finally:
         model.train(training)
     return _told(moments, end, surface_BHW, lattice)
@@ -127,7 +127,7 @@ def _seen(flows: Flows) -> Flows:
 
 def _told(
     moments: list[Flows], end: Finished, surface_BHW: Tensor, lattice: LatticeSettings
-) -> Travel:
+) -> Trajectories:
     samples = surface_BHW.shape[0]
     last, first = moments[-1], int(moments[0].alive_N.sum())
     taken_TM = torch.stack([_taken(flows, first) for flows in moments])
@@ -138,7 +138,7 @@ def _told(
     place_TN3 = place_TN3.where(taken_TM[:, own_M, None], torch.nan)
     sides = (lattice.height, lattice.width)
     out_BS = _array(end.surface_BS)
-    return Travel(
+    return Trajectories(
         lattice=lattice,
         samples=samples,
         in_HW=_array(surface_BHW[0]),

@@ -15,16 +15,16 @@ from holdfast import HoldfastError
 from holdfast_models.energy_flow.kernels import weights
 from holdfast_models.energy_flow.kernels.ops import has_triton, references
 from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots
-from holdfast_models.energy_flow.kernels.support import against, against_kernels
+from holdfast_models.energy_flow.kernels.support import unsupported, unsupported_by_kernels
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.ending import Finished
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.noise import Key
 from holdfast_models.energy_flow.model.settings import ModelSettings
-from holdfast_models.energy_flow.model.stepping import Parts, Ride
+from holdfast_models.energy_flow.model.stepping import LatticePass, Parts
 from holdfast_models.energy_flow.modes import graph
 from holdfast_models.energy_flow.modes.chunked import chunk_for, run_fused
-from holdfast_models.energy_flow.modes.fused import set_out, travelled
+from holdfast_models.energy_flow.modes.fused import prepare, run_pass
 from holdfast_models.energy_flow.modes.graph import Graphs
 
 CASES: dict[str, dict[str, Any]] = {
@@ -69,12 +69,12 @@ def surface(batch: int = 4) -> Tensor:
     return (1.5 * given_BHW).requires_grad_()
 
 
-def ride(core: Core, *, training: bool = True) -> Ride:
-    return Ride(4, core.settings.steps, Key(7 + (3 << 32), 40), training, scale=1.3)
+def lattice_pass(core: Core, *, training: bool = True) -> LatticePass:
+    return LatticePass(4, core.settings.steps, Key(7 + (3 << 32), 40), training, scale=1.3)
 
 
-def fused(parts: Parts, ride: Ride, surface_BHW: Tensor) -> Finished:
-    return travelled(set_out(parts, ride, surface_BHW), surface_BHW)
+def fused(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> Finished:
+    return run_pass(prepare(parts, lattice_pass, surface_BHW), surface_BHW)
 
 
 def trained(core: Core, out: Finished, given_BHW: Tensor) -> dict[str, Tensor]:
@@ -101,9 +101,9 @@ def close(got: Tensor, wanted: Tensor, what: str, limit: float = 1e-5) -> None:
 def alike(core: Core, run: Any, *, training: bool = True) -> Finished:
     """Run both, compare everything."""
     first, second = surface(), surface()
-    wanted = loop.run(core.parts, ride(core, training=training), first)
+    wanted = loop.run(core.parts, lattice_pass(core, training=training), first)
     wanted_grads = trained(core, wanted, first)
-    out = run(core.parts, ride(core, training=training), second)
+    out = run(core.parts, lattice_pass(core, training=training), second)
     grads = trained(core, out, second)
     for name, value in wanted._asdict().items():
         if name != "stats":
@@ -163,7 +163,7 @@ def test_nothing_of_the_first_pass_of_chunks_stays_but_the_ends(busy_core):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
-        run_fused(core.parts, ride(core), surface())
+        run_fused(core.parts, lattice_pass(core), surface())
     parameters = sum(one.numel() * 4 for one in core.parameters())
     assert sum(held.values()) < parameters + 4 * 30 * saved_bytes(plan_for(core.parts, 8), 4) / 10
 
@@ -173,7 +173,7 @@ def test_an_early_stop_ends_the_same_flows_in_chunks_however_they_are_cut(busy_c
     outs = []
     for chunk in (1, 2, 4):
         core = busy_core(**case, flows={"chunk": chunk})
-        outs.append(run_fused(core.parts, ride(core), surface()))
+        outs.append(run_fused(core.parts, lattice_pass(core), surface()))
     assert outs[0].stats.steps < 8
     assert all(torch.equal(one.k_N, outs[0].k_N) for one in outs)
 
@@ -183,7 +183,7 @@ def test_fused_mode_is_reached_through_the_core_and_says_why_it_has_no_graph(bus
     assert core.mode_for(surface()) == "fused"
     given_BHW = surface()
     out = core(given_BHW, step=3, seed=1)
-    way = Ride(4, 8, Key(1, 3), training=True, scale=core.settings.carrier.scale)
+    way = LatticePass(4, 8, Key(1, 3), training=True, scale=core.settings.carrier.scale)
     wanted = loop.run(core.parts, way, surface())
     close(out.surface_BS, wanted.surface_BS, "surface")
     assert core.graphs.reason == "it is not on a GPU" and core.graphs.replays == 0
@@ -205,18 +205,18 @@ def test_what_fused_mode_cannot_do_is_said(busy_core):
     }
     for word, flows in given.items():
         core = busy_core(flows=flows)
-        assert word in (against(core.settings, 4) or "")
+        assert word in (unsupported(core.settings, 4) or "")
         with pytest.raises(HoldfastError, match=word):
-            fused(core.parts, ride(core), surface())
+            fused(core.parts, lattice_pass(core), surface())
     full = busy_core(flows=given["children"] | {"capacity": 120})  # no room for a child
-    assert against(full.settings, 4) is None
-    assert "Triton" in (against_kernels(full.settings, torch.device("cpu")) or "")
+    assert unsupported(full.settings, 4) is None
+    assert "Triton" in (unsupported_by_kernels(full.settings, torch.device("cpu")) or "")
     assert not has_triton(torch.device("cpu"))
 
 
 def test_backward_twice_is_an_error_with_a_way_out(busy_core):
     core = busy_core()
-    loss = fused(core.parts, ride(core), surface()).surface_BS.sum()
+    loss = fused(core.parts, lattice_pass(core), surface()).surface_BS.sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match=r"flows\.mode=dense"):
         loss.backward()
@@ -227,18 +227,18 @@ def test_frozen_parameters_stay_alone(busy_core):
     core.neuron.requires_grad_(False)
     for run in (fused, run_fused):
         core.zero_grad()
-        run(core.parts, ride(core), surface()).surface_BS.sum().backward()
+        run(core.parts, lattice_pass(core), surface()).surface_BS.sum().backward()
         assert all(one.grad is None for one in core.neuron.parameters())
         assert all(one.grad is not None for one in core.carrier.parameters())
 
 
 def test_products_are_made_in_the_dtype_of_autocast(calm_core):
     core = calm_core()
-    wanted = loop.run(core.parts, ride(core), surface()).surface_BS
+    wanted = loop.run(core.parts, lattice_pass(core), surface()).surface_BS
     with torch.autocast("cpu", torch.bfloat16):
-        trip = set_out(core.parts, ride(core), surface())
-        got = travelled(trip, surface()).surface_BS
-    assert trip.dtype == torch.bfloat16 and got.dtype == torch.float32
+        fused_pass = prepare(core.parts, lattice_pass(core), surface())
+        got = run_pass(fused_pass, surface()).surface_BS
+    assert fused_pass.dtype == torch.bfloat16 and got.dtype == torch.float32
     apart = (got - wanted).norm() / wanted.norm()
     assert 1e-6 < apart < 0.05
 
@@ -255,7 +255,7 @@ def test_a_pass_without_gradients_keeps_a_few_slabs_only(busy_core):
     watched = ops._replace(gates_forward=gates_forward)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            travelled(set_out(core.parts, ride(core), surface(), watched), surface())
+            run_pass(prepare(core.parts, lattice_pass(core), surface(), watched), surface())
     assert sizes[0] == 8 * sizes[-1]
 
 
@@ -292,7 +292,7 @@ def test_steps_after_an_early_stop_are_not_computed(busy_core):
         ops.gates_forward(*given)
 
     watched = ops._replace(gates_forward=gates_forward)
-    out = travelled(set_out(core.parts, ride(core), surface(), watched), surface())
+    out = run_pass(prepare(core.parts, lattice_pass(core), surface(), watched), surface())
     assert out.stats.steps < 8
     assert len(computed) == core.settings.carrier.layers * int(out.stats.steps)
 
@@ -302,6 +302,6 @@ def test_many_flows_rather_stop_early_than_run_as_a_graph(busy_core):
     many = torch.empty(64, 60, 60)
     for case, says in (({"convergence": on}, True), ({}, False)):
         core = busy_core(**case, flows={"capacity": 200_000})
-        trip = set_out(core.parts, ride(core), surface())
-        assert (graph._stops(trip, many) is not None) == says
-        assert graph._stops(trip, surface()) is None
+        fused_pass = prepare(core.parts, lattice_pass(core), surface())
+        assert (graph._stops(fused_pass, many) is not None) == says
+        assert graph._stops(fused_pass, surface()) is None
