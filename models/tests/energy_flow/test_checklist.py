@@ -1,9 +1,11 @@
-"""The checklist names tests that are there."""
+"""The checklist names tests that are there, the map files that are there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import holdfast_models.energy_flow
 
 HERE = Path(__file__).parent
 CHECKLIST = HERE.parents[1] / "docs" / "energy_flow_checklist.md"
@@ -20,3 +22,10 @@ def test_every_proof_of_the_checklist_is_a_test() -> None:
         if not path.is_file() or not re.search(rf"^def {name}\(", path.read_text(), re.M):
             missing.append(f"{file}::{name}")
     assert not missing
+
+
+def test_the_map_names_every_file_and_no_other() -> None:
+    family = Path(holdfast_models.energy_flow.__file__).parent
+    named = set(re.findall(r"[`/](\w+\.py)`", (family / "README.md").read_text()))
+    found = {path.name for path in family.rglob("*.py") if path.parent.name != "detectors"}
+    assert found - {"__init__.py"} == named - {"records.py"}
