@@ -18,8 +18,8 @@ def test_every_proof_of_the_checklist_is_a_test() -> None:
     places = {path.name: path for path in HERE.rglob("test_*.py")}
     missing = []
     for file, name in named:
-        path = TESTS / f"{file}.py" if "/" in file else places.get(f"{file}.py", TESTS / file)
-        if not path.is_file() or not re.search(rf"^def {name}\(", path.read_text(), re.M):
+        place = TESTS / f"{file}.py" if "/" in file else places[f"{file}.py"]
+        if not place.is_file() or not re.search(rf"^def {name}\(", place.read_text(), re.M):
             missing.append(f"{file}::{name}")
     assert not missing
 
