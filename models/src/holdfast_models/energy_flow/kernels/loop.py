@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..model.convergence import Convergence, DelayedFlag
+from ..model.convergence import EarlyStop
 from .backward import Saved, gradients
 from .buffers import Buffers, allocate, zeros
 from .ops import Ops
@@ -126,19 +126,23 @@ def _forward(
     guarded, left = zeros(
         per, (steps, slots("heads", flows, plan)), device=device, dtype=torch.int32
     )
-    early_stop = None
+    early_stop, made = None, torch.full((), flows, device=device)
     if plan.convergence.on and start.k_N is None:
-        early_stop = _EarlyStop(plan, flows, device)
+        early_stop = EarlyStop(plan.convergence, device, every=1)
     # Where it is decided who moves when, what this pass would decide is not looked at.
     aside = None if start.k_N is None else torch.empty_like(buffers.alive_TN[0])
     ran = steps
     for t in range(steps):
         slab = t if keep else 0
         alive_N, stop = buffers.alive_TN[t], buffers.stop_T[t : t + 1]
-        if early_stop is not None and early_stop.check(t, left, stop):
-            ran = t
-            buffers.stop_T[t:].fill_(1)
-            break
+        if early_stop is not None and t >= plan.convergence.least_steps:
+            done = left[:t].sum()
+            flag, leave = early_stop.check(t, done, made, made - done)
+            stop.copy_(flag)
+            if leave:
+                ran = t
+                buffers.stop_T[t:].fill_(1)
+                break
         ops.neuron_forward(
             buffers.q_T4N[t], alive_N, stop, neuron, rest.answer_w, rest.answer_b,
             buffers.state_SNR[t % ring], input_most[t], guarded[t], plan,
@@ -206,27 +210,3 @@ def products(weights: Half, read_NX: Tensor, gates_NG: Tensor, *, first: bool) -
         return
     torch.mm(read_NX[:, :inputs], weights.input_w[:wide].t(), out=gates_NG[:, :wide])
     torch.mm(read_NX[:, inputs:], weights.state_w[2 * wide :].t(), out=gates_NG[:, 3 * wide :])
-
-
-class _EarlyStop:
-    """The rules for stopping early, on the device; the host hears of it a step later.
-
-    In a graph that is being captured nothing can be read: there all steps are launched, and those
-    after the stop move nothing.
-    """
-
-    def __init__(self, plan: Plan, flows: int, device: torch.device) -> None:
-        self._rules = Convergence(plan.convergence)
-        self._state = self._rules.start(device)
-        self._made = torch.full((), flows, device=device)
-        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self._flag = None if captured else DelayedFlag()
-
-    def check(self, t: int, left: Tensor, stop: Tensor) -> bool:
-        """Before step ``t``; the flag goes to ``stop``. Whether the rest can be left out."""
-        if t < self._rules.settings.least_steps:
-            return False
-        done = left[:t].sum()
-        self._state, flag = self._rules.update(self._state, done, self._made, self._made - done, t)
-        stop.copy_(flag)
-        return self._flag is not None and self._flag.look(flag)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .settings import ConvergenceSettings
 
-__all__ = ["Convergence", "ConvergenceState", "DelayedFlag"]
+__all__ = ["Convergence", "ConvergenceState", "DelayedFlag", "EarlyStop"]
 
 _WINDOW = 5
 _GROWTH = 0.01
@@ -113,3 +113,38 @@ class DelayedFlag:
         self._host.copy_(flag, non_blocking=True)
         self._copied.record()
         return seen
+
+
+class EarlyStop:
+    """Tells before each step whether the flows still move; made anew for each pass.
+
+    What the flows do follows the flag on the device, at exactly the step the rules say. The host
+    sees the flag later and then leaves the loop, which changes no number. In a graph that is being
+    captured nothing can be read: all steps are launched, and those after the stop move nothing.
+
+    Args:
+        settings: the rules.
+        device: of the flows.
+        every: steps between two looks of the host; as the settings say if not given.
+    """
+
+    def __init__(
+        self, settings: ConvergenceSettings, device: torch.device, every: int | None = None
+    ) -> None:
+        self._rules, self._every = Convergence(settings), every or settings.every
+        self._state = self._rules.start(device)
+        self._flag = DelayedFlag()
+
+    def check(self, t: int, done: Tensor, made: Tensor, alive: Tensor) -> tuple[Tensor, bool]:
+        """The flag to stand still, a bool on the device, and whether the host may leave."""
+        self._state, stop = self._rules.update(self._state, done, made, alive, t)
+        settings = self._rules.settings
+        looks = settings.on and t >= settings.least_steps
+        looks = looks and (t - settings.least_steps) % self._every == 0
+        if not looks or torch.compiler.is_compiling() or _is_capturing():
+            return stop, False
+        return stop, self._flag.look(stop)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

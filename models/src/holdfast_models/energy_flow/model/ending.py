@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from .collection import Collected, collect, project
-from .convergence import Convergence, DelayedFlag
 from .flows import Flows
 from .settings import ModelSettings
 from .stepping import Step
 
-__all__ = ["EarlyStop", "Finished", "Stats", "Tally", "count", "finish"]
+__all__ = ["Finished", "Stats", "Tally", "count", "finish"]
 
 
 class Tally(NamedTuple):
@@ -76,30 +75,6 @@ class Finished(NamedTuple):
     parent_N: Tensor
     born_N: Tensor
     stats: Stats
-
-
-class EarlyStop:
-    """Tells before each step whether the flows still move; made anew for each run.
-
-    What the flows do follows the flag on the device, at exactly the step the rules say. The host
-    sees the flag later and then leaves the loop, which changes no number.
-    """
-
-    def __init__(self, settings: ModelSettings, device: torch.device) -> None:
-        self._rules = Convergence(settings.convergence)
-        self._state = self._rules.start(device)
-        self._flag = DelayedFlag()
-
-    def check(self, t: int, tally: Tally, alive: Tensor, first: int) -> tuple[Tensor, bool]:
-        """The flag to stand still, a bool on the device, and whether the host may leave."""
-        made = tally.spawned + first
-        self._state, stop = self._rules.update(self._state, tally.done, made, alive, t)
-        settings = self._rules.settings
-        looks = settings.on and t >= settings.least_steps
-        looks = looks and (t - settings.least_steps) % settings.every == 0
-        if not looks or torch.compiler.is_compiling() or _is_capturing():
-            return stop, False
-        return stop, self._flag.look(stop)
 
 
 def count(tally: Tally, step: Step, spawned: Tensor | int, stopped: Tensor) -> Tally:
@@ -194,7 +169,3 @@ def _measure(
             energy_mean=mean,
             energy_std=spread.sqrt(),
         )
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .ending import EarlyStop, Finished, Tally, count, finish
+from .convergence import EarlyStop
+from .ending import Finished, Tally, count, finish
 from .flows import Flows, blank, join, launch, pick_cells, slots_for_children
 from .settings import FlowSettings
 from .spawn import children, place_children
@@ -74,13 +75,13 @@ def run_steps(
     if slots:
         index_R = torch.arange(first, first + lattice_pass.batch * slots, device=device)
         flows = join([flows, blank(flows, index_R)])
-    tally, early_stop = Tally.zero(device), EarlyStop(settings, device)
+    tally, early_stop = Tally.zero(device), EarlyStop(settings.convergence, device)
     used_B = torch.zeros(lattice_pass.batch, dtype=torch.long, device=device)
     noise_3 = sigma_3(settings, lattice_pass, device)
     if visit is not None:
         visit(0, flows)
     for t in range(lattice_pass.steps):
-        stopped, leave = early_stop.check(t, tally, flows.alive_N.sum(), first)
+        stopped, leave = early_stop.check(t, tally.done, tally.spawned + first, flows.alive_N.sum())
         if leave:
             break
         before_N3 = flows.p_N3

@@ -17,7 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..model.ending import EarlyStop, Tally, count
+from ..model.convergence import EarlyStop
+from ..model.ending import Tally, count
 from ..model.flows import Flows, blank, join, slots_for_children, take
 from ..model.settings import FlowSettings
 from ..model.spawn import Placed, children, place_children
@@ -37,13 +38,13 @@ def run_steps(parts: Parts, lattice_pass: LatticePass, flows: Flows) -> tuple[Fl
         lattice_pass.batch, first // lattice_pass.batch, lattice_pass.steps, settings
     )
     total = first + lattice_pass.batch * slots
-    tally, early_stop = Tally.zero(device), EarlyStop(settings, device)
+    tally, early_stop = Tally.zero(device), EarlyStop(settings.convergence, device)
     used_B = torch.zeros(lattice_pass.batch, dtype=torch.long, device=device)
     noise_3 = sigma_3(settings, lattice_pass, device)
     aside: list[Flows] = []
     asked: _Reading | None = None
     for t in range(lattice_pass.steps):
-        stopped, leave = early_stop.check(t, tally, flows.alive_N.sum(), first)
+        stopped, leave = early_stop.check(t, tally.done, tally.spawned + first, flows.alive_N.sum())
         if leave:
             break
         before_N3 = flows.p_N3
