@@ -24,10 +24,10 @@ install: $(STAMP)  ## make .venv and install everything into it (once)
 
 # The build tool goes in first and is used from there, so that a later install after a change
 # of pyproject.toml needs no network as long as no new package is asked for.
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(STAMP): pyproject.toml models/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (the first time takes some minutes: torch is large)"
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e './models[plots,text]'
 	@touch $@
 	@echo "installed: $$($(BIN)/python -c 'import sys, torch; print("python", sys.version.split()[0], "torch", torch.__version__)')"
 
@@ -48,8 +48,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 test: install lint  ## lint, types and the default tests: CPU only, offline
 	@echo "pytest, the end-to-end tests beside the others: each keeps one core busy"
 	@$(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
-	$(PYTEST) --ignore=tests/e2e; others=$$?; \
-	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((others || ended))
+	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
+	$(PYTEST) models/tests; models=$$?; \
+	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((core || models || ended))
 
 lint: install  ## ruff and pyright
 	@echo "ruff"
@@ -71,4 +72,4 @@ bench: install  ## what the guard costs on this machine
 
 clean:  ## remove .venv and every cache
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
-	@find src tests benchmarks corpus -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests benchmarks corpus models -name __pycache__ -type d -prune -exec rm -rf {} +

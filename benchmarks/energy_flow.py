@@ -8,7 +8,7 @@ A step is forward, loss, backward, clipping and fused AdamW in bf16, under ``hol
 user has it; all flows, all lattice steps, early stop and children off. Times are CUDA events read
 after the last step. Busy is the time of a step's kernels (a profiler's window of 5 steps) over its
 median time. The reference takes every flow by itself (``per_flow.py``) and is compared by
-flow-steps per second on one CPU thread. ``--tuning`` seconds are spent on block sizes at first.
+flow-steps per second on one CPU thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import sys
 import time
@@ -31,9 +30,10 @@ from overhead import hardware
 from per_flow import per_flow
 
 from holdfast.training import resolve
-from holdfast_models.energy_flow import dense
-from holdfast_models.energy_flow.benchmark import Work, busy_ms, measured
-from holdfast_models.energy_flow.noise import Key
+from holdfast_models.energy_flow.evaluation.benchmark import Work, busy_ms, measured
+from holdfast_models.energy_flow.model import loop
+from holdfast_models.energy_flow.model.noise import Key
+from holdfast_models.energy_flow.model.stepping import LatticePass
 from holdfast_models.energy_flow.recipe import RECIPE
 
 # Seconds of a training step of the predecessor on an H200, its bugs patched (the specification).
@@ -136,8 +136,8 @@ def reference(seconds: float, width: int = 5, overrides: list[str] | None = None
     core = work.model.core
     assert core is not None
     surface_BHW = torch.randn(1, width, width)
-    how: dict[str, Any] = {"key": Key(0, 0), "training": False, "scale": 1.0}
-    wanted_BS = dense.run(core.parts, surface_BHW, steps=settings.model.steps, **how).surface_BS
+    lattice_pass = LatticePass(1, settings.model.steps, Key(0, 0), training=False, scale=1.0)
+    wanted_BS = loop.run(core.parts, lattice_pass, surface_BHW).surface_BS
     torch.testing.assert_close(per_flow(core, surface_BHW)[0], wanted_BS, atol=1e-4, rtol=1e-4)
     times, moved = [], 0
     end = time.perf_counter() + seconds
@@ -166,7 +166,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def markdown(results: list[Result], command: str, tuned: dict[str, Any]) -> str:
+def markdown(results: list[Result], command: str) -> str:
     """The table that is committed."""
     lines = [
         "# energy_flow: speed of a training step",
@@ -176,7 +176,7 @@ def markdown(results: list[Result], command: str, tuned: dict[str, Any]) -> str:
         f"Date: {date.today()}",
         "",
         "Whole steps under the guard. Spread: 5th to 95th percentile over the median. Ready: the",
-        "first step, compiling and choosing blocks. Growth: memory over 200 further steps.",
+        "first step, compiling included. Growth: memory over 200 further steps.",
         "",
         "| row | samples/s | median ms | spread | steps | peak GB | busy | growth | mode | ready |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -205,9 +205,6 @@ def markdown(results: list[Result], command: str, tuned: dict[str, Any]) -> str:
                 f"Per-flow reference: {r.more['flow_steps_per_second']:.0f} flow-steps/s on one "
                 f"CPU thread, ours {r.more['ours']:.0f}: {r.more['ratio']:.1f} times.",
             ]
-    if tuned:
-        lines += ["", "Blocks that were chosen:", ""]
-        lines += [f"- {size}: {json.dumps(found)}" for size, found in tuned.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -218,7 +215,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--row", action="append", metavar="NAME", help="beginning of a row's name")
     parser.add_argument("--seconds", type=float, default=3.0, help="timed for a row, about")
-    parser.add_argument("--tuning", type=float, default=4.0, help="seconds for each width")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
@@ -229,7 +225,6 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Every row by itself: one that fails leaves the others."""
     args = parse()
-    os.environ.setdefault("HOLDFAST_FLOW_TUNING", str(args.tuning))
     cuda = torch.cuda.is_available()
     # The reference times "cpu debug/8" as well; threads are set for it last.
     names = [name for name, row in ROWS.items() if row.cuda and cuda] + ["per-flow reference"]
@@ -252,11 +247,9 @@ def main() -> int:
         gc.collect()
         if cuda:
             torch.cuda.empty_cache()
-    from holdfast_models.energy_flow.fused.tuning import chosen
-
     options = sys.argv[1 : sys.argv.index("--write")] if args.write else sys.argv[1:]
     command = " ".join(["python benchmarks/energy_flow.py", *options])
-    table = markdown(results, command, chosen())
+    table = markdown(results, command)
     print(table)
     if args.write:
         place = "h200" if "H200" in hardware() else "cpu"

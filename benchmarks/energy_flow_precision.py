@@ -26,9 +26,9 @@ from overhead import hardware
 
 from holdfast.training import Place, Trainer, load_weights, resolve
 from holdfast.training.progress import Progress
-from holdfast_models.energy_flow.benchmark import Work, measured
-from holdfast_models.energy_flow.metrics import Quality, quality
-from holdfast_models.energy_flow.pairs import load_pairs
+from holdfast_models.energy_flow.data.pairs import load_pairs
+from holdfast_models.energy_flow.evaluation.benchmark import Work, measured
+from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 FORMS = {

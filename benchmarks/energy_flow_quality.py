@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from holdfast.training import Place, Trainer, load_weights, resolve
 from holdfast.training.progress import Progress
-from holdfast_models.energy_flow.metrics import Quality, quality
-from holdfast_models.energy_flow.model import Output
-from holdfast_models.energy_flow.pairs import load_pairs
+from holdfast_models.energy_flow.data.pairs import load_pairs
+from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
+from holdfast_models.energy_flow.model.energy_flow import Output
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 SMALL = [

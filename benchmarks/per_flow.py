@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from holdfast_models.energy_flow.coordinates import start_S3
-from holdfast_models.energy_flow.lattice import Core
+from holdfast_models.energy_flow.model.coordinates import start_S3
+from holdfast_models.energy_flow.model.lattice import Core
 
 
 @dataclasses.dataclass

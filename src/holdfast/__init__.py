@@ -36,6 +36,7 @@ _HOME = {
     "calm_scaler": "actions.calm_scaler",
     "watch": "watching",
 }
+_NEEDS_TORCH = {"Watch", "calm_scaler", "watch"}
 
 if TYPE_CHECKING:
     from typing import Any
@@ -71,6 +72,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         import importlib
 
+        if name in _NEEDS_TORCH:
+            from .torch_version import check_torch
+
+            check_torch()
         value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
         globals()[name] = value
         return value

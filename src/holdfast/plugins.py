@@ -2,8 +2,9 @@
 
 A package offers things under an entry-point group; each entry is such a thing or a module with
 a tuple of them. Entry points need an installed distribution, so ``HOLDFAST_PLUGINS=module,...``
-does the same for a checkout. In a tuple ``"package.module:Name"`` stands for what is imported
-only when somebody asks, so that one module can offer much and still be light.
+does the same for a checkout, and ``HOLDFAST_PLUGINS=none,...`` leaves out what is
+installed. In a tuple ``"package.module:Name"`` stands for what is imported only when somebody
+asks, so that one module can offer much and still be light.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "HOLDFAST_PLUGINS"
+NONE_INSTALLED = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +70,13 @@ def find_offers(
 
 def _plugins(group: str, environ: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each plugin's name and a function that imports it."""
-    for entry in sorted(importlib.metadata.entry_points(group=group)):
-        yield f"{entry.name} ({entry.value})", entry.load
-    for name in filter(None, (n.strip() for n in environ.get(VARIABLE, "").split(","))):
+    named = [name.strip() for name in environ.get(VARIABLE, "").split(",") if name.strip()]
+    if NONE_INSTALLED in named:
+        named.remove(NONE_INSTALLED)
+    else:
+        for entry in sorted(importlib.metadata.entry_points(group=group)):
+            yield f"{entry.name} ({entry.value})", entry.load
+    for name in named:
         yield f"{name} ({VARIABLE})", lambda name=name: importlib.import_module(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
+MODELS = ROOT / "models" / "src"
 
 BASE = "types errors config run"
 JUDGING = f"{BASE} plugins detectors policy ranking judge report doctor redaction launch scribe"
@@ -28,6 +30,7 @@ MAY_IMPORT = {
     "errors": "",
     "config": "types errors",
     "run": "types errors",
+    "torch_version": "errors",
     # the judging side: no torch
     "detectors": f"{BASE} plugins",
     "policy": BASE,
@@ -48,17 +51,17 @@ MAY_IMPORT = {
     "recovery": f"{BASE} policy detectors probes checkpoint actions",
     "guard": f"{BASE} policy detectors probes exams checkpoint actions recovery",
     "boot.__init__": "",
-    "boot": f"{MEASURING} policy redaction boot.__init__",
+    "boot": f"{MEASURING} policy redaction torch_version boot.__init__",
     "keeping": MEASURING,
     "watching": f"{JUDGING} {MEASURING} keeping boot boot.__init__",
     # built from the public names
-    "holdfast": SPINE,
-    "training": f"{BASE} policy checkpoint watching plugins holdfast",
+    "holdfast": f"{SPINE} torch_version",
+    "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
     # leaves: nothing but the command line imports them
     "dashboard": f"{JUDGING} holdfast",
     "integrations": f"{SPINE} training holdfast",
-    "cli": f"{SPINE} training faults dashboard integrations plugins holdfast",
+    "cli": f"{SPINE} training faults dashboard integrations plugins torch_version holdfast",
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
@@ -70,7 +73,7 @@ TORCH_SIDE -= {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
     "torch": TORCH_SIDE | {"integrations"},
     "triton": {"actions", "probes"},
-    "numpy": set(ALLOWED) - {"types", "errors", "config", "holdfast", "__main__"},
+    "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
     "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard", "training"},
     "yaml": {"config"},
     "rich": {"report", "cli", "training"},
@@ -228,9 +231,25 @@ def test_every_import_in_holdfast_is_in_the_table():
 def test_families_and_examples_use_public_names_only():
     public = public_names()
     found: list[str] = []
-    for path in [*(SRC / "holdfast_models").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+    for path in [*MODELS.rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
         found += outside_violations(path.read_text(), str(path.relative_to(ROOT)), public)
     assert not found, "\n".join(found)
+
+
+def test_holdfast_its_tests_and_the_examples_name_no_family():
+    """Each package and each family in it; only this file says where they are."""
+    folders = [path for path in [*MODELS.glob("*/"), *MODELS.glob("*/*/")] if path.name[0] != "_"]
+    word = re.compile(rf"\b(?:{'|'.join(path.name for path in folders)})\b")
+    files = [*SRC.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        if path.is_file()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if word.search(line)
+    ]
+    assert not found, "\n".join(found)
+    assert all(word.search(f"import a.{path.name}.b") for path in folders) and len(folders) > 1
 
 
 def test_the_table_points_one_way_and_names_only_rooms():

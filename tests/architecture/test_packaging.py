@@ -15,9 +15,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RUNTIME: list[str] = PROJECT["dependencies"]
-EXTRAS: list[str] = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+PROJECTS = [
+    tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    for folder in (ROOT, ROOT / "models")
+]
+PROJECT = PROJECTS[0]
+DECLARED: list[str] = [
+    line
+    for project in PROJECTS
+    for lines in (project["dependencies"], *project["optional-dependencies"].values())
+    for line in lines
+]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 
 LONGEST = 400
@@ -32,11 +40,14 @@ MACHINE = re.compile(
 
 
 def ceilings(requirements: Iterable[str]) -> list[str]:
-    """Requirements that a future release could break: anything but plain floors."""
+    """Requirements that a future release could break: anything but plain floors.
+
+    Torch has no floor either: pip must never replace one that works.
+    """
     return [
         line
         for line in requirements
-        if [clause.operator for clause in Requirement(line).specifier] != [">="]
+        if line != "torch" and [clause.operator for clause in Requirement(line).specifier] != [">="]
     ]
 
 
@@ -84,22 +95,31 @@ def project_files() -> list[Path]:
     if listed.returncode == 0:
         paths = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:
-        folders = ("src", "tests", "docs", "examples", "benchmarks", "corpus", ".ci")
+        folders = ("src", "tests", "docs", "examples", "benchmarks", "corpus", "models", ".ci")
         paths = [*ROOT.glob("*"), *(path for name in folders for path in (ROOT / name).rglob("*"))]
     return [path for path in paths if path.is_file()]
 
 
 def test_dependencies_have_floors_and_no_ceilings():
-    assert not ceilings([*RUNTIME, *EXTRAS])
-    assert PROJECT["requires-python"] == ">=3.11"
-    assert "torch>=2.11" in RUNTIME
+    assert not ceilings(DECLARED)
+    for project in PROJECTS:
+        assert project["requires-python"] == ">=3.11"
+        assert "torch" in project["dependencies"]
 
 
-def wheel_files(root: Path) -> set[Path]:
-    """What the wheel of a project would hold."""
+def shipped_by(project: Path) -> set[Path]:
+    """What the wheel of a project holds."""
     wheel = pytest.importorskip("hatchling.builders.wheel")
-    files = wheel.WheelBuilder(str(root)).recurse_included_files()
+    files = wheel.WheelBuilder(str(project)).recurse_included_files()
     return {Path(file.distribution_path) for file in files}
+
+
+def test_each_wheel_holds_its_own_package_alone():
+    assert {path.parts[0] for path in shipped_by(ROOT)} == {"holdfast"}
+    families = shipped_by(ROOT / "models")
+    assert {path.parts[0] for path in families} == {"_".join(["holdfast", "models"])}
+    assert {"py.typed", "__init__.py"} <= {path.name for path in families}
+    assert (ROOT / "models" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def from_the_corpus(shipped: Iterable[Path], corpus: Path) -> list[str]:
@@ -112,7 +132,7 @@ def from_the_corpus(shipped: Iterable[Path], corpus: Path) -> list[str]:
 
 def test_the_wheel_holds_the_faults_and_no_corpus():
     """One fault for each detector is for users; collections are for those who work on holdfast."""
-    shipped = wheel_files(ROOT)
+    shipped = shipped_by(ROOT)
     faults = ROOT / "src" / "holdfast" / "faults"
     assert {path.relative_to(ROOT / "src") for path in faults.glob("*.py")} <= shipped
     assert len(list((ROOT / "corpus").glob("*/answers.json"))) > 20
@@ -124,10 +144,10 @@ def test_the_wheel_holds_the_faults_and_no_corpus():
 )
 def test_a_collection_in_the_wheel_is_seen(tmp_path, where):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("src/holdfast/__init__.py", "src/holdfast_models/__init__.py", where):
+    for name in ("src/holdfast/__init__.py", where):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = from_the_corpus(wheel_files(tmp_path), ROOT / "corpus")
+    found = from_the_corpus(shipped_by(tmp_path), ROOT / "corpus")
     assert found == [where.removeprefix("src/")]
 
 
@@ -137,7 +157,7 @@ def test_the_version_is_one():
     assert getattr(holdfast, "__version__", PROJECT["version"]) == PROJECT["version"]
 
 
-@pytest.mark.parametrize("line", ["a", "a<2", "a>=1,<2", "a==1", "a~=1.0", "a>=1,!=1.5"])
+@pytest.mark.parametrize("line", ["a", "a<2", "a>=1,<2", "a==1", "torch>=2,<3", "a>=1,!=1.5"])
 def test_a_ceiling_or_a_missing_floor_is_seen(line):
     assert ceilings(["b>=1", line]) == [line]
 
@@ -146,8 +166,8 @@ def test_ci_installs_exact_versions_of_everything_declared():
     assert not loose_pins(CONSTRAINTS)
     assert "\ntorch==2.13.0\n" in CONSTRAINTS
     pinned = {canonicalize_name(line.split("==")[0]) for line in CONSTRAINTS.splitlines()}
-    declared = {canonicalize_name(Requirement(line).name) for line in [*RUNTIME, *EXTRAS]}
-    assert not declared - pinned
+    declared = {canonicalize_name(Requirement(line).name) for line in DECLARED}
+    assert not declared - pinned - {PROJECT["name"]}
 
 
 @pytest.mark.parametrize("line", ["a>=1", "a", "a==1.0+cpu", "a @ file:///x", "-e .", "a==1 # why"])
@@ -157,6 +177,7 @@ def test_a_loose_pin_is_seen(line):
 
 def test_no_source_file_is_too_long():
     assert not too_long(ROOT / "src")
+    assert not too_long(ROOT / "models" / "src")
 
 
 def test_a_long_file_is_seen(tmp_path):
@@ -167,6 +188,7 @@ def test_a_long_file_is_seen(tmp_path):
 
 def test_no_module_has_a_vague_name():
     assert not vague_names(ROOT / "src")
+    assert not vague_names(ROOT / "models" / "src")
 
 
 def test_a_vague_name_is_seen(tmp_path):

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from tests.line_events import compiled, reads, slower, stalls, waits
 
 from holdfast.detectors import ALL, HISTORY, SECTIONS, Detector, Window, document
 from holdfast.judge import Judge
 from holdfast.types import Event, Finding, Severity
-from tests.line_events import compiled, reads, slower, stalls, waits
 
 NAN, INF = np.nan, np.inf
 

@@ -15,7 +15,7 @@ from holdfast.types import Severity
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed beside us (our own families, for one) offers nothing here."""
+    """What is installed beside us offers nothing here."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
 
 
@@ -49,6 +49,17 @@ def test_a_module_without_detectors_is_fine(module):
 
 def test_nothing_named_nothing_loaded():
     assert load_plugins({}, ALL).warnings == ()
+
+
+def test_none_leaves_out_what_is_installed_but_not_what_is_named(module, monkeypatch):
+    module.DETECTORS = (made(),)
+    entry = importlib.metadata.EntryPoint("x", "no_such_module_x", "holdfast.detectors")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    (warning,) = load_plugins(VARIABLE, ALL).warnings
+    assert "no_such_module_x" in warning
+    assert load_plugins({"HOLDFAST_PLUGINS": "none"}, ALL) == detectors.Plugins()
+    found = load_plugins({"HOLDFAST_PLUGINS": "none, holdfast_test_plugin"}, ALL)
+    assert [d.code for d in found.detectors] == ["TST001"] and not found.warnings
 
 
 @pytest.mark.parametrize(

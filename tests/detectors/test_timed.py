@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from holdfast.judge import Judge
-from holdfast.types import Event, Finding, Severity
 from tests.line_events import (
     called,
     compiled,
@@ -22,6 +19,9 @@ from tests.line_events import (
     stalls,
     waits,
 )
+
+from holdfast.judge import Judge
+from holdfast.types import Event, Finding, Severity
 
 Told = tuple[str, dict[str, Any]]
 WARNING, INFO = Severity.WARNING, Severity.INFO

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.line_events import slower, stalls
 
 from holdfast.report import markdown, read_record, report_html, report_json
 from holdfast.report.sightings import join_ranks
 from holdfast.report.text import end_lines, report_lines
 from holdfast.types import Finding, Severity
-from tests.line_events import slower, stalls
 
 
 def finding(code: str, step: int, line: int = 0, **more) -> Finding:

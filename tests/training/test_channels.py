@@ -20,8 +20,11 @@ MAIN = Place(CPU)
 
 
 @pytest.fixture(autouse=True)
-def as_it_was():
-    """Every test finds the logger as an import leaves it."""
+def as_it_was(monkeypatch):
+    """Every test finds the logger as an import leaves it, with our own channels alone."""
+    own = {n: c for n, c in channels._channels.items() if f"DEBUG_{n.upper()}" in vars(channels)}
+    monkeypatch.setattr(channels, "_channels", own)
+    monkeypatch.setattr(channels, "_by_number", {c.number: c for c in own.values()})
     level = channels.logger.level
     yield
     channels.disable()
@@ -67,14 +70,16 @@ def never():
 
 def test_the_numbers_are_those_of_the_contract():
     table = {name: value for name, value in vars(channels).items() if name.startswith("DEBUG_")}
-    assert list(table.values()) == list(range(11, 23))
+    assert list(table.values()) == [11, 12, 14, 15, 16, 17, 21, 22]
     assert table["DEBUG_PERFORMANCE"] == 21 and table["DEBUG_PROFILING"] == 22
     assert all(channels.get(name).number == number for name, number in table.items())
 
 
 def test_info_keeps_its_name_and_every_channel_can_be_chosen_as_a_level():
     assert logging.getLevelName(20) == "INFO"
-    assert logging.getLevelName("DEBUG_CONVERGENCE") == 20
+    assert channels.add("settling", 20).number == 20
+    assert logging.getLevelName(20) == "INFO"
+    assert logging.getLevelName("DEBUG_SETTLING") == 20
     channels.logger.setLevel("DEBUG_PERFORMANCE")
     assert channels.logger.level == 21
     channels.logger.setLevel("DEBUG_PROFILING")
@@ -92,12 +97,12 @@ def test_a_channel_that_is_off_formats_nothing_and_counts_nothing(capsys):
 def test_a_channel_that_is_on_writes_text_and_what_functions_make(setup):
     said = []
     setup(say=said.append, channels=("performance",))
-    channels.get("performance")("flow %.1f ms of %d", 1.25, 3)
+    channels.get("performance")("forward %.1f ms of %d", 1.25, 3)
     channels.get("performance")(lambda: "100 % made")
     channels.get("performance")("{}, {}".format, 1, 2)
     channels.get("profiling")(never)
     assert said == [
-        "[performance] flow 1.2 ms of 3",
+        "[performance] forward 1.2 ms of 3",
         "[performance] 100 % made",
         "[performance] 1, 2",
     ]
@@ -136,18 +141,19 @@ def test_info_on_does_not_switch_channels_on(setup, caplog):
     channels.logger.setLevel(logging.INFO)
     channels.logger.log(channels.DEBUG_PERFORMANCE, "by number")
     logging.getLogger("holdfast.family").log(channels.DEBUG_PROFILING, "by number, below")
-    channels.get("convergence")(never)
+    channels.add("settling", 20)(never)
     channels.logger.info("epoch 1")
     assert said == ["epoch 1"]
     assert "by number" not in [record.message for record in caplog.records]
 
 
 def test_a_record_of_channel_20_is_told_from_info(setup, caplog):
-    setup(channels=("convergence",), say=lambda line: None)
-    channels.get("convergence")("settled")
+    settling = channels.add("settling", 20)
+    setup(channels=("settling",), say=lambda line: None)
+    settling("settled")
     channels.logger.info("epoch 1")
     assert [(r.levelno, r.levelname) for r in caplog.records] == [
-        (20, "DEBUG_CONVERGENCE"),
+        (20, "DEBUG_SETTLING"),
         (20, "INFO"),
     ]
 
@@ -165,7 +171,7 @@ def test_an_unknown_name_is_told_with_the_nearest_and_changes_nothing():
     with pytest.raises(SettingsError, match=r"'performence'; did you mean 'performance'\?"):
         channels.enable("memory", "performence")
     assert not channels.get("memory").on
-    with pytest.raises(SettingsError, match="'xyz'; there are verbose, cache, spatial"):
+    with pytest.raises(SettingsError, match="'xyz'; there are verbose, cache, forward"):
         channels.get("xyz")
 
 

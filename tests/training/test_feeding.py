@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import Clock
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -15,7 +16,6 @@ from holdfast.training.place import Place
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task
 from holdfast.training.workers import cores_here
-from tests.conftest import Clock
 
 CPU = Place(torch.device("cpu"))
 

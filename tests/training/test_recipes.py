@@ -21,7 +21,7 @@ from holdfast.training.recipes import (
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed beside us (our own families, for one) offers nothing here."""
+    """What is installed beside us offers nothing here."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
 
 

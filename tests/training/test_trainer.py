@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import Clock
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,7 +24,6 @@ from holdfast.training import ending, measures
 from holdfast.training.progress import Progress, Tick
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
-from tests.conftest import Clock
 
 
 class Seen(Progress):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import Clock
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.training import workers
@@ -21,7 +22,6 @@ from holdfast.training.workers import (
     improve,
     measure_loading,
 )
-from tests.conftest import Clock
 
 CPU = Place(torch.device("cpu"))
 GPU = Place(torch.device("cuda", 0))

@@ -10,6 +10,7 @@ from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..torch_version import check_torch
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def begin() -> None:
     """
     undo = None
     try:
+        check_torch()
         from . import patches
 
         undo = patches.uninstall

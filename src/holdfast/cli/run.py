@@ -94,7 +94,9 @@ class RunCommand:
             name = Path(command[0]).name
         from ..launch import start_run
         from ..supervisor import finish, leave_like, supervise
+        from ..torch_version import check_torch
 
+        check_torch()
         run = start_run(settings, name, command)
         status = supervise(command, run, settings)
         main = os.environ.get("RANK", "0") == "0"

@@ -81,6 +81,9 @@ class TrainCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Settle everything that can be wrong, then train."""
+        from ..torch_version import check_torch
+
+        check_torch()
         if args.list:
             return _list()
         if args.recipe is None:

@@ -112,6 +112,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    from ..torch_version import check_torch
+
+    check_torch()
     module = importlib.import_module(f".{_HOME[name]}", __name__)
     value = globals()[name] = getattr(module, _CALLED.get(name, name))
     return value

@@ -2,7 +2,7 @@
 
     performance = channels.get("performance")
 
-    performance("flow %.1f ms", milliseconds)       # formatted only when it is written
+    performance("forward %.1f ms", milliseconds)    # formatted only when it is written
     performance(lambda: f"slowest {longest()}")     # called only when it is written
     if performance.on: ...                          # one attribute
 
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
 
 DEBUG_VERBOSE = 11
 DEBUG_CACHE = 12
-DEBUG_SPATIAL = 13
 DEBUG_FORWARD = 14
 DEBUG_MEMORY = 15
 DEBUG_TRAINING = 16
 DEBUG_INIT = 17
-DEBUG_ENERGY = 18
-DEBUG_SPAWN = 19
-DEBUG_CONVERGENCE = 20
 DEBUG_PERFORMANCE = 21
 DEBUG_PROFILING = 22
 

@@ -1,0 +1,1 @@
+"""What a trained run is worth: measures, speed, sizes, talking to it."""

@@ -1,0 +1,144 @@
+"""How good a trained model is on held-out pairs, beside what needs no lattice at all.
+
+Shapes: M held-out pairs, N training pairs, B batch, E teacher width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data.pairs import Pairs
+from ..data.splits import Part
+from ..text.bridge import TextBridge
+from .loading import Loaded
+from .metrics import Quality, quality
+
+__all__ = ["Evaluation", "evaluate"]
+
+_FLOWS = ("completion", "mean_steps", "filled")
+# Of the ridge regression; the value of the reference points in the specification, section 18.
+_RIDGE = 0.1
+
+
+class Evaluation(NamedTuple):
+    """Measures of one part of the data.
+
+    Args:
+        part: which one.
+        pairs: how many.
+        model: of the trained model.
+        references: of predictors without a lattice, by name.
+        flows: how the flows ended, means over the pairs; empty without a core.
+        texts: of the written texts against the targets; empty without a text bridge.
+    """
+
+    part: Part
+    pairs: int
+    model: Quality
+    references: dict[str, Quality]
+    flows: dict[str, float]
+    texts: dict[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "part": self.part,
+            "pairs": self.pairs,
+            "model": dataclasses.asdict(self.model),
+            "references": {name: dataclasses.asdict(q) for name, q in self.references.items()},
+            "flows": self.flows,
+            "texts": self.texts,
+        }
+
+    def lines(self) -> list[str]:
+        """For people: one row for each predictor, then flows and texts."""
+        rows = [("this model", self.model), *self.references.items()]
+        lines = [
+            f"{self.part}: {self.pairs} pairs, {self.model.candidates} different targets",
+            "",
+            f"{'':<16}{'cosine':>8}{'FVU':>8}{'R@1':>8}{'MRR':>8}",
+            *(f"{name:<16}{q.cosine:8.3f}{q.fvu:8.3f}{q.r1:8.3f}{q.mrr:8.3f}" for name, q in rows),
+        ]
+        if self.flows or self.texts:
+            lines.append("")
+        if self.flows:
+            lines += [
+                f"flows: {self.flows['completion']:.1%} reached a face, after "
+                f"{self.flows['mean_steps']:.1f} steps; {self.flows['filled']:.1%} of cells filled",
+            ]
+        if self.texts:
+            lines += [
+                f"texts: {self.texts['exact']:.1%} of {self.texts['written']:.0f} written exactly, "
+                f"F1 of their pieces {self.texts['f1']:.3f}",
+            ]
+        return lines
+
+
+@torch.no_grad()
+def evaluate(loaded: Loaded, part: Part = "test", *, texts: int = 64) -> Evaluation:
+    """Measure a run on one part of its data, without noise.
+
+    Args:
+        loaded: from ``load_run``.
+        part: test, validation or train.
+        texts: at most so many are written out, the first of the part.
+    """
+    pairs: Pairs = getattr(loaded.sets, part)
+    x_ME, y_ME = pairs.tensors()
+    x_NE, y_NE = loaded.sets.train.tensors()
+    mean_E = y_NE.mean(0)
+    device = next(loaded.model.parameters()).device
+    # As in training: where flows are scarce, their share depends on the size of a batch.
+    batch = loaded.settings.train.data.batch
+    predicted: list[Tensor] = []
+    sums = dict.fromkeys(_FLOWS, 0.0) if loaded.model.core is not None else {}
+    written: list[str] = []
+    for x_BE in x_ME.split(batch):
+        out = loaded.model(x_BE.to(device))
+        predicted.append(out.y_BE.cpu())
+        if out.flows is not None:
+            for name in sums:
+                sums[name] += float(getattr(out.flows.stats, name)) * len(x_BE)
+        if loaded.model.bridge is not None and len(written) < texts and pairs.has_texts:
+            written += loaded.model.bridge.write(out.out_BS[: texts - len(written)])
+    return Evaluation(
+        part=part,
+        pairs=len(pairs),
+        model=quality(torch.cat(predicted), y_ME, mean_E),
+        references={
+            "training mean": quality(mean_E.expand_as(y_ME), y_ME, mean_E),
+            "copied input": quality(x_ME, y_ME, mean_E),
+            "ridge regression": quality(_ridge(x_NE, y_NE, x_ME), y_ME, mean_E),
+        },
+        flows={name: total / len(pairs) for name, total in sums.items()},
+        texts=_compared(loaded.model.bridge, pairs, written) if written else {},
+    )
+
+
+def _ridge(x_NE: Tensor, y_NE: Tensor, x_ME: Tensor) -> Tensor:
+    """The linear map of the training pairs, applied."""
+    x_NE, y_NE, x_ME = x_NE.double(), y_NE.double(), x_ME.double()
+    from_E, to_E = x_NE.mean(0), y_NE.mean(0)
+    centred_NE = x_NE - from_E
+    gram_EE = centred_NE.mT @ centred_NE
+    gram_EE = gram_EE + _RIDGE * torch.eye(len(gram_EE), dtype=gram_EE.dtype)
+    map_EE = torch.linalg.solve(gram_EE, centred_NE.mT @ (y_NE - to_E))
+    return (x_ME - from_E) @ map_EE + to_E
+
+
+def _compared(bridge: TextBridge | None, pairs: Pairs, written: list[str]) -> dict[str, float]:
+    """Pieces, not characters: case and spacing are not the decoder's to choose."""
+    assert bridge is not None  # who else wrote them
+    exact, f1 = 0, 0.0
+    for index, text in enumerate(written):
+        mine = bridge.vocabulary.pieces(text)
+        right = bridge.vocabulary.pieces(pairs.text(index).target)
+        exact += mine == right
+        f1 += 2 * (Counter(mine) & Counter(right)).total() / max(1, len(mine) + len(right))
+    count = len(written)
+    return {"written": count, "exact": exact / count, "f1": f1 / count}

@@ -1,0 +1,94 @@
+"""One way into all modes: which of them a batch takes, and the pass itself.
+
+B batch, W and H the sides of the surface.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..kernels.check import fault
+from ..kernels.plan import plan_for, saved_bytes
+from ..kernels.support import unsupported, unsupported_by_kernels
+from ..model import loop
+from ..model.ending import Finished
+from ..model.flows import slots_for_children
+from ..model.stepping import LatticePass, Parts
+from . import chunked, compact, fused
+from .graph import Graphs
+
+__all__ = ["choose", "run", "why_not_fused"]
+
+_SHARE = 0.8
+"""Of a GPU's free memory that a pass may take before it is computed in chunks."""
+
+
+def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Graphs) -> Finished:
+    """Send the energies of a surface through the lattice, by the mode that fits.
+
+    Args:
+        parts: neuron, carrier and the rest.
+        lattice_pass: what holds for the pass.
+        surface_BHW: energies.
+        graphs: replays passes of fused mode, where ``flows.graph`` is on.
+    """
+    mode = choose(parts, surface_BHW, graphs)
+    if mode == "dense":
+        return loop.run(parts, lattice_pass, surface_BHW)
+    if mode == "compact":
+        return loop.run(parts, lattice_pass, surface_BHW, loop=compact.run_steps)
+    if mode == "chunked":
+        return chunked.run(parts, lattice_pass, surface_BHW)
+    prepared = fused.prepare(parts, lattice_pass, surface_BHW)
+    if parts.settings.flows.graph:
+        return graphs.run(prepared, surface_BHW)
+    return fused.run_pass(prepared, surface_BHW)
+
+
+def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
+    """The mode that was set, or the best one; chunked where a backward needs too much memory.
+
+    Too much is more than ``flows.activation_budget_gb``. Where that is not set, and nor is the
+    mode, it is most of what a GPU had free when a batch of this size came for the first time.
+    """
+    settings, batch = parts.settings, surface_BHW.shape[0]
+    flows, steps = settings.flows, settings.steps
+    each = min(settings.lattice.cells, max(1, flows.capacity // batch))
+    itemsize = 2 if torch.is_autocast_enabled(surface_BHW.device.type) else 4
+    mode = flows.mode
+    if mode == "auto":
+        mode = "compact" if slots_for_children(batch, each, steps, settings) else "dense"
+        if why_not_fused(parts, surface_BHW) is None:
+            mode = "fused"
+    if not torch.is_grad_enabled():
+        if mode != "chunked":
+            return mode
+        # There is nothing to compute twice for.
+        return "compact" if why_not_fused(parts, surface_BHW) else "fused"
+    if mode == "fused":
+        one = each * saved_bytes(plan_for(parts, steps), itemsize)
+    else:
+        one = chunked.activation_bytes(settings, each, steps, itemsize)
+    if flows.activation_budget_gb is not None:
+        return mode if batch * one <= flows.activation_budget_gb * 1e9 else "chunked"
+    if flows.mode == "auto" and mode == "fused":
+        fits = graphs.fits
+        key = (tuple(surface_BHW.shape), itemsize, surface_BHW.device)
+        if key not in fits:
+            fits[key] = batch * one <= _SHARE * chunked.free_bytes(surface_BHW.device)
+        return mode if fits[key] else "chunked"
+    return mode
+
+
+def why_not_fused(parts: Parts, surface_BHW: Tensor) -> str | None:
+    """Why auto would not take fused mode for such a batch; None: it would."""
+    settings, device = parts.settings, surface_BHW.device
+    if torch.compiler.is_compiling():
+        return "the model is compiled"
+    why = unsupported(settings, surface_BHW.shape[0]) or unsupported_by_kernels(settings, device)
+    if why is not None:
+        return why
+    on = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if on else torch.float32
+    return fault(plan_for(parts, settings.steps), dtype, device)

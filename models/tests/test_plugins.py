@@ -1,0 +1,57 @@
+"""What the families offer to holdfast is found, valid and light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import HoldfastError
+from holdfast.detectors import ALL, load_plugins
+from holdfast.training import resolve
+from holdfast.training.recipes import known_recipes
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+FAMILIES = {"energy_flow"}
+PLUGGED = {"HOLDFAST_PLUGINS": "none,holdfast_models"}
+
+
+def test_the_version_is_that_of_holdfast() -> None:
+    assert PROJECT["version"] == holdfast.__version__
+    assert f"holdfast>={PROJECT['version']}" in PROJECT["dependencies"]
+
+
+def test_every_group_leads_to_the_package() -> None:
+    groups = {"holdfast.recipes", "holdfast.commands", "holdfast.detectors"}
+    assert PROJECT["entry-points"] == {group: {"models": "holdfast_models"} for group in groups}
+
+
+def test_every_preset_of_every_recipe_is_valid() -> None:
+    offers, warnings = known_recipes(PLUGGED)
+    found = {offer.value.name: offer.value for offer in offers if offer.value.name in FAMILIES}
+    assert set(found) == FAMILIES and not warnings
+    for recipe in found.values():
+        for preset in (None, *recipe.presets):
+            for kind in ("arm", "cuda", "cpu", "none"):
+                assert isinstance(resolve(recipe, None, preset, (), kind), recipe.settings)
+        with pytest.raises(HoldfastError, match="unknown setting"):
+            resolve(recipe, overrides=["train.nothing_of_this_name=1"])
+
+
+def test_every_detector_is_accepted() -> None:
+    found = load_plugins(PLUGGED, ALL)
+    assert len(found.detectors) >= 5 and not found.warnings
+
+
+def test_the_help_of_every_command_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom holdfast.cli import main\n"
+        f"assert not any(main([name, '--help']) for name in {sorted(FAMILIES)})\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
