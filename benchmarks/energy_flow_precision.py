@@ -24,8 +24,13 @@ import torch
 from energy_flow_quality import SMALL, TASKS
 from overhead import hardware
 
-from holdfast.training import Place, Trainer, load_weights, resolve
-from holdfast.training.progress import Progress
+from holdfast.training import (
+    Place,
+    Trainer,
+    load_weights,
+    resolve,
+)
+from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.data.pairs import load_pairs
 from holdfast_models.energy_flow.evaluation.benchmark import Work, measured
 from holdfast_models.energy_flow.evaluation.metrics import Quality, quality

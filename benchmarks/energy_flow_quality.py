@@ -27,8 +27,13 @@ import torch
 from overhead import hardware
 from torch import Tensor, nn
 
-from holdfast.training import Place, Trainer, load_weights, resolve
-from holdfast.training.progress import Progress
+from holdfast.training import (
+    Place,
+    Trainer,
+    load_weights,
+    resolve,
+)
+from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.data.pairs import load_pairs
 from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
 from holdfast_models.energy_flow.model.energy_flow import Output

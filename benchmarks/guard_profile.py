@@ -25,8 +25,8 @@ from workloads import WORKLOADS, Step, nothing
 from holdfast.boot import patches, session
 from holdfast.config import Settings
 from holdfast.guard.engine import Engine
-from holdfast.guard.journal import Journal
-from holdfast.guard.optimizer import GuardedOptimizer
+from holdfast.guard.optimizer_guard import OptimizerGuard
+from holdfast.guard.step_writer import StepWriter
 from holdfast.probes._norm_kernel import NormKernel
 from holdfast.probes.gradients import Meter
 from holdfast.run import Table
@@ -35,11 +35,11 @@ PARTS: list[tuple[Any, str, str]] = [
     (Engine, "backward_begins", "the loss is noted"),
     (Engine, "backward_ends", "backward is over"),
     (Engine, "step_begins", "everything before the step"),
-    (GuardedOptimizer, "before", "  gradients gathered, measured, skip armed"),
+    (OptimizerGuard, "before", "  gradients gathered, measured, skip armed"),
     (Meter, "measure", "    measured"),
     (NormKernel, "_launch", "      the launch"),
     (Engine, "step_ends", "everything after the step"),
-    (Journal, "_arrived", "  numbers read and written"),
+    (StepWriter, "_arrived", "  numbers read and written"),
 ]
 
 

@@ -189,7 +189,7 @@ def parse() -> argparse.Namespace:
         "--no-saving", action="store_true", help="the guard alone: no snapshots, no checkpoints"
     )
     parser.add_argument(
-        "--no-look-out", action="store_true", help="without what watches memory and time"
+        "--no-watchers", action="store_true", help="without what watches memory and time"
     )
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
@@ -205,7 +205,7 @@ def main() -> int:
             under = [sys.executable, "-m", "holdfast", "run", "--quiet"]
             under += ["--run-dir", f"{folder}/run"]
             under += ["--no-rollback", "--checkpoint-minutes", "0"] if args.no_saving else []
-            under += ["--no-look-out"] if args.no_look_out else []
+            under += ["--no-watchers"] if args.no_watchers else []
             return subprocess.run([*under, *sys.argv], check=False).returncode
     results: list[Result] = []
     for workload in WORKLOADS:

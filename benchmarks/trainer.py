@@ -36,7 +36,7 @@ from workloads import GPT
 from holdfast.config import from_dict
 from holdfast.training import Place, Trainer, TrainSettings
 from holdfast.training.demo import RECIPE, DemoSettings
-from holdfast.training.progress import Lines
+from holdfast.training.loop.progress import Lines
 
 Loss = Callable[[nn.Module, Any], Tensor]
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_events(count: int, broken: int) -> TensorDataset:
-    """Readings that sum to the energy, smeared over the sensors; some events are empty."""
+    """StepAverages that sum to the energy, smeared over the sensors; some events are empty."""
     energy = torch.rand(count, 1) * 9 + 1
     pattern = torch.rand(count, 64) + 0.1
     readings = energy * pattern / pattern.sum(1, keepdim=True)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_readings(count: int = 2048) -> TensorDataset:
-    """Readings, what they lead to, and which rows are complete."""
+    """StepAverages, what they lead to, and which rows are complete."""
     generator = torch.Generator().manual_seed(4)
     readings = torch.randn(count, 24, generator=generator)
     target = readings[:, :4].sum(1, keepdim=True).tanh()

@@ -17,8 +17,16 @@ import numpy as np
 import pytest
 from numpy.lib.recfunctions import repack_fields
 
-from holdfast.judge import Judge
-from holdfast.run import DECLARATION, EVENT, FIRST_ROW, LaneWriter, Run, encode, rank_of
+from holdfast.detectors.judge import Judge
+from holdfast.run import (
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+    LaneWriter,
+    Run,
+    encode,
+    rank_of,
+)
 from holdfast.types import Event
 
 # Whatever is installed beside holdfast, its own tests and the scripts they start go without.

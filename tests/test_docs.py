@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from holdfast import config
-from holdfast._rules import Action
+from holdfast.config.rules import Action
 from holdfast.policy import DEFAULTS
 from holdfast.probes import STEP_COLUMNS
 from holdfast.run import LaneWriter, Run, encode

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.detectors import ALL, Detector
+from holdfast.detectors.judge import Judge
 from holdfast.errors import HoldfastError
 from holdfast.faults._running import LIMIT, Ended, run_guarded
-from holdfast.judge import Judge
-from holdfast.report import Sighting, replay, summarize
+from holdfast.report import FindingGroup, replay, summarize
 from holdfast.run import LaneData, Run, read_run
 
 from .corpus import Case
@@ -113,7 +113,7 @@ def read_trial(name: str, path: Path, ended: Ended) -> Trial:
         bare,
         outcome="late" if summary.outcome == "unfinished" else summary.outcome,
         steps=summary.steps,
-        findings=_found(summary.sightings),
+        findings=_found(summary.finding_groups),
         known=known,
         skipped=summary.skipped,
         rollbacks=summary.rollbacks,
@@ -144,7 +144,7 @@ def judge_again(
         return None
     failed = tuple(f"{event.data['where']}: {event.data['error']}" for event in judged.errors)
     return replace(
-        trial, findings=_found(judged.sightings), known={}, errors=(*trial.errors, *failed)
+        trial, findings=_found(judged.finding_groups), known={}, errors=(*trial.errors, *failed)
     )
 
 
@@ -172,7 +172,7 @@ def known_steps(lane: LaneData) -> dict[str, int]:
     return known
 
 
-def _found(sightings: Iterable[Sighting]) -> tuple[Found, ...]:
+def _found(finding_groups: Iterable[FindingGroup]) -> tuple[Found, ...]:
     return tuple(
         Found(
             code=finding.code,
@@ -180,11 +180,10 @@ def _found(sightings: Iterable[Sighting]) -> tuple[Found, ...]:
             step=finding.step,
             file=Path(finding.file).name,
             line=finding.line,
-            consequence=finding is not sighting.finding
-            or bool(finding.evidence.get("consequence")),
+            consequence=finding is not group.finding or bool(finding.evidence.get("consequence")),
         )
-        for sighting in sightings
-        for finding in sighting.findings
+        for group in finding_groups
+        for finding in group.findings
     )
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import holdfast
 from holdfast.checkpoint.file import load, verify
-from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.store import FOLDER, CheckpointStore
 from holdfast.config import CheckpointSettings, RunSettings, Settings
 from holdfast.errors import CheckpointError
 
@@ -84,7 +84,7 @@ def _trained(run: Path, packed: bool) -> Path:
 
 def _flip(run: Path, packed: bool, suffix: str, rng: random.Random) -> Try:
     """Flip one bit of the newest checkpoint and go on without it."""
-    *_, older, newest = Shelf(run / FOLDER).entries()
+    *_, older, newest = CheckpointStore(run / FOLDER).entries()
     path = newest.path.with_suffix(suffix)
     content = bytearray(path.read_bytes())
     bit = rng.randrange(8 * len(content))

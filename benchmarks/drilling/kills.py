@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.checkpoint.file import load
-from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.store import FOLDER, CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.run import LaneData
 
@@ -125,7 +125,7 @@ def _checkpoint_wrong(story: Story, ended: Ended, at: float) -> str:
         for match in (_HALF.match(path.name) for path in shelf.iterdir())
     )
     story.in_mid_save += half
-    entry = Shelf(shelf).latest()
+    entry = CheckpointStore(shelf).latest()
     step = 0 if entry is None else entry.step
     if step < story.newest:
         return f"the newest good checkpoint is of step {step}, it was of {story.newest} before"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.store import FOLDER, CheckpointStore
 from holdfast.errors import HoldfastError
 
 from . import stage
@@ -120,7 +120,7 @@ def _after_full(what: str, run_dir: Path, ended: Ended, start: int, freed: bool)
     if ended.code or ended.end is None or ended.end[0] != STEPS:
         return Try(what, lost=f"the run ended with {ended.code}: {ended.err[-300:]}")
     lost = _why_no_good(run_dir / FOLDER)
-    newest = Shelf(run_dir / FOLDER).latest()
+    newest = CheckpointStore(run_dir / FOLDER).latest()
     if not lost and freed and newest is not None and newest.step < start + 30:
         lost = f"there was room again and the newest is still of step {newest.step}"
     return Try(what, lost=lost, silent=_untold(run_dir, ended, must_fail=True))
@@ -129,7 +129,7 @@ def _after_full(what: str, run_dir: Path, ended: Ended, start: int, freed: bool)
 def _why_no_good(shelf: Path) -> str:
     if bad := stage.damaged(shelf):
         return f"{bad[0].path.name} is damaged: {bad[0].damage}"
-    return "" if Shelf(shelf).latest() is not None else "no good checkpoint is left"
+    return "" if CheckpointStore(shelf).latest() is not None else "no good checkpoint is left"
 
 
 def _untold(run_dir: Path, ended: Ended, *, must_fail: bool) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.checkpoint.record import record_path
-from holdfast.checkpoint.shelf import Entry, Shelf
+from holdfast.checkpoint.store import CheckpointStore, Entry
 from holdfast.run import LaneData, LaneReader, Run
 from holdfast.types import Event
 
@@ -145,6 +145,6 @@ def damaged(shelf: Path) -> list[Entry]:
 
     One file without the other is none: a save or a removal that was cut short.
     """
-    entries = map(Entry.checked, Shelf(shelf).entries())
+    entries = map(Entry.checked, CheckpointStore(shelf).entries())
     both = [one for one in entries if one.path.exists() and record_path(one.path).exists()]
     return [one for one in both if one.damage]

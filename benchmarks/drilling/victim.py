@@ -22,8 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from holdfast.config import CheckpointSettings, RunSettings, Settings, SpikeSettings
-from holdfast.watching import Watch, watch
+from holdfast.config import (
+    CheckpointSettings,
+    RunSettings,
+    Settings,
+    SpikeSettings,
+)
+from holdfast.watching.watch import Watch, watch
 
 SAMPLES, BATCH, INPUTS = 512, 16, 8
 

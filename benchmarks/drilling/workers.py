@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast.checkpoint.file import load
-from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.store import FOLDER, CheckpointStore
 from holdfast.errors import HoldfastError
 
 from . import stage
@@ -70,7 +70,7 @@ def _traces(run_dir: Path, ended: Ended) -> tuple[str, str]:
     """What is lost and what was not told, from what was left behind."""
     data = stage.lane(run_dir)
     lost = stage.why_not_whole(data, 1, ended.last)
-    entry = Shelf(run_dir / FOLDER).latest()
+    entry = CheckpointStore(run_dir / FOLDER).latest()
     if entry is None:
         lost = lost or ("no checkpoint" if ended.last > AGE else "")
     else:

@@ -33,21 +33,26 @@ _HOME = {
     "Watch": "watching",
     "Window": "detectors",
     "bounded": "config",
-    "calm_scaler": "actions.calm_scaler",
+    "apply_scaler_policy": "actions.scaler_policy",
     "watch": "watching",
 }
-_NEEDS_TORCH = {"Watch", "calm_scaler", "watch"}
+_NEEDS_TORCH = {"Watch", "apply_scaler_policy", "watch"}
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .actions.calm_scaler import calm_scaler
+    from .actions.scaler_policy import apply_scaler_policy
     from .config import Section, Settings, bounded
     from .detectors import Detector, Window
     from .errors import HoldfastError, Stopped
     from .run import Run
-    from .types import Event, Finding, Severity, Step
-    from .watching import Watch, watch
+    from .types import (
+        Event,
+        Finding,
+        Severity,
+        Step,
+    )
+    from .watching.watch import Watch, watch
 
 __all__ = [
     "Detector",
@@ -62,8 +67,8 @@ __all__ = [
     "Stopped",
     "Watch",
     "Window",
+    "apply_scaler_policy",
     "bounded",
-    "calm_scaler",
     "watch",
 ]
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ._rules import EVERY, POSSIBLE, codes_of
 from .config import Settings
+from .config.rules import EVERY, POSSIBLE, codes_of
 
 OBSERVE = ("observe",)
 _GOING_BACK = frozenset({"rollback", "lower_lr", "reset_moments"})

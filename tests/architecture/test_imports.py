@@ -18,74 +18,71 @@ SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
 BASE = "types errors config run"
-JUDGING = f"{BASE} plugins detectors policy ranking judge report doctor redaction launch scribe"
-MEASURING = f"{BASE} probes exams checkpoint actions recovery guard"
-SPINE = f"{JUDGING} {MEASURING} boot boot.__init__ watching supervisor"
+JUDGING = f"{BASE} plugins detectors policy report redaction"
+MEASURING = f"{BASE} probes checkpoint actions diagnosis recovery guard"
+SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
 
 # A room is a folder or a module of src/holdfast. "holdfast" is its __init__.py, the public names;
 # "boot.__init__" holds only the names that a parent and its child processes agree on.
 MAY_IMPORT = {
     "types": "",
-    "plugins": "",
     "errors": "",
+    "plugins": "",
+    "redaction": "",
+    "torch_version": "errors",
     "config": "types errors",
     "run": "types errors",
-    "torch_version": "errors",
     # the judging side: no torch
     "detectors": f"{BASE} plugins",
     "policy": BASE,
-    "ranking": f"{BASE} detectors",
-    "judge": f"{BASE} detectors policy ranking",
-    "report": f"{BASE} detectors policy ranking judge",
-    "doctor": f"{BASE} detectors",
-    "redaction": "",
-    "launch": f"{BASE} redaction",
-    "scribe": f"{BASE} detectors policy judge report",
-    "canary": "",
-    "supervisor": f"{JUDGING} canary boot.__init__",
+    "report": f"{BASE} detectors policy",
+    "launcher": f"{JUDGING} boot.__init__",
     # the training side: torch
     "probes": BASE,
-    "exams": f"{BASE} probes redaction",
     "checkpoint": BASE,
-    "actions": f"{BASE} probes exams checkpoint",
+    "actions": f"{BASE} probes checkpoint",
+    "diagnosis": f"{BASE} redaction probes checkpoint",
     "recovery": f"{BASE} policy detectors probes checkpoint actions",
-    "guard": f"{BASE} policy detectors probes exams checkpoint actions recovery",
+    "guard": f"{BASE} policy detectors probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",
-    "boot": f"{MEASURING} policy redaction torch_version boot.__init__",
-    "keeping": MEASURING,
-    "watching": f"{JUDGING} {MEASURING} keeping boot boot.__init__",
+    "boot": f"{BASE} torch_version diagnosis guard boot.__init__",
+    # where both meet
+    "watching": f"{JUDGING} launcher checkpoint guard boot boot.__init__",
     # built from the public names
-    "holdfast": f"{SPINE} torch_version",
+    "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
-    # leaves: nothing but the command line imports them
-    "dashboard": f"{JUDGING} holdfast",
-    "integrations": f"{SPINE} training holdfast",
-    "cli": f"{SPINE} training faults dashboard integrations plugins torch_version holdfast",
+    # nothing imports the command line
+    "cli": f"{SPINE} training faults holdfast",
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
-# modules that belong to another's room
-PARTS_OF = {"_strict": "config", "_rules": "config", "_yaml": "config"}
 
-TORCH_SIDE = {*MEASURING.split(), "boot", "keeping", "watching", "training", "faults"}
+TORCH_SIDE = {*MEASURING.split(), "boot", "watching", "training", "faults"}
 TORCH_SIDE -= {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
-    "torch": TORCH_SIDE | {"integrations"},
+    "torch": TORCH_SIDE,
     "triton": {"actions", "probes"},
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
-    "psutil": {"run", "launch", "scribe", "supervisor", "probes", "guard", "training"},
+    "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
     "rich": {"report", "cli", "training"},
-    "starlette": {"dashboard"},
-    "uvicorn": {"dashboard"},
     "sitecustomize": {"boot"},  # the user's own, which ours hands over to
 }
 
 # Folders that hold many files of one shape: no member knows another.
-PLURAL = {"detectors", "probes", "actions", "exams", "faults", "integrations", "cli"}
-SHARED = {"suspicion"}  # of the detectors: the training process judges with it too
-JOINS = {"holdfast.probes.step_record"}  # puts together what the members measured
+PLURAL = {"detectors", "probes", "actions", "faults", "cli"}
+# What stands beside the detectors: who asks them, who ranks, what the training judges with too.
+SHARED = {"suspicion", "ranking"}
+JOINS = {
+    "holdfast.probes.step_record",
+    "holdfast.detectors.judge",
+    "holdfast.detectors.ranking",
+}  # puts together what the members measured
+
+
+# Packages that offer names of their members and import them when they are asked for.
+LAZY = {"holdfast.training"}
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def room_of(module: str) -> str:
     if module == "holdfast.boot":
         return "boot.__init__"
     parts = module.split(".")
-    return PARTS_OF.get(parts[1], parts[1]) if len(parts) > 1 else parts[0]
+    return parts[1] if len(parts) > 1 else parts[0]
 
 
 def violations(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -257,8 +254,26 @@ def test_the_table_points_one_way_and_names_only_rooms():
     tuple(TopologicalSorter(ALLOWED).static_order())  # raises CycleError
 
 
+def file_graph() -> dict[str, set[str]]:
+    """Which file imports which; what only a package's ``__init__`` looks up by name is left out."""
+    graph: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        if not module.startswith("holdfast."):
+            continue
+        found = imports(path.read_text(), module, path.name == "__init__.py")
+        graph[module] = {i.module for i in found if i.module in KNOWN} - {module, "holdfast"}
+    for package in LAZY:
+        graph[package] = set()
+    return graph
+
+
+def test_no_file_imports_in_a_circle():
+    """Also not for types alone: two files that need each other's names are one thing."""
+    tuple(TopologicalSorter(file_graph()).static_order())  # raises CycleError
+
+
 def test_the_judging_side_cannot_reach_torch_through_the_table():
-    for room in [*JUDGING.split(), "supervisor"]:
+    for room in [*JUDGING.split(), "launcher"]:
         reach, todo = set[str](), [room]
         while todo:
             todo += ALLOWED[reached := todo.pop()] - reach
@@ -289,14 +304,18 @@ def test_the_check_of_loaded_packages_can_fail():
         ("holdfast.run.ring", "from .. import watching", "holdfast.watching is not for run"),
         ("holdfast.run.ring", "from holdfast import Policy", "holdfast is not for run"),
         (
-            "holdfast.judge",
+            "holdfast.detectors.judge",
             "import importlib\nimportlib.import_module('holdfast.probes')",
-            "holdfast.probes is not for judge",
+            "holdfast.probes is not for detectors",
         ),
         ("holdfast.report.text", "import requests", "requests is no declared dependency"),
         ("holdfast.detectors.a", "import rich", "rich is not for detectors"),
         ("holdfast.boot.session", "from ..watching import Watch", "is not for boot"),
-        ("holdfast.supervisor", "from .boot import patches", "boot.patches is not for supervisor"),
+        (
+            "holdfast.launcher.supervisor",
+            "from ..boot import patches",
+            "boot.patches is not for launcher",
+        ),
         ("holdfast.probes.loss", "import holdfast.cli", "holdfast.cli is not for probes"),
         ("holdfast.core", "", "no room 'core'"),
     ],
@@ -325,9 +344,9 @@ def test_a_member_that_reads_its_own_list_is_seen():
         ("holdfast.run.ring", "from .folder import Run"),
         ("holdfast.detectors.a", "from .base import Detector\nfrom ._window import Window"),
         ("holdfast.boot.patches", "import torch\nfrom ..guard.engine import Engine"),
-        ("holdfast.supervisor", "from .boot import SITE"),
-        ("holdfast.cli.run", "def run():\n    from holdfast.supervisor import supervise"),
-        ("holdfast._strict", "from holdfast import _yaml"),
+        ("holdfast.launcher.supervisor", "from ..boot import SITE"),
+        ("holdfast.cli.run", "def run():\n    from holdfast.launcher.supervisor import supervise"),
+        ("holdfast.config.strict", "from holdfast import _yaml"),
     ],
 )
 def test_an_allowed_import_passes(module, source):

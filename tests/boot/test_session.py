@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.boot import session
-from holdfast.exams.exception import user_line
+from holdfast.diagnosis.crash.exception import user_line
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from tests.line_events import compiled, reads, slower, stalls, waits
 
-from holdfast.detectors import ALL, HISTORY, SECTIONS, Detector, Window, document
-from holdfast.judge import Judge
+from holdfast.detectors import (
+    ALL,
+    HISTORY,
+    SECTIONS,
+    Detector,
+    Window,
+    document,
+)
+from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
 
 NAN, INF = np.nan, np.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.judge import Judge
+from holdfast.detectors.judge import Judge
 from holdfast.probes.baseline import LOSS, NORM, Baseline
 from holdfast.types import Severity
 

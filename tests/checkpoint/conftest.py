@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint.file import Written, save
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import flatten
 
 
@@ -30,13 +30,13 @@ def make_state() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path) -> CheckpointStore:
     """An empty shelf."""
-    return Shelf(tmp_path / "checkpoints")
+    return CheckpointStore(tmp_path / "checkpoints")
 
 
 @pytest.fixture
-def put(shelf: Shelf) -> Callable[..., Written]:
+def put(shelf: CheckpointStore) -> Callable[..., Written]:
     """Puts a checkpoint on the shelf: ``put(1200, 2.0, rank=1, metrics={"loss": 0.5})``."""
 
     def put_one(step: int, value: float = 1.0, *, compress: bool = False, **meta: Any) -> Written:

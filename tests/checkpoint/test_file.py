@@ -208,7 +208,7 @@ import os, sys, torch
 from pathlib import Path
 from holdfast.checkpoint.file import load, save
 from holdfast.checkpoint.tree import flatten
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.shelf import CheckpointStore
 import holdfast.checkpoint.shelf as shelves, time
 import holdfast.checkpoint.stream as stream, holdfast.run.durable as durable
 folder = Path(sys.argv[1])
@@ -232,7 +232,7 @@ def crash_at(count):  # dies just before and just after every call that touches 
 def try_all(again):
   seen, count = set(), 0
   while True:
-    shelf = Shelf(folder / f"{again}{count}")
+    shelf = CheckpointStore(folder / f"{again}{count}")
     shelf.open_for_writing()
     save(shelf.path(5), *state(1.0), {"step": 5})
     target = shelf.path(5 if again else 6)

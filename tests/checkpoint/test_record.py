@@ -139,7 +139,8 @@ def test_a_later_format_is_told(put):
 def test_verifying_needs_no_torch(put):
     code = (
         "import sys; from holdfast.checkpoint.record import verify; "
-        "from holdfast.checkpoint.shelf import Shelf; import holdfast.checkpoint.compare; "
+        "from holdfast.checkpoint.store import CheckpointStore; "
+        "import holdfast.checkpoint.compare; "
         "verify(sys.argv[1]); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code, put(5).path], capture_output=True, text=True)

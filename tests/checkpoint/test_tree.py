@@ -12,7 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.tree import flatten, forms, is_skeleton, paths, unflatten
+from holdfast.checkpoint.tree import (
+    flatten,
+    forms,
+    is_skeleton,
+    paths,
+    unflatten,
+)
 from holdfast.errors import CheckpointError
 
 plain = (

@@ -197,7 +197,7 @@ def test_a_listener_that_fails_harms_nobody(shelf, make_state):
 
 def test_a_folder_that_cannot_be_made_is_told_every_time(tmp_path, make_state, told):
     (tmp_path / "file").touch()
-    shelf = writer_module.Shelf(tmp_path / "file" / "checkpoints")
+    shelf = writer_module.CheckpointStore(tmp_path / "file" / "checkpoints")
     tell = lambda kind, step, data: told.append(data["failed"])  # noqa: E731
     writer = BackgroundWriter(shelf, CheckpointSettings(), tell)
     for step in (1, 2):
@@ -275,15 +275,15 @@ def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_st
 
 KILLED = """
 import sys, torch, threading
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.shelf import CheckpointStore
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter
 from holdfast.config import CheckpointSettings
 def listen(kind, step, data):
     print(step, "failed" in data, flush=True)
     done.set()
-writer = BackgroundWriter(Shelf(sys.argv[1]), CheckpointSettings(), listen)
-start = max([e.step for e in Shelf(sys.argv[1]).entries()], default=0)
+writer = BackgroundWriter(CheckpointStore(sys.argv[1]), CheckpointSettings(), listen)
+start = max([e.step for e in CheckpointStore(sys.argv[1]).entries()], default=0)
 done = threading.Event()
 for step in range(start + 1, 10**6):
     done.clear()

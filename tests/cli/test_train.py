@@ -14,7 +14,12 @@ from holdfast.config import Section
 from holdfast.errors import HoldfastError
 from holdfast.run import Run
 from holdfast.training import recipes
-from holdfast.training.recipes import CONFIG, Recipe, resolve, to_yaml
+from holdfast.training.recipes import (
+    CONFIG,
+    Recipe,
+    resolve,
+    to_yaml,
+)
 from holdfast.training.settings import TrainSettings
 
 
@@ -65,7 +70,7 @@ def trained(monkeypatch):
         calls.append({"recipe": recipe, "settings": settings, **given})
         return 5
 
-    module: Any = types.ModuleType("holdfast.training.running")
+    module: Any = types.ModuleType("holdfast.training.recipe_run")
     module.run_recipe = run_recipe
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return calls

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from holdfast.detectors import HISTORY, Window
+from holdfast.detectors.judge import Judge
 from holdfast.detectors.loss_spike import LossSpike
-from holdfast.judge import Judge
 from holdfast.types import Severity
 
 NAN = np.nan

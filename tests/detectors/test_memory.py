@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from holdfast.detectors.judge import Judge
+from holdfast.detectors.ranking import explained
 from holdfast.detectors.tensors_pile_up import TensorsPileUp
-from holdfast.judge import Judge
-from holdfast.ranking import explained
 from holdfast.types import Severity
 
 HELD = {

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors import Window
+from holdfast.detectors.judge import Judge
 from holdfast.detectors.nonfinite_parameter import NonfiniteParameter
-from holdfast.judge import Judge
 from holdfast.types import Severity
 
 NAN = np.nan

@@ -20,7 +20,7 @@ from tests.line_events import (
     waits,
 )
 
-from holdfast.judge import Judge
+from holdfast.detectors.judge import Judge
 from holdfast.types import Event, Finding, Severity
 
 Told = tuple[str, dict[str, Any]]
@@ -189,7 +189,7 @@ def test_a_loader_without_a_line_that_stands_out(make_rows):
 def test_workers_that_nobody_has_seen(make_rows):
     unseen = loader(samples=0, lines=[])
     (finding,) = findings(make_rows, unseen, unseen)
-    assert "--look-out" in finding.advice and finding.line == 50
+    assert "--fetch-samples" in finding.advice and finding.line == 50
     assert findings(make_rows, *[loader(samples=0, lines=[], may_fetch=True)] * 2) == []
 
 

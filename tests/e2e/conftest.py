@@ -23,7 +23,12 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.run import LaneData, LaneReader, Rows, Run
+from holdfast.run import (
+    LaneData,
+    LaneReader,
+    Rows,
+    Run,
+)
 from holdfast.types import Event, Finding
 
 HERE = Path(__file__).parent

@@ -73,13 +73,13 @@ PARTS = {
     "holdfast.probes.batches:LoaderLedger.upcoming": "loader probe",
     "holdfast.probes.batches:LoaderLedger.handed_out": "loader probe",
     "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
-    "holdfast.guard.inquiry:Inquiry.next_batch": "inquiry",
+    "holdfast.diagnosis.nonfinite.investigation:Investigation.next_batch": "investigation",
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.probes.gradients:EarlyNorms.taken": "clip probe",
     "holdfast.probes.gradients:EarlyNorms.seal": "clip probe",
     "holdfast.guard.engine:read_on_host": "clip probe",
-    "holdfast.guard.optimizer:GuardedOptimizer.before": "guard",
-    "holdfast.guard.optimizer:GuardedOptimizer.after": "guard",
+    "holdfast.guard.optimizer_guard:OptimizerGuard.before": "guard",
+    "holdfast.guard.optimizer_guard:OptimizerGuard.after": "guard",
     "holdfast.actions.restore_buffers:BufferKeeper.look": "guard",
     "holdfast.actions.restore_buffers:BufferKeeper.keep": "guard",
     "holdfast.probes.learning_rate:read": "guard",
@@ -89,8 +89,8 @@ PARTS = {
     "holdfast.guard.recorder:Table.put": "guard",
     "holdfast.run.ring:Ring.put": None,
     "holdfast.guard.recorder:Recorder.event": None,
-    "holdfast.guard.journal:Journal.close_step": "guard",
-    "holdfast.guard.journal:Journal.close": "closing",
+    "holdfast.guard.step_writer:StepWriter.close_step": "guard",
+    "holdfast.guard.step_writer:StepWriter.close": "closing",
 }
 
 

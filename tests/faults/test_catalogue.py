@@ -8,7 +8,12 @@ import pytest
 from holdfast import faults
 from holdfast.detectors import ALL
 from holdfast.errors import UsageError
-from holdfast.faults._catalogue import choose, find, read_fault, read_faults
+from holdfast.faults._catalogue import (
+    choose,
+    find,
+    read_fault,
+    read_faults,
+)
 
 FAULTS = read_faults(faults.ALL)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.actions.calm_scaler import calm_scaler
+from holdfast.actions.scaler_policy import apply_scaler_policy
 
 from .test_guard import no_syncs
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_overflows_floor_and_explosions_without_a_host_read() -> None:
-    scaler = calm_scaler("cuda")
+    scaler = apply_scaler_policy("cuda")
     net = nn.Linear(4, 1, device="cuda")
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, fused=True)
     x = torch.randn(8, 4, device="cuda")

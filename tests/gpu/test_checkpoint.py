@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.checkpoint.belongings import Belongings
+from holdfast.checkpoint.training_state import TrainingState
 from holdfast.checkpoint.tree import flatten, unflatten
 
 pytestmark = [
@@ -55,12 +55,12 @@ def test_the_same_losses_again(kind: str, fresh: bool) -> None:
     optimizer = OPTIMIZERS[kind](net.parameters())
     train(net, optimizer, 3)
     devices = {k: v.device for k, v in next(iter(optimizer.state.values())).items()}
-    saved = on_host(Belongings({"m": net}, [optimizer]).state())
+    saved = on_host(TrainingState({"m": net}, [optimizer]).state())
     first = train(net, optimizer, 4)
     if fresh:
         net = model()
         optimizer = OPTIMIZERS[kind](net.parameters())
-    Belongings({"m": net}, [optimizer]).put_back(saved)
+    TrainingState({"m": net}, [optimizer]).put_back(saved)
     assert {k: v.device for k, v in next(iter(optimizer.state.values())).items()} == devices
     assert train(net, optimizer, 4) == first
 
@@ -73,13 +73,13 @@ def test_counters_follow_the_form_of_the_live_optimizer() -> None:
     for net, optimizer in zip(nets, (fused, plain), strict=True):
         train(net, optimizer, 2)
     states = [
-        on_host(Belongings({"m": n}, [o]).state())
+        on_host(TrainingState({"m": n}, [o]).state())
         for n, o in zip(nets, (fused, plain), strict=True)
     ]
     new_plain = torch.optim.AdamW(nets[0].parameters())
     new_fused = torch.optim.AdamW(nets[1].parameters(), fused=True)
-    Belongings({"m": nets[0]}, [new_plain]).put_back(states[0])
-    Belongings({"m": nets[1]}, [new_fused]).put_back(states[1])
+    TrainingState({"m": nets[0]}, [new_plain]).put_back(states[0])
+    TrainingState({"m": nets[1]}, [new_fused]).put_back(states[1])
     assert all(state["step"].is_cpu for state in new_plain.state.values())
     assert all(state["step"].is_cuda for state in new_fused.state.values())
     train(nets[0], new_plain, 1)

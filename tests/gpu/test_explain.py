@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..exams.test_provenance import marked_line
+from ..diagnosis.test_provenance import marked_line
 from ..guard.conftest import MakeEngine
 from ..guard.conftest import make_engine as make_engine
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.boot import patches
-from holdfast.config import LookoutSettings, Settings
+from holdfast.config import Settings, WatcherSettings
 from holdfast.guard.engine import Engine
 from holdfast.probes import STEP_COLUMNS
 from holdfast.run import Table
@@ -77,7 +77,7 @@ def make_engine() -> Iterator[MakeEngine]:
 
     def make(settings: Settings | None = None, **guard: Any) -> Engine:
         # What is watched over many steps has tests of its own.
-        settings = settings or Settings(lookouts=LookoutSettings(memory=False, time=False))
+        settings = settings or Settings(watchers=WatcherSettings(memory=False, time=False))
         settings = replace(settings, guard=replace(settings.guard, **guard))
         recorder = MemoryRecorder()
         engine = Engine(settings, lambda: recorder)  # type: ignore[arg-type,return-value]

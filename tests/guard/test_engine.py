@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from holdfast.guard.engine import Engine
-from holdfast.guard.shield import attempt
+from holdfast.guard.fail_open import attempt
 
 from .conftest import MakeEngine
 
@@ -35,7 +35,7 @@ def test_a_failure_of_ours_is_an_event_and_training_goes_on(
 
     for step in range(6):
         if step == 3:
-            monkeypatch.setattr("holdfast.guard.optimizer.HostNorms.read", broken)
+            monkeypatch.setattr("holdfast.guard.optimizer_guard.HostNorms.read", broken)
         before = net.weight.detach().clone()
         net(torch.randn(8, 4)).square().mean().backward()
         opt.step()
@@ -60,7 +60,7 @@ def test_gradients_come_back_when_we_break_with_them_hidden(
         raise RuntimeError("broke after hiding")
 
     (net(torch.randn(8, 4)).mean() * math.nan).backward()
-    monkeypatch.setattr("holdfast.guard.optimizer.GuardedOptimizer.after", broken)
+    monkeypatch.setattr("holdfast.guard.optimizer_guard.OptimizerGuard.after", broken)
     opt.step()
     assert net.weight.grad is not None
     assert engine.off == {"guard"}
@@ -320,6 +320,6 @@ def test_time_spent_in_a_part_that_calls_another_counts_once(make_engine: MakeEn
     engine = make_engine()
     engine.phases.take_host()
     began = time.perf_counter()
-    attempt(engine, "guard", attempt, engine, "inquiry", time.sleep, 0.05)
+    attempt(engine, "guard", attempt, engine, "investigation", time.sleep, 0.05)
     spent = time.perf_counter() - began
     assert 0.05 <= engine.phases.take_host()["guard"] <= spent

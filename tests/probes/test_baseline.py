@@ -7,8 +7,22 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from holdfast.probes._device_baseline import Question, Terms, fresh_state, judge, learn_anew
-from holdfast.probes.baseline import EVENTS, LEFT_OUT, LOSS, NORM, SKIPS, WINDOW, Baseline
+from holdfast.probes._device_baseline import (
+    Question,
+    Terms,
+    fresh_state,
+    judge,
+    learn_anew,
+)
+from holdfast.probes.baseline import (
+    EVENTS,
+    LEFT_OUT,
+    LOSS,
+    NORM,
+    SKIPS,
+    WINDOW,
+    Baseline,
+)
 
 Pair = tuple[float, float]
 

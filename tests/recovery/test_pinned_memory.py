@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint.belongings import Belongings
+from holdfast.checkpoint.training_state import TrainingState
 from holdfast.config import RollbackSettings
 from holdfast.recovery import pinned_memory, snapshots
 from holdfast.recovery.snapshots import Snapshots
@@ -34,9 +34,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return opened
 
 
-def belongings(width: int = 4) -> Belongings:
+def training_state(width: int = 4) -> TrainingState:
     model = nn.Linear(width, width)
-    return Belongings({"model": model}, [torch.optim.SGD(model.parameters(), lr=0.1)])
+    return TrainingState({"model": model}, [torch.optim.SGD(model.parameters(), lr=0.1)])
 
 
 def wait_until_due(taken: Snapshots, step: int) -> None:
@@ -48,7 +48,7 @@ def wait_until_due(taken: Snapshots, step: int) -> None:
 
 
 def test_a_snapshot_waits_for_its_room_and_training_does_not(gate: threading.Event) -> None:
-    mine, taken = belongings(), Snapshots(RollbackSettings(every=8))
+    mine, taken = training_state(), Snapshots(RollbackSettings(every=8))
     assert taken.due(8)
     assert taken.take(mine, 8, 1.0, 0) is None
     # Nothing is asked again until there is room, and it is not counted as left out.
@@ -63,11 +63,11 @@ def test_a_snapshot_waits_for_its_room_and_training_does_not(gate: threading.Eve
 
 def test_a_model_that_has_grown_meanwhile_gets_a_larger_room(gate: threading.Event) -> None:
     taken = Snapshots(RollbackSettings(every=8))
-    taken.take(belongings(4), 8, 1.0, 0)
+    taken.take(training_state(4), 8, 1.0, 0)
     gate.set()
     wait_until_due(taken, 9)
     gate.clear()
-    larger = belongings(16)
+    larger = training_state(16)
     assert taken.take(larger, 9, 1.0, 0) is None and not taken.due(9)
     gate.set()
     wait_until_due(taken, 10)
@@ -75,7 +75,7 @@ def test_a_model_that_has_grown_meanwhile_gets_a_larger_room(gate: threading.Eve
 
 
 def test_what_went_wrong_beside_the_training_is_told(gate: threading.Event) -> None:
-    mine, taken = belongings(64), Snapshots(RollbackSettings(every=8))
+    mine, taken = training_state(64), Snapshots(RollbackSettings(every=8))
     taken.take(mine, 8, 1.0, 0)
     gate.set()
     wait_until_due(taken, 9)
@@ -132,7 +132,7 @@ def test_the_end_of_a_run_waits_for_the_thread(
     assert making.ready and len(pinned) <= 1, "it went on with the next pieces"
     given_up.clear()
     monkeypatch.setattr(snapshots, "Room", Hasty)
-    mine, taken = belongings(), Snapshots(RollbackSettings(every=8))
+    mine, taken = training_state(), Snapshots(RollbackSettings(every=8))
     assert taken.take(mine, 8, 1.0, 0) is None
     taken.close()
     assert "holdfast-room" not in {thread.name for thread in threading.enumerate()}

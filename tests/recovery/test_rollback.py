@@ -161,7 +161,7 @@ def test_what_is_put_back_is_the_snapshot_bit_for_bit(
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         trial = engine.recovery._trial
         if trial is not None:
-            now = engine.recovery.live.belongings().state()
+            now = engine.recovery.live.training_state().state()
             kept.append(copy.deepcopy((now, trial.target.tree)))
         average.update_parameters(net)
         schedule.step()
@@ -240,7 +240,7 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
 
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if states and len(states) == 1:
-            states.append(copy.deepcopy(engine.recovery.live.belongings().state()["models"]))
+            states.append(copy.deepcopy(engine.recovery.live.training_state().state()["models"]))
 
     task.run(400, before=before, after=after)
     assert told(engine, "rollback") == []

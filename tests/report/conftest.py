@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.run import DECLARATION, EVENT, FIRST_ROW, LaneWriter, Run, encode, rank_of
+from holdfast.run import (
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+    LaneWriter,
+    Run,
+    encode,
+    rank_of,
+)
 from holdfast.types import Event, Finding, Severity
 
 LAYERS = [

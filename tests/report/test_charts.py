@@ -3,7 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.report.html.axes import Axis, step_axis, step_ticks, unit_for, value_axis
+from holdfast.report.html.axes import (
+    Axis,
+    step_axis,
+    step_ticks,
+    unit_for,
+    value_axis,
+)
 from holdfast.report.html.chart import Chart, Curve, Marks
 from holdfast.report.html.curves import bin_means, condense, spread
 from holdfast.report.html.heatmap import common_prefix

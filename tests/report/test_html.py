@@ -11,7 +11,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from holdfast.report import Record, read_record, report_html, write_page
+from holdfast.report import (
+    Record,
+    read_record,
+    report_html,
+    write_page,
+)
 from holdfast.report.summary import summarize_lanes
 from holdfast.run import LaneData, Run
 

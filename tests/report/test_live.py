@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from holdfast.detectors import Explanation
-from holdfast.judge import Judge
-from holdfast.report.live import CLEAR, Live, cause_lines, event_line, finding_line
+from holdfast.detectors.judge import Judge
+from holdfast.report.live import (
+    CLEAR,
+    Live,
+    cause_lines,
+    event_line,
+    finding_line,
+)
 from holdfast.types import Event, Finding, Severity
 
 

@@ -5,7 +5,12 @@ import re
 import pytest
 
 from holdfast.report import report_md
-from holdfast.report.markdown import code, fence, table, text
+from holdfast.report.markdown import (
+    code,
+    fence,
+    table,
+    text,
+)
 from holdfast.run import Run
 
 EVIL = "<img src=x onerror=y> `a` | *b* @team #1 [c](http://d) ```\n# e"

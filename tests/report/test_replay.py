@@ -5,8 +5,19 @@ import pytest
 
 from holdfast.detectors import ALL, select
 from holdfast.errors import RunFolderError
-from holdfast.report import check_lines, plain, replay, summarize
-from holdfast.run import DECLARATION, FIRST_ROW, LaneWriter, Run, encode
+from holdfast.report import (
+    check_lines,
+    plain,
+    replay,
+    summarize,
+)
+from holdfast.run import (
+    DECLARATION,
+    FIRST_ROW,
+    LaneWriter,
+    Run,
+    encode,
+)
 
 
 def test_replay_says_what_was_said_live(make_run, make_rows):

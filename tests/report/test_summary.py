@@ -82,8 +82,8 @@ def test_ranks_that_see_the_same_are_told_once(make_run, make_rows, record_lane)
     run = make_run(rows)
     record_lane(run, rows, lane="r1")
     summary = summarize(run)
-    (sighting,) = summary.sightings
-    assert sighting.ranks == (0, 1)
+    (group,) = summary.finding_groups
+    assert group.ranks == (0, 1)
     assert summary.skipped == 1, "ranks skip the same step together"
     assert summary.steps == 20
 
@@ -92,14 +92,14 @@ def test_a_restart_of_a_rank_adds_up(make_run, make_rows, record_lane):
     run = make_run(make_rows(20, **POISON))
     record_lane(run, make_rows(20, **POISON), lane="r0-p77")
     summary = summarize(run)
-    assert (summary.steps, summary.skipped, len(summary.sightings)) == (40, 2, 2)
+    assert (summary.steps, summary.skipped, len(summary.finding_groups)) == (40, 2, 2)
 
 
 def test_bad_gradients_that_came_by_all_reduce_are_an_echo(make_run, make_rows, record_lane):
     run = make_run(make_rows(20, grad_bad={5: 2}, skipped={5: 1}))
     record_lane(run, make_rows(20, grad_bad={5: 2}, **POISON), lane="r1")
     record_lane(run, make_rows(20, grad_bad={5: 2, 9: 1}, skipped={5: 1}), lane="r2")
-    own, cause = summarize(run).sightings
+    own, cause = summarize(run).finding_groups
     assert (own.finding.code, own.ranks) == ("NUM002", (2,)), "step 9 was nobody else's fault"
     assert (cause.finding.code, cause.ranks, cause.echoes) == ("NUM001", (1,), (("NUM002", 0),))
 

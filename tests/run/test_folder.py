@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RunFolderError
-from holdfast.run import LaneWriter, Ring, Run, new_run_path, rank_of
+from holdfast.run import (
+    LaneWriter,
+    Ring,
+    Run,
+    new_run_path,
+    rank_of,
+)
 from holdfast.types import Event, Finding, Severity
 
 pytestmark = pytest.mark.timeout(30)

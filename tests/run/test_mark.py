@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, encode
+from holdfast.run import (
+    BATCH,
+    EVENT,
+    LaneReader,
+    LaneWriter,
+    Ring,
+    Run,
+    encode,
+)
 from holdfast.run.mark import Mark
 from holdfast.run.streams import Stream
 from holdfast.types import Event

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from holdfast.errors import RunFolderError
-from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, encode, read_run
+from holdfast.run import (
+    BATCH,
+    EVENT,
+    LaneReader,
+    LaneWriter,
+    Ring,
+    Run,
+    encode,
+    read_run,
+)
 from holdfast.types import Event, Finding, Severity
 
 pytestmark = pytest.mark.timeout(60)

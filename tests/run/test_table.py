@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from holdfast.errors import RunFolderError
-from holdfast.run.table import Declaration, join, load_segment, write_segment
+from holdfast.run.table import (
+    Declaration,
+    join,
+    load_segment,
+    write_segment,
+)
 
 pytestmark = pytest.mark.timeout(30)
 

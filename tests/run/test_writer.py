@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.run import BATCH, EVENT, LaneReader, LaneWriter, Ring, Run, decode, encode
+from holdfast.run import (
+    BATCH,
+    EVENT,
+    LaneReader,
+    LaneWriter,
+    Ring,
+    Run,
+    decode,
+    encode,
+)
 from holdfast.run import durable as durable_module
 from holdfast.run import writer as writer_module
 from holdfast.run.segments import SegmentedTable

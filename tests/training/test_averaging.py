@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.checkpoint.belongings import Belongings
+from holdfast.checkpoint.training_state import TrainingState
 from holdfast.config import load
 from holdfast.errors import CheckpointError, SettingsError, UsageError
 from holdfast.training.averaging import Average, AverageSettings
@@ -253,15 +253,15 @@ def test_a_checkpoint_holds_the_average_and_puts_it_back():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average = Average(model, settings(0.5))
-    belongings = Belongings({"model": model}, [optimizer], ema={"average": average})
+    training_state = TrainingState({"model": model}, [optimizer], ema={"average": average})
     average.update()
-    saved, mine = copy.deepcopy(belongings.state()), averaged(average, "0.weight")
+    saved, mine = copy.deepcopy(training_state.state()), averaged(average, "0.weight")
     before = mine.clone()
     assert not saved["left_out"]
     fill(model, 5.0)
     average.update()
     assert not torch.equal(mine, before)
-    belongings.put_back(saved)
+    training_state.put_back(saved)
     assert torch.equal(mine, before) and average.n == 1
 
 

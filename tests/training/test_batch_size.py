@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.errors import UsageError
-from holdfast.training import batch_size
-from holdfast.training.batch_size import Found, Try, find_batch
-from holdfast.training.memory import out_of_memory
-from holdfast.training.trial import Trial, resized
+from holdfast.training.batch_size import searching
+from holdfast.training.batch_size.memory import out_of_memory
+from holdfast.training.batch_size.searching import Found, Try, find_batch
+from holdfast.training.batch_size.trial_step import Trial, resized
 
 MIB = 2**20
 
@@ -38,8 +38,8 @@ def search(most: int, **more: Any) -> tuple[Found, list[str]]:
             raise torch.OutOfMemoryError(f"CUDA out of memory at {size}")
 
     with pytest.MonkeyPatch.context() as patch:  # the search alone: cleaning up takes its time
-        patch.setattr(batch_size, "_clean", lambda device: None)
-        patch.setattr(batch_size, "_peak", lambda device, used: nullcontext(lambda: 0.0))
+        patch.setattr(search, "_clean", lambda device: None)
+        patch.setattr(search, "_peak", lambda device, used: nullcontext(lambda: 0.0))
         found = find_batch(step, say=said.append, **{"budget_bytes": never_full, **more})
     return found, said
 
@@ -110,9 +110,7 @@ def test_the_search_ends_when_patience_does():
 
 def test_the_smallest_size_of_full_speed_is_told(monkeypatch):
     # 10 ms a step up to 64 samples, and in proportion above.
-    monkeypatch.setattr(
-        batch_size._Search, "_timed", lambda self, size: 0.010 * max(1.0, size / 64)
-    )
+    monkeypatch.setattr(searching._Search, "_timed", lambda self, size: 0.010 * max(1.0, size / 64))
     found, said = search(0, limit=512)
     assert found.batch == 512 and found.fastest == 64
     assert "6400 samples/s, reached from 64 up" in said[-1]
@@ -137,7 +135,7 @@ def test_on_the_host_a_size_that_would_take_too_much_is_not_tried():
 
 
 def test_memory_is_expected_to_grow_in_a_straight_line():
-    step = batch_size._Search(lambda size: None, torch.device("cpu"), never_full, print)
+    step = searching._Search(lambda size: None, torch.device("cpu"), never_full, print)
     assert step._expected(8) == 0
     step.tried = [Try(4, 1.0, 100.0)]
     assert step._expected(8) == 200

@@ -13,7 +13,7 @@ from holdfast.config import from_dict, load
 from holdfast.errors import SettingsError
 from holdfast.training import channels
 from holdfast.training.channels import LogSettings
-from holdfast.training.place import Place
+from holdfast.training.device import Place
 
 CPU = torch.device("cpu")
 MAIN = Place(CPU)

@@ -14,9 +14,9 @@ from torch import nn
 from holdfast import config
 from holdfast.errors import SettingsError
 from holdfast.training import compilers, compiling
+from holdfast.training.batch_size.memory import HostMemory, host_memory
 from holdfast.training.compilers import choose
 from holdfast.training.compiling import Compiled, CompileSettings
-from holdfast.training.memory import HostMemory, host_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BIG = HostMemory(64 * 2.0**30, 32 * 2.0**30)

@@ -11,9 +11,14 @@ import pytest
 import torch
 
 from holdfast.errors import SettingsError
-from holdfast.training.demo import RECIPE, DemoSettings, build, entropy
-from holdfast.training.place import Place
-from holdfast.training.progress import Progress
+from holdfast.training.demo import (
+    RECIPE,
+    DemoSettings,
+    build,
+    entropy,
+)
+from holdfast.training.device import Place
+from holdfast.training.loop.progress import Progress
 from holdfast.training.recipes import resolve
 from holdfast.training.trainer import Trainer
 

@@ -17,9 +17,14 @@ import holdfast
 from holdfast.config import from_dict, load
 from holdfast.errors import SettingsError, UsageError
 from holdfast.run import LaneReader
-from holdfast.training import loading
-from holdfast.training.loading import DataSettings, Loader, make_loader, start_method
-from holdfast.training.place import Place
+from holdfast.training.data import loading
+from holdfast.training.data.loading import (
+    DataSettings,
+    Loader,
+    make_loader,
+    start_method,
+)
+from holdfast.training.device import Place
 
 CPU = Place(torch.device("cpu"))
 
@@ -227,7 +232,7 @@ class Script:
                 self.had.append([index.flatten().tolist(), noise.flatten().tolist()])
                 if len(self.had) == stop:
                     watch.save()
-                    watch._keeper._saver.wait()
+                    watch._checkpoints._saver.wait()
                     return self
         return self
 

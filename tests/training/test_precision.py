@@ -21,9 +21,9 @@ def gpu(monkeypatch):
     def pretend(*generation: int) -> None:
         found = generation or None
         monkeypatch.setattr(home, "_generation", lambda device: found)
-        scaler = home.calm_scaler("cpu")
+        scaler = home.apply_scaler_policy("cpu")
         monkeypatch.setattr(
-            home, "calm_scaler", lambda device, settings: (scaler, device, settings)
+            home, "apply_scaler_policy", lambda device, settings: (scaler, device, settings)
         )
 
     return pretend

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.training import profiling
-from holdfast.training.profiling import Profiler, ProfileSettings
+from holdfast.training.loop import profiling
+from holdfast.training.loop.profiling import Profiler, ProfileSettings
 
 
 def loop(profiler: Profiler, steps: int) -> None:

@@ -9,9 +9,15 @@ import sys
 import pytest
 import torch
 
-from holdfast.training.place import Place
-from holdfast.training.progress import Bar, Lines, Progress, Tick, make_progress
-from holdfast.training.terminal import CLEAR
+from holdfast.training.device import Place
+from holdfast.training.loop.progress import (
+    Bar,
+    Lines,
+    Progress,
+    Tick,
+    make_progress,
+)
+from holdfast.training.loop.terminal import CLEAR
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from holdfast import _yaml
-from holdfast.config import RuleSettings, Section, Settings, bounded, from_dict
-from holdfast.errors import HoldfastError, RunFolderError, SettingsError, UsageError
+from holdfast.config import (
+    RuleSettings,
+    Section,
+    Settings,
+    bounded,
+    from_dict,
+    yaml_values,
+)
+from holdfast.errors import (
+    HoldfastError,
+    RunFolderError,
+    SettingsError,
+    UsageError,
+)
 from holdfast.run import Run
 from holdfast.training.recipes import (
     CONFIG,
@@ -212,7 +223,7 @@ def test_what_is_written_reads_back_to_the_same(text, parts, lr, compile, codes)
     guard = Settings(policy={code: RuleSettings(do=("observe",)) for code in codes})
     train = Train(lr=lr, parts=tuple(parts), compile=compile, holdfast=guard)
     settings = Own(text=text, train=train)
-    read = _yaml.parse(to_yaml(settings))
+    read = yaml_values.parse(to_yaml(settings))
     assert from_dict(read, kind=Own) == settings
 
 

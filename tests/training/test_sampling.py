@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.training.place import Place
-from holdfast.training.sampling import EpochBatches
+from holdfast.training.data.sampling import EpochBatches
+from holdfast.training.device import Place
 from holdfast.training.seeding import generator
 
 

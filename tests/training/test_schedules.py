@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from holdfast.actions.lower_learning_rate import lower_learning_rates
-from holdfast.checkpoint.belongings import Belongings
+from holdfast.checkpoint.training_state import TrainingState
 from holdfast.config import load
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.training.schedules import Schedule, ScheduleSettings
@@ -304,17 +304,17 @@ def test_n_steps_a_state_and_n_steps_are_two_n_steps(settings):
 def test_a_checkpoint_puts_the_optimizer_and_its_schedule_back_together():
     one, settings = sgd(0.1, 0.01), ScheduleSettings(name="cosine", warmup=2)
     schedule = Schedule(one, settings, 12)
-    belongings = Belongings({}, [one], schedulers=[schedule])
+    training_state = TrainingState({}, [one], schedulers=[schedule])
     walk(schedule, one, 3)
     lower_learning_rates([one], [schedule], 0.7)
-    saved = copy.deepcopy(belongings.state())
+    saved = copy.deepcopy(training_state.state())
     rest = walk(schedule, one, 9)
-    belongings.put_back(saved)
+    training_state.put_back(saved)
     assert walk(schedule, one, 9) == rest
     assert not saved["left_out"]
     other = sgd(0.1, 0.01)
     fresh = Schedule(other, settings, 12)
-    Belongings({}, [other], schedulers=[fresh]).put_back(saved)
+    TrainingState({}, [other], schedulers=[fresh]).put_back(saved)
     assert walk(fresh, other, 9) == rest
 
 

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.training.stopping import Standing, StopSettings
+from holdfast.training.loop.stopping import BestSoFar, StopSettings
 
 
 def test_the_best_is_remembered_and_patience_ends() -> None:
-    standing = Standing(StopSettings(patience=2))
+    standing = BestSoFar(StopSettings(patience=2))
     assert [standing.validated(s, {"loss": v}) for s, v in ((1, 3.0), (2, 2.0), (3, 2.5))] == [
         True,
         True,
@@ -25,20 +25,20 @@ def test_the_best_is_remembered_and_patience_ends() -> None:
 
 
 def test_higher_may_be_better_and_small_changes_are_none() -> None:
-    standing = Standing(StopSettings(metric="accuracy", mode="max", least=0.1))
+    standing = BestSoFar(StopSettings(metric="accuracy", mode="max", least=0.1))
     values = [0.5, 0.55, 0.65, 0.6]
     found = [standing.validated(i, {"accuracy": v}) for i, v in enumerate(values)]
     assert found == [True, False, True, False]
 
 
 def test_nothing_that_is_not_finite_is_the_best() -> None:
-    standing = Standing(StopSettings(mode="max"))
+    standing = BestSoFar(StopSettings(mode="max"))
     assert not standing.validated(1, {"loss": math.inf})
     assert standing.validated(2, {"loss": -1.0})
 
 
 def test_without_patience_it_never_ends() -> None:
-    standing = Standing(StopSettings())
+    standing = BestSoFar(StopSettings())
     for step in range(50):
         standing.validated(step, {"loss": float(step)})
     assert standing.why_stop == ""
@@ -46,11 +46,11 @@ def test_without_patience_it_never_ends() -> None:
 
 def test_an_unknown_metric_names_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"stop.metric is 'f1'.*gave accuracy, loss"):
-        Standing(StopSettings(metric="f1")).validated(3, {"loss": 1.0, "accuracy": 0.5})
+        BestSoFar(StopSettings(metric="f1")).validated(3, {"loss": 1.0, "accuracy": 0.5})
 
 
 def test_it_goes_on_where_it_was_saved() -> None:
-    one, other = Standing(StopSettings(patience=2)), Standing(StopSettings(patience=2))
+    one, other = BestSoFar(StopSettings(patience=2)), BestSoFar(StopSettings(patience=2))
     one.validated(1, {"loss": 1.0})
     one.validated(2, {"loss": 2.0})
     other.load_state_dict(one.state_dict())

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import UsageError
-from holdfast.training import streaming
-from holdfast.training.loading import DataSettings, Loader, make_loader
-from holdfast.training.place import Place
-from holdfast.training.streaming import Streamed
-from holdfast.training.tensors import write_tensors
+from holdfast.training.data import streaming
+from holdfast.training.data.loading import DataSettings, Loader, make_loader
+from holdfast.training.data.streaming import Streamed
+from holdfast.training.data.tensor_files import write_tensors
+from holdfast.training.device import Place
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import termios
 
 from rich.logging import RichHandler
 
-from holdfast.training.terminal import Careful, reaches_a_person
+from holdfast.training.loop.terminal import Careful, reaches_a_person
 
 
 def test_rich_and_stream_handlers_reach_a_person_files_do_not(tmp_path):

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.config import from_dict
 from holdfast.errors import HoldfastError, SettingsError, UsageError
 from holdfast.run import LaneReader, Ring, Run
-from holdfast.training import ending, measures
-from holdfast.training.progress import Progress, Tick
+from holdfast.training.loop import artifacts, measures
+from holdfast.training.loop.progress import Progress, Tick
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
 
@@ -125,8 +125,8 @@ def test_it_computes_what_the_plain_loop_computes(tmp_path: Path) -> None:
     fit(tmp_path, how, net)
     # The trainer's own choice: on some processors its last bits differ from those of the others.
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.0, fused=True)
-    from holdfast.training.place import Place
-    from holdfast.training.sampling import EpochBatches
+    from holdfast.training.data.sampling import EpochBatches
+    from holdfast.training.device import Place
 
     batches = EpochBatches(60, 8, Place(torch.device("cpu")), shuffle=True, seed=0)
     x, y = data().tensors
@@ -362,12 +362,12 @@ def test_an_end_told_by_a_signal_is_told_and_a_crash_is_not(tmp_path: Path) -> N
 def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "_PATIENCE", 0.1)
+    monkeypatch.setattr(artifacts, "_PATIENCE", 0.1)
     run = Run.create(tmp_path / "run", {})
     ring = Ring.create(run.ring_path("r0"), 1 << 16, pid=1, owner="nobody")
     ring.put(1, b"{}")
     told: list[Path] = []
-    ending.tell_ended(told.append, run, print)
+    artifacts.tell_ended(told.append, run, print)
     ring.detach()
     assert told == [run.path]
 
@@ -431,8 +431,8 @@ def test_clipping_is_that_of_torch(tmp_path: Path) -> None:
     how = settings(steps=8, clip=0.1, optimizer={"name": "sgd", "lr": 0.5, "weight_decay": 0.0})
     fit(tmp_path, how, net, train=data(64))
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
-    from holdfast.training.place import Place
-    from holdfast.training.sampling import EpochBatches
+    from holdfast.training.data.sampling import EpochBatches
+    from holdfast.training.device import Place
 
     x, y = data(64).tensors
     for indices in EpochBatches(64, 8, Place(torch.device("cpu")), shuffle=True, seed=0):

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from holdfast.training.transfer import Transfer, count, tensors, to_device
+from holdfast.training.data.transfer import (
+    Transfer,
+    count,
+    tensors,
+    to_device,
+)
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "x y")

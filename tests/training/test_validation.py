@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.training.place import Place
-from holdfast.training.validation import evaluating, validate
+from holdfast.training.device import Place
+from holdfast.training.loop.validation import evaluating, validate
 
 ALONE = Place(torch.device("cpu"))
 

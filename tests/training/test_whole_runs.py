@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint.file import load
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.run import LaneReader, Run
 
 PATIENCE = 100
@@ -90,7 +90,7 @@ def train(*given: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
 
 
 def state(run: Path, rank: int = 0) -> dict[str, Any]:
-    entry = Shelf(run / "checkpoints").latest(rank=rank)
+    entry = CheckpointStore(run / "checkpoints").latest(rank=rank)
     assert entry is not None
     return load(entry.path)[0]
 

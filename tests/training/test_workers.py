@@ -12,16 +12,16 @@ import torch
 from tests.conftest import Clock
 from torch.utils.data import DataLoader, Dataset
 
-from holdfast.training import workers
-from holdfast.training.loading import DataSettings
-from holdfast.training.place import Place
-from holdfast.training.workers import (
+from holdfast.training.data import workers
+from holdfast.training.data.loading import DataSettings
+from holdfast.training.data.workers import (
     choose_threads,
     choose_workers,
     cores_here,
     improve,
     measure_loading,
 )
+from holdfast.training.device import Place
 
 CPU = Place(torch.device("cpu"))
 GPU = Place(torch.device("cuda", 0))

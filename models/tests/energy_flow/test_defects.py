@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import holdfast_models.energy_flow
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
-from holdfast.training.progress import Progress
+from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.text.bridge import TextBridge

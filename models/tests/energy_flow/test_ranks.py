@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint.file import load
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, resolve
 from holdfast_models.energy_flow.model.noise import Key, noise_seed, normal_N3
@@ -69,7 +69,7 @@ def test_two_ranks_stay_one_and_skip_together(tmp_path: Path) -> None:
 
 
 def _weights(run: Path, rank: int) -> dict[str, torch.Tensor]:
-    entry = Shelf(run / "checkpoints").latest(rank=rank)
+    entry = CheckpointStore(run / "checkpoints").latest(rank=rank)
     assert entry is not None
     return load(entry.path)[0]["models"]["model"]
 

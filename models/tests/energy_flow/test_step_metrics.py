@@ -12,8 +12,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.run import LaneReader, Run
-from holdfast.training import LogSettings, Place, Trainer, channels, resolve
-from holdfast.training.progress import Progress
+from holdfast.training import (
+    LogSettings,
+    Place,
+    Trainer,
+    channels,
+    resolve,
+)
+from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.step_metrics import Stopwatch, lap
 

@@ -19,7 +19,7 @@ import torch
 from holdfast import HoldfastError
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
-from holdfast.training.progress import Progress
+from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow
 from holdfast_models.energy_flow.recipe import RECIPE, EnergyFlowSettings, Sentences, build
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..probes.state import Buffer, largest_on_device, nonfinite_on_host
+from ..probes.model_state import Buffer, largest_on_device, nonfinite_on_host
 from ._restore_kernel import Restorer, Settler
 
 # Copies of buffers not yet known to move are kept this long, and never beyond this size.

@@ -6,7 +6,7 @@ import functools
 from time import perf_counter
 from typing import Any
 
-from ..exams import reads
+from ..diagnosis.throughput import host_reads
 from ._patch import Function, GetEngine, Patch
 
 
@@ -15,7 +15,7 @@ def _read(engine_of: GetEngine, original: Function) -> Function:
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        ledger = reads.open_ledger()
+        ledger = host_reads.open_ledger()
         if ledger is None:
             return original(*args, **kwargs)
         began = perf_counter()

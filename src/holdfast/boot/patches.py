@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..exams import reads
+from ..diagnosis.throughput import host_reads
 from . import _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
 
@@ -265,7 +265,7 @@ def install(engine_of: GetEngine) -> None:
     for patch in TABLE:
         if patch.when() and not patch.on_order:
             _replace(patch, engine_of, _undo)
-    reads.offer(functools.partial(_put_in_order, engine_of), _take_out_order)
+    host_reads.offer(functools.partial(_put_in_order, engine_of), _take_out_order)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         engine = engine_of()
@@ -282,7 +282,7 @@ def install(engine_of: GetEngine) -> None:
 
 def uninstall() -> None:
     """Take every patch out again, last one first."""
-    reads.withdraw()
+    host_reads.withdraw()
     _take_out_order()
     while _undo:
         _undo.pop()()

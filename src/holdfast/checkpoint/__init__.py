@@ -4,7 +4,7 @@ A checkpoint is two files: ``step-0000001200.r0.safetensors`` with the tensors a
 the state, and ``step-0000001200.r0.json``, its record: step, metrics, digest. The record is
 written last; without it there is no checkpoint.
 
-    belongings  what a run consists of, taken from live objects and put back; modules, moments
+    training_state  what a run consists of, taken from live objects and put back; modules, moments
                 (optimizers), graft (everything else) and dice (random numbers) know how
     position    where a run is in its data; passage is one pass over a loader
     search      which checkpoint to go on from; copying makes host copies of a state

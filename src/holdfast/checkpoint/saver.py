@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.copying import copied
-from holdfast.checkpoint.shelf import FOLDER, Shelf
+from holdfast.checkpoint.store import FOLDER, CheckpointStore
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter
 from holdfast.config import CheckpointSettings
@@ -141,6 +141,6 @@ class Saver:
                     return None
                 folder = run / FOLDER
             self._writer = BackgroundWriter(
-                Shelf(Path(folder)), self._settings, lambda *news: self._news.append(news)
+                CheckpointStore(Path(folder)), self._settings, lambda *news: self._news.append(news)
             )
         return self._writer

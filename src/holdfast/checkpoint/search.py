@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import CheckpointError, UsageError
-from .shelf import FOLDER, Entry, Shelf
+from .store import FOLDER, CheckpointStore, Entry
 
 Resume = bool | Literal["auto"] | str | os.PathLike[str] | None
 """What ``watch(resume=...)`` takes."""
@@ -45,7 +45,7 @@ def find(
     def refused(entry: Entry) -> None:
         say(f"checkpoint {entry.path.name} is damaged ({entry.damage}); looking for an older one")
 
-    entry = Shelf(path).latest(rank=rank, refused=refused)
+    entry = CheckpointStore(path).latest(rank=rank, refused=refused)
     if entry is None and resume != "auto":
         raise CheckpointError(
             f"there is no good checkpoint to resume from, in {path}; "

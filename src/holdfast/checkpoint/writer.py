@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.file import save
 from holdfast.checkpoint.finite import first_nonfinite
-from holdfast.checkpoint.shelf import Shelf
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import paths
 from holdfast.config import CheckpointSettings
 from holdfast.errors import CheckpointError
@@ -60,7 +60,7 @@ class BackgroundWriter:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: CheckpointStore,
         settings: CheckpointSettings,
         tell: Callable[[str, int, dict[str, Any]], object],
     ) -> None:

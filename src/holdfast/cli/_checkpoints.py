@@ -9,12 +9,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..checkpoint.compare import told
-from ..checkpoint.record import DATA, RECORD, read_record, record_path
-from ..checkpoint.shelf import FOLDER, Entry, Shelf, entry_at
+from ..checkpoint.record import (
+    DATA,
+    RECORD,
+    read_record,
+    record_path,
+)
+from ..checkpoint.store import (
+    FOLDER,
+    CheckpointStore,
+    Entry,
+    entry_at,
+)
 from ..errors import CheckpointError, RunFolderError
 from ..report import Line
 from ..report.layout import Span, line, paragraph
-from ..report.words import duration, figure, listed, number, plural, ranks, size, visible
+from ..report.words import (
+    duration,
+    figure,
+    listed,
+    number,
+    plural,
+    ranks,
+    size,
+    visible,
+)
 from ..run import Run
 
 if TYPE_CHECKING:
@@ -27,7 +46,7 @@ _HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
 # What a user calls a checkpoint.
 
 
-def shelf_of(path: str) -> Shelf:
+def shelf_of(path: str) -> CheckpointStore:
     """The folder of checkpoints of a run, or the one given."""
     folder = Path(path)
     if not folder.is_dir():
@@ -36,11 +55,11 @@ def shelf_of(path: str) -> Shelf:
     try:
         run = Run.open(folder)
     except RunFolderError:
-        return Shelf(folder)
+        return CheckpointStore(folder)
     given: Any = run.meta
     for key in ("settings", "checkpoint", "dir"):
         given = cast("dict[str, Any]", given).get(key) if isinstance(given, dict) else None
-    return Shelf(given if isinstance(given, str) else run.path / FOLDER)
+    return CheckpointStore(given if isinstance(given, str) else run.path / FOLDER)
 
 
 def entries_of(path: str) -> list[Entry]:
@@ -72,7 +91,7 @@ def _single(path: Path) -> Entry:
     return entry_at(path)
 
 
-# Telling.
+# StepReporter.
 
 
 def plain_entry(entry: Entry) -> dict[str, Any]:

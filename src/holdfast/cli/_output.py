@@ -8,7 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from ..report import WIDTH, Line, painted, plain
+from ..report import (
+    WIDTH,
+    Line,
+    painted,
+    plain,
+)
 
 # Longer lines are hard to read, however wide the terminal is.
 _WIDEST = 100

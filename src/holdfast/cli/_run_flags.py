@@ -70,27 +70,22 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="make the GradScaler of the script grow and shrink more calmly",
     )
-    looking = group.add_mutually_exclusive_group()
-    looking.add_argument(
-        "--look-out",
+    group.add_argument(
+        "--no-watchers",
         action="store_true",
-        help="look for memory that grows and time that goes with every exam, also those that fetch "
-        "samples of a dataset in this process to name its line",
+        help="do not watch for leaks, stalls, slowdowns and waits for data",
     )
-    looking.add_argument(
-        "--no-look-out",
+    group.add_argument(
+        "--fetch-samples",
         action="store_true",
-        help="do not look for memory that grows and time that goes",
+        help="fetch samples of a slow or leaking loader in this process too, to name the line of "
+        "its dataset (may move the random numbers that the dataset draws)",
     )
     group.add_argument(
         "--checkpoint-minutes",
         metavar="M",
         help="minutes between two checkpoints of the full state (default: 10; 0: none)",
     )
-
-
-def _either(on: bool, off: bool) -> str | None:
-    return "true" if on else "false" if off else None
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:
@@ -103,9 +98,9 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "run.health": args.health,
         "rollback.snapshots": "0" if args.no_rollback else None,
         "checkpoint.minutes": args.checkpoint_minutes,
-        "lookouts.memory": _either(args.look_out, args.no_look_out),
-        "lookouts.time": _either(args.look_out, args.no_look_out),
-        "lookouts.samples": _either(args.look_out, args.no_look_out),
+        "watchers.memory": "false" if args.no_watchers else None,
+        "watchers.time": "false" if args.no_watchers else None,
+        "watchers.fetch_samples": "true" if args.fetch_samples else None,
     }
     changing = {
         "clip.norm": args.clip_norm,

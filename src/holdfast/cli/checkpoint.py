@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..checkpoint.shelf import Entry
+from ..checkpoint.store import Entry
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
 from ..report import Line

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from ..report.compare import compare, compare_json, compare_lines, read_limits
+from ..report.compare import (
+    compare,
+    compare_json,
+    compare_lines,
+    read_limits,
+)
 from ..run import Run
 from . import _output
 

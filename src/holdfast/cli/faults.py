@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..faults import ALL
-from ..faults._catalogue import Fault, choose, find, read_faults
+from ..faults._catalogue import (
+    Fault,
+    choose,
+    find,
+    read_faults,
+)
 from ..faults._running import Ended, run_guarded, run_plain
 from ..report import finding_lines, summarize
 from ..run import Run, encode
@@ -101,8 +106,8 @@ def _run(args: argparse.Namespace) -> int:
     }
     lines = [f"  {name.ljust(9)} {text}" for name, text in facts.items() if text]
     _output.write("\n".join([fault.name, *lines]) + "\n")
-    for sighting in summary.sightings if summary is not None else ():
-        _output.show([(), *finding_lines(sighting, _output.width())])
+    for group in summary.finding_groups if summary is not None else ():
+        _output.show([(), *finding_lines(group, _output.width())])
     return int(not found)
 
 

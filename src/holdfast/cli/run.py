@@ -14,7 +14,13 @@ from pathlib import Path
 
 from .. import config
 from ..errors import UsageError
-from ._run_flags import HEALTH, MAY_TAKE_NUMBER, TAKES_VALUE, describe_rescue, overrides_of
+from ._run_flags import (
+    HEALTH,
+    MAY_TAKE_NUMBER,
+    TAKES_VALUE,
+    describe_rescue,
+    overrides_of,
+)
 
 
 class RunCommand:
@@ -92,8 +98,8 @@ class RunCommand:
         else:
             check_script(Path(command[0]))
             name = Path(command[0]).name
-        from ..launch import start_run
-        from ..supervisor import finish, leave_like, supervise
+        from ..launcher.start import start_run
+        from ..launcher.supervisor import finish, leave_like, supervise
         from ..torch_version import check_torch
 
         check_torch()

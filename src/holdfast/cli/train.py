@@ -102,7 +102,7 @@ class TrainCommand:
             _output.write(to_yaml(settings))
             return 0
         if args.find_batch:
-            from ..training.running import find_recipe_batch
+            from ..training.recipe_run import find_recipe_batch
 
             return find_recipe_batch(recipe, settings)
         if not args.quiet:
@@ -114,7 +114,7 @@ def _train(recipe: Recipe, settings: Any, run_dir: str | None, resume: Any, quie
     if run_dir is not None and resume is None and "RANK" not in os.environ:
         # Said before a model is built. With several ranks another may have made it just now.
         Run.create(run_dir, {"script": recipe.name}).remove_if_empty()
-    from ..training.running import run_recipe
+    from ..training.recipe_run import run_recipe
 
     return run_recipe(recipe, settings, run_dir=run_dir, resume=resume, quiet=quiet)
 

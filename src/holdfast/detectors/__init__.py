@@ -16,8 +16,18 @@ from collections.abc import Iterable, Sequence
 from ..errors import SettingsError
 from ._plugins import Plugins, load_plugins
 from ._remedies import Explanation, Remedy, remedy
-from ._window import HISTORY, Reading, Rows, Window
-from .base import SECTIONS, Detector, Document, document
+from ._window import (
+    HISTORY,
+    Reading,
+    Rows,
+    Window,
+)
+from .base import (
+    SECTIONS,
+    Detector,
+    Document,
+    document,
+)
 from .divergence import Divergence
 from .evaluation_with_graph import EvaluationWithGraph
 from .fragmentation import Fragmentation

@@ -15,7 +15,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._window import Mask, Rows, Window, column, optimizer
+from ._window import (
+    Mask,
+    Rows,
+    Window,
+    column,
+    optimizer,
+)
 
 NORM, LOSS = 1, 2
 

@@ -13,7 +13,13 @@ from enum import Enum
 
 import numpy as np
 
-from ._window import Mask, Rows, Window, column, optimizer
+from ._window import (
+    Mask,
+    Rows,
+    Window,
+    column,
+    optimizer,
+)
 
 
 class Blame(Enum):

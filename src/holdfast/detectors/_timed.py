@@ -15,7 +15,12 @@ import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._lines import Place
-from ._window import Rows, Window, column, optimizer
+from ._window import (
+    Rows,
+    Window,
+    column,
+    optimizer,
+)
 from .base import Detector
 
 # Seconds after an event for which a claim may wait until it is worth saying; beyond that, the next

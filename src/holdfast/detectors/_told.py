@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Event
-from ._window import HISTORY, Mask, Window, optimizer
+from ._window import (
+    HISTORY,
+    Mask,
+    Window,
+    optimizer,
+)
 
 
 def tells(window: Window, kinds: Sequence[str]) -> Mask:

@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from ..types import Event, Finding, Severity
 from ._outliers import rate
-from ._told import happened, number, tells, told
-from ._window import HISTORY, Mask, Window, column
+from ._told import (
+    happened,
+    number,
+    tells,
+    told,
+)
+from ._window import (
+    HISTORY,
+    Mask,
+    Window,
+    column,
+)
 from .base import Detector
 from .suspicion import LOSS_GROWTH, wandered
 

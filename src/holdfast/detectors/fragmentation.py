@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._window import Mask, Rows, Window, column
+from ._window import (
+    Mask,
+    Rows,
+    Window,
+    column,
+)
 from .base import Detector
 
 _GIB = 2.0**30

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Finding, Severity
-from ._outliers import LOSS, NORM, Spike, ends_spike, far, rate, samples, spike
+from ._outliers import (
+    LOSS,
+    NORM,
+    Spike,
+    ends_spike,
+    far,
+    rate,
+    samples,
+    spike,
+)
 from ._told import happened
 from ._window import Mask, Window
 from .base import Detector

@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
-from ._growth import GRAPHS, GrowthOptions, grows_for_ever, in_evaluation, keeps_graphs, substance
-from ._memory import MemoryDetector, at, code_of, place_of
+from ._growth import (
+    GRAPHS,
+    GrowthOptions,
+    grows_for_ever,
+    in_evaluation,
+    keeps_graphs,
+    substance,
+)
+from ._memory import (
+    MemoryDetector,
+    at,
+    code_of,
+    place_of,
+)
 from ._told import number
 from ._window import Window
 

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
-from ._lines import Place, Times, read_places, read_times
-from ._timed import Claim, TimedDetector, ms, quoted
+from ._lines import (
+    Place,
+    Times,
+    read_places,
+    read_times,
+)
+from ._timed import (
+    Claim,
+    TimedDetector,
+    ms,
+    quoted,
+)
 
 _HOW = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(tensor)"}
 

@@ -19,7 +19,12 @@ from ._lines import (
     read_places,
     read_times,
 )
-from ._timed import Claim, TimedDetector, ms, quoted
+from ._timed import (
+    Claim,
+    TimedDetector,
+    ms,
+    quoted,
+)
 
 
 class InputBound(TimedDetector):
@@ -248,8 +253,8 @@ def _advice(facts: dict[str, Any], code: str) -> str:
     what, workers, sample = facts["what"], facts["workers"], facts.get("sample", "")
     if facts.get("looked") is False:
         return (
-            f"raise num_workers from {workers}, or run with --look-out: it fetches a few samples "
-            "in the main process and names the slow line of the dataset"
+            f"raise num_workers from {workers}, or run with --fetch-samples: it gets a few "
+            "samples in the main process and names the slow line of the dataset"
         )
     if what == "loader":
         return "no line of yours stands out: try DataLoader(..., num_workers=2)"

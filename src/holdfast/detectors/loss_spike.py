@@ -6,8 +6,20 @@ import math
 from dataclasses import dataclass, replace
 
 from ..types import Event, Finding, Severity
-from ._outliers import LOSS, Spike, ends_spike, far, rate, spike
-from ._told import happened, number, tells, told
+from ._outliers import (
+    LOSS,
+    Spike,
+    ends_spike,
+    far,
+    rate,
+    spike,
+)
+from ._told import (
+    happened,
+    number,
+    tells,
+    told,
+)
 from ._window import Mask, Window
 from .base import Detector
 

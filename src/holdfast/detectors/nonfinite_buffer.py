@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Finding, Severity
-from ._symptoms import Blame, blame, gradient_bad, loss_bad
+from ._symptoms import (
+    Blame,
+    blame,
+    gradient_bad,
+    loss_bad,
+)
 from ._window import Mask, Window, column
 from .base import Detector
 

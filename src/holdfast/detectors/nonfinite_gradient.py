@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 
 from ..types import Finding, Severity
-from ._symptoms import Blame, blame, gradient_bad, kind_of_gradient
+from ._symptoms import (
+    Blame,
+    blame,
+    gradient_bad,
+    kind_of_gradient,
+)
 from ._window import Mask, Window
 from .base import Detector
 

@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._symptoms import Blame, blame, kind_of_loss, loss_bad
-from ._window import Mask, Window, column, optimizer
+from ._symptoms import (
+    Blame,
+    blame,
+    kind_of_loss,
+    loss_bad,
+)
+from ._window import (
+    Mask,
+    Window,
+    column,
+    optimizer,
+)
 from .base import Detector
 
 # Guesses: a loss that stood at ten times its recent median was running away, not hit by chance.

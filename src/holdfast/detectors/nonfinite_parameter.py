@@ -8,8 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
-from ._symptoms import Blame, blame, gradient_bad, loss_bad
-from ._window import HISTORY, Mask, Window, column, optimizer
+from ._symptoms import (
+    Blame,
+    blame,
+    gradient_bad,
+    loss_bad,
+)
+from ._window import (
+    HISTORY,
+    Mask,
+    Window,
+    column,
+    optimizer,
+)
 from .base import Detector
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
-from ._symptoms import Blame, blame, overflowed, scaled
+from ._symptoms import (
+    Blame,
+    blame,
+    overflowed,
+    scaled,
+)
 from ._window import Mask, Window, column
 from .base import Detector
 

@@ -7,8 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..types import Event, Severity
-from ._lines import Line, Look, Place, Profile, by_place, read_look
-from ._timed import Claim, TimedDetector, ms, quoted
+from ._lines import (
+    Line,
+    Look,
+    Place,
+    Profile,
+    by_place,
+    read_look,
+)
+from ._timed import (
+    Claim,
+    TimedDetector,
+    ms,
+    quoted,
+)
 
 _PASSES = ("model", "backward")
 _MEANT = {

@@ -8,8 +8,22 @@ from itertools import pairwise
 from math import inf
 
 from ..types import Event, Severity
-from ._lines import Line, Look, Place, Profile, Turn, own_work, read_look, words_of
-from ._timed import Claim, TimedDetector, ms, quoted
+from ._lines import (
+    Line,
+    Look,
+    Place,
+    Profile,
+    Turn,
+    own_work,
+    read_look,
+    words_of,
+)
+from ._timed import (
+    Claim,
+    TimedDetector,
+    ms,
+    quoted,
+)
 
 _WHAT = {
     "checkpoint": ("saves state", "save once per epoch or every few minutes"),

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
-from ._growth import STATE, GrowthOptions, grows_for_ever, substance
+from ._growth import (
+    STATE,
+    GrowthOptions,
+    grows_for_ever,
+    substance,
+)
 from ._memory import MemoryDetector, at, code_of
 from ._told import number
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
-from ._memory import MemoryDetector, amount, at, code_of
+from ._memory import (
+    MemoryDetector,
+    amount,
+    at,
+    code_of,
+)
 from ._told import number
 from .base import Detector
 
@@ -17,8 +22,8 @@ class WorkerGrowth(MemoryDetector):
 
     What it detects:
         Private memory of a worker that rises from batch to batch. The worker then compares the
-        lengths of all that hangs on its dataset at several times (with ``--look-out`` samples are
-        fetched in the main process instead); where nothing grows, the cause is copy-on-write:
+        lengths of all that hangs on its dataset at several times (with ``--fetch-samples`` the
+        main process fetches samples instead); where nothing grows, the cause is copy-on-write:
         reading a Python object changes its reference count, and the page it lies on is copied into
         each worker.
 
@@ -101,7 +106,7 @@ class WorkerGrowth(MemoryDetector):
         path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
         if event.data.get("looked") is False:
             return (
-                "run with --look-out to have samples fetched here and the line named; mostly it "
+                "run with --fetch-samples to have the line named; mostly it "
                 f"is a cache or a log in the dataset, or {path} being copied page by page"
             )
         if event.data.get("copied"):

@@ -21,9 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..checkpoint.belongings import Belongings
+from ..checkpoint.training_state import TrainingState
 from ..config import Settings
-from ..exams import exception, worker_samples
+from ..diagnosis.crash import exception
+from ..diagnosis.nonfinite.investigation import Investigation
+from ..diagnosis.throughput import worker_samples
+from ..diagnosis.watchers import Watchers
 from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
@@ -38,16 +41,14 @@ from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
-from .inquiry import Inquiry
-from .journal import COST_EVERY, Journal
-from .lookouts import Lookouts
-from .optimizer import GuardedOptimizer
+from .fail_open import attempt, fail_open, out_of_reach
+from .fast_path import FastPath
+from .grad_scaler import Scaling, note_skip
+from .optimizer_guard import OptimizerGuard
 from .outliers import Outliers
-from .roster import Roster
-from .scaling import Scaling, note_skip
-from .shield import attempt, out_of_reach, shielded
+from .registry import OptimizerRegistry
+from .step_writer import COST_EVERY, StepWriter
 from .training import GuardedTraining
-from .usual import UsualSteps
 
 
 class Engine:
@@ -59,12 +60,14 @@ class Engine:
         """Whether the script's optimizers may be given a faster form."""
         self.off: set[str] = set()
         policy = Policy.of(settings)
-        self.journal = Journal(settings, open_recorder, ("policy", {"rules": policy.lines()}))
+        self.writer = StepWriter(settings, open_recorder, ("policy", {"rules": policy.lines()}))
         self._meters = Meters()
-        self.roster = Roster(settings.guard, self._meters, lambda: Outliers(settings, policy))
-        training = GuardedTraining(self.roster, self.journal)
+        self.registry = OptimizerRegistry(
+            settings.guard, self._meters, lambda: Outliers(settings, policy)
+        )
+        training = GuardedTraining(self.registry, self.writer)
         self.recovery = Recovery(settings, training, policy)
-        self.journal.known = self._row_known
+        self.writer.known = self._row_known
         self.phases = Phases()
         # On CPU tensors the flag may be read by the host, unless a test forbids it.
         self._read = not settings.guard.device_path
@@ -73,48 +76,48 @@ class Engine:
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
-        self._open: dict[int, tuple[GuardedOptimizer, StepRecord]] = {}
+        self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
         self._scaling = Scaling()
         self._depth = 0
-        self.inquiry = Inquiry(settings.guard, training, self._here)
-        self._usual = UsualSteps(self.roster, self.journal, self.inquiry, self.recovery)
-        self.lookouts = Lookouts(settings, training, self.journal.budget)
+        self.investigation = Investigation(settings.guard, training, self._here)
+        self._fast_path = FastPath(self.registry, self.writer, self.investigation, self.recovery)
+        self.watchers = Watchers(settings, training, self.writer.budget)
         if settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
-            self.journal.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
+            self.writer.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
 
-    @shielded("loader probe")
+    @fail_open("loader probe")
     def drew(self, iterator: Any, indices: object) -> None:
         """A loader drew the indices of a batch that it will hand out later."""
         LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
-    @shielded("loader probe", ends="other")
+    @fail_open("loader probe", ends="other")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
-        if self._ledger is not None and self.journal.in_flight == 0:
+        if self._ledger is not None and self.writer.in_flight == 0:
             for batch in self._ledger.used:
                 batch.content = None
-        if not self._losses.passes and self.recovery.due(self.journal.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, True)
+        if not self._losses.passes and self.recovery.due(self.writer.iteration):
+            attempt(self, "recovery", self.recovery.boundary, self.writer.iteration, True)
         return LoaderLedger.upcoming(iterator)
 
-    @shielded("loader probe", ends="data_wait")
+    @fail_open("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A step that is left out goes back to this random state."""
         self._ledger = LoaderLedger.of(iterator, self._ledger)
-        self.inquiry.came_from(iterator)
+        self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
-        if self.lookouts.on:
-            attempt(self, "lookouts", self.lookouts.fetched, iterator, sys._getframe())
+        if self.watchers.on:
+            attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
 
-    @shielded("inquiry")
+    @fail_open("investigation")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A poisoned batch in place of the next one, for an exam; None as a rule."""
-        again = self.inquiry.next_batch(iterator)
+        again = self.investigation.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
         if self.settings.guard.restore_rng:
@@ -122,13 +125,13 @@ class Engine:
         self._ledger.hand_out_again(*again)
         return (again[1],)
 
-    @shielded("loader probe")
+    @fail_open("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
         """There was no next batch."""
         self.recovery.epoch_begins()
         LoaderLedger.of(iterator, self._ledger).ran_out()
 
-    @shielded("copy probe")
+    @fail_open("copy probe")
     def copied(self, seconds: float) -> None:
         """Tensors went from the host to the device."""
         self.phases.add("h2d", seconds)
@@ -145,7 +148,7 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        if self.phases.on_device or self.journal.by_hand.waiting or not self.inquiry.idle:
+        if self.phases.on_device or self.writer.by_hand.waiting or not self.investigation.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
             # The usual case, without the detour.
@@ -154,32 +157,34 @@ class Engine:
             except Exception as error:
                 self.failed("loss probe", error)
 
-    @shielded("loss probe", ends="forward")
+    @fail_open("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
         self._losses.saw(self._scaling.unscaled(tensors))
-        self.inquiry.calls_backward(tensors)
-        if self.lookouts.on:
-            attempt(self, "lookouts", self.lookouts.backward, tensors)
-        if not self.inquiry.idle:
-            attempt(self, "inquiry", self.inquiry.backward_begins, tensors)
+        self.investigation.calls_backward(tensors)
+        if self.watchers.on:
+            attempt(self, "watchers", self.watchers.backward, tensors)
+        if not self.investigation.idle:
+            attempt(self, "investigation", self.investigation.backward_begins, tensors)
         bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
         if bad and self.settings.guard.explain:
-            attempt(self, "inquiry", self.inquiry.loss_is_bad, sys._getframe())
+            attempt(self, "investigation", self.investigation.loss_is_bad, sys._getframe())
 
-    @shielded("loss probe", ends="backward")
+    @fail_open("loss probe", ends="backward")
     def _backward_done(self) -> None:
-        if self.journal.by_hand.waiting:
-            self.journal.saw_backward(self._losses)
-        if not self.inquiry.idle:
-            attempt(self, "inquiry", self.inquiry.backward_ends, sys._getframe(), self._read)
+        if self.writer.by_hand.waiting:
+            self.writer.saw_backward(self._losses)
+        if not self.investigation.idle:
+            attempt(
+                self, "investigation", self.investigation.backward_ends, sys._getframe(), self._read
+            )
 
     # ------------------------------------------------------------------ the optimizer
 
-    @shielded("model probe")
+    @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._usual.forget()
-        self.roster.of(optimizer, models)
+        self._fast_path.forget()
+        self.registry.of(optimizer, models)
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -188,7 +193,7 @@ class Engine:
         if out_of_reach():
             if not torch.compiler.is_compiling():
                 why = "optimizer.step is captured in a CUDA graph"
-                attempt(self, "guard", self.journal.not_covered, "guarding", why)
+                attempt(self, "guard", self.writer.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
         if closure is None:
@@ -208,19 +213,19 @@ class Engine:
         if self._open:
             self._conclude(optimizer)
 
-    @shielded("guard", ends="other")
+    @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
         if self._early is None and self._scaling.scaler is None:
-            opened = self._usual.open(optimizer, self._losses)
+            opened = self._fast_path.open(optimizer, self._losses)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
-        self._usual.forget()
-        guard, parameters = self.roster.with_parameters(optimizer)
+        self._fast_path.forget()
+        guard, parameters = self.registry.with_parameters(optimizer)
         record = self._new_verdict(optimizer, guard)
-        began = self.journal.sample_cost() if record.step % COST_EVERY == 0 else None
+        began = self.writer.sample_cost() if record.step % COST_EVERY == 0 else None
         window = self._losses if self._losses.passes else self._previous
-        leave_out = self.inquiry.replaying
+        leave_out = self.investigation.replaying
         if self.recovery.awaits_step and attempt(
             self, "recovery", self.recovery.before_step, guard, window
         ):
@@ -233,25 +238,36 @@ class Engine:
             early=self._early,
             losses_decide=self._losses_decide,
             scale=self._scaling.use() if self._scaling.scaler is not None else None,
-            look_at_parameters=self.journal.wants_parameters(record),
+            look_at_parameters=self.writer.wants_parameters(record),
             leave_out=leave_out,
             alone=ranks() == 1,
         )
         if began is not None:
-            self.journal.cost_sampled(record, began)
+            self.writer.cost_sampled(record, began)
         self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
-        if record.step % self.journal.often(UPDATES_EVERY) == 0:
+        if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
-        if self.inquiry.alert and record.measured is not None and wait_for(record.measured.flag):
-            attempt(self, "inquiry", self.inquiry.caught, sys._getframe(), guard.index, record.step)
+        if (
+            self.investigation.alert
+            and record.measured is not None
+            and wait_for(record.measured.flag)
+        ):
+            attempt(
+                self,
+                "investigation",
+                self.investigation.caught,
+                sys._getframe(),
+                guard.index,
+                record.step,
+            )
         if record.bad and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, record, self._here()[0])
 
-    @shielded("inquiry")
+    @fail_open("investigation")
     def _step_is_bad(
         self,
         frame: FrameType | None,
-        guard: GuardedOptimizer,
+        guard: OptimizerGuard,
         record: StepRecord,
         batches: Sequence[Batch],
     ) -> None:
@@ -263,12 +279,12 @@ class Engine:
         # step that was taken must not be taken twice.
         ahead = self._ledger is not None and self._ledger.ahead
         batches = () if ahead or not record.acted else batches
-        self.inquiry.step_is_bad(frame, guard.index, record.step, layer, batches)
+        self.investigation.step_is_bad(frame, guard.index, record.step, layer, batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         return self._ledger.at_work() if self._ledger is not None else (), self._rng
 
-    @shielded("guard", ends="optimizer")
+    @fail_open("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
         guard, record = self._open.pop(id(optimizer), (None, None))
         if record is None or guard is None:
@@ -279,16 +295,16 @@ class Engine:
             return
         if record.late:
             guard.measure_late(optimizer, record, window)
-        began = self.journal.sample_cost() if record.cost_events else None
+        began = self.writer.sample_cost() if record.cost_events else None
         guard.after(optimizer, record)
         if began is not None:
-            self.journal.cost_sampled(record, began)
+            self.writer.cost_sampled(record, began)
         if record.left_out and record.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, record, window)
-        self._usual.learn(optimizer, guard, record)
+        self._fast_path.learn(optimizer, guard, record)
 
-    def _finish(self, guard: GuardedOptimizer, record: StepRecord, window: Losses) -> None:
+    def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
         record.row["backwards"] = window.passes
         if self.phases.on_device:
@@ -299,42 +315,42 @@ class Engine:
             record.batches = self._ledger.step()
         self._previous, self._losses = window, Losses(read=self._read)
         self._early = self._rng = None
-        self.journal.close_step(guard, record)
-        if self.lookouts.on:
-            attempt(self, "lookouts", self.lookouts.step_ended, record, sys._getframe())
-        elif record.step >= self.lookouts.resumes:
-            self.lookouts.resume()
-        if not self.inquiry.idle:
-            attempt(self, "inquiry", self.inquiry.step_ends)
+        self.writer.close_step(guard, record)
+        if self.watchers.on:
+            attempt(self, "watchers", self.watchers.step_ended, record, sys._getframe())
+        elif record.step >= self.watchers.resumes:
+            self.watchers.resume()
+        if not self.investigation.idle:
+            attempt(self, "investigation", self.investigation.step_ends)
         if self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
-        if self._ledger is None and self.recovery.due(self.journal.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.journal.iteration, False)
+        if self._ledger is None and self.recovery.due(self.writer.iteration):
+            attempt(self, "recovery", self.recovery.boundary, self.writer.iteration, False)
 
-    def _row_known(self, guard: GuardedOptimizer, record: StepRecord) -> None:
+    def _row_known(self, guard: OptimizerGuard, record: StepRecord) -> None:
         if self.recovery.concerns(record):
             attempt(self, "recovery", self.recovery.known, guard, record)
 
     def scheduled(self, scheduler: Any) -> bool:
         """A learning-rate schedule is about to be stepped; False when it must not be."""
-        if self.inquiry.replaying:
+        if self.investigation.replaying:
             return False
         attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
 
-    @shielded("guard")
-    def _closure_guard(self, optimizer: Optimizer) -> GuardedOptimizer:
-        guard = self.roster.of(optimizer)
+    @fail_open("guard")
+    def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard:
+        guard = self.registry.of(optimizer)
         why = why_not_skippable(optimizer, earlier_passes=self._losses.passes)
         if why:
             guard.only_detect(why)
         return guard
 
-    @shielded("guard", ends="other")
-    def _watch_closure(self, optimizer: Optimizer, guard: GuardedOptimizer) -> None:
+    @fail_open("guard", ends="other")
+    def _watch_closure(self, optimizer: Optimizer, guard: OptimizerGuard) -> None:
         self._new_verdict(optimizer, guard).late = True
 
-    @shielded("clip probe")
+    @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Clipping by a norm that is not finite ruins every gradient: measure before it."""
         self._early = EarlyNorms.taken(
@@ -345,30 +361,30 @@ class Engine:
             self._losses_decide,
         )
 
-    @shielded("clip probe")
+    @fail_open("clip probe")
     def clip_ends(self) -> None:
         """Clipping is over: the measurement holds as long as nobody touches the gradients."""
         if self._early is not None:
             self._early.seal()
 
-    @shielded("scaler probe")
+    @fail_open("scaler probe")
     def scaled(self, loss: Any, result: Any) -> None:
         """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
         self._scaling.scaled(loss, result)
 
-    @shielded("scaler probe")
+    @fail_open("scaler probe")
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
         self._scaling.begins(scaler)
         self.recovery.live.saw_scaler(scaler)
 
-    @shielded("scaler probe")
+    @fail_open("scaler probe")
     def scaler_ends(self, optimizer: Optimizer) -> None:
         """``GradScaler.step`` has returned; without a step of ours it was skipped by the scaler."""
         scaler = self._scaling.ends()
         if scaler is None:
             return
-        guard = self.roster.of(optimizer)
+        guard = self.registry.of(optimizer)
         record = self._new_verdict(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
@@ -378,113 +394,113 @@ class Engine:
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        if self.journal.scaling is not None:
-            attempt(self, "scaler policy", self.journal.scaling.adopt, scaler)
+        if self.writer.scaling is not None:
+            attempt(self, "scaler policy", self.writer.scaling.adopt, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:
         """``scaler.update()`` has run."""
-        if self.journal.scaling is not None:
-            attempt(self, "scaler policy", self.journal.scaling.updated, scaler)
+        if self.writer.scaling is not None:
+            attempt(self, "scaler policy", self.writer.scaling.updated, scaler)
 
     # ------------------------------------------------------------------ data
 
     @property
     def drops_samples(self) -> bool:
         """Whether poisoned samples are not drawn again."""
-        return self.journal.culprits.quarantine.skips
+        return self.writer.bad_batches.quarantine.skips
 
-    @shielded("quarantine")
+    @fail_open("quarantine")
     def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
-        quarantine = self.journal.culprits.quarantine
+        quarantine = self.writer.bad_batches.quarantine
         return (quarantine.kept(iterator, indices, equal=ranks() > 1),)
 
     def worker_starts(self) -> None:
         """This process is a worker of a loader: it says which lines keep it busy."""
-        if self.lookouts.time is not None:
-            attempt(self, "lookouts", worker_samples.begin)
+        if self.watchers.time is not None:
+            attempt(self, "watchers", worker_samples.begin)
 
     # ------------------------------------------------------------------ evaluation
 
     def creates_graph(self, loss: object, frame: FrameType) -> None:
         """``backward`` is called on ``loss`` with ``create_graph``."""
-        if self.lookouts.memory is not None and not torch.compiler.is_compiling():
-            attempt(self, "lookouts", self.lookouts.memory.creates_graph, loss, frame)
+        if self.watchers.memory is not None and not torch.compiler.is_compiling():
+            attempt(self, "watchers", self.watchers.memory.creates_graph, loss, frame)
 
     def evaluates(self, frame: FrameType) -> None:
         """``eval()`` was called on a module."""
-        if self.lookouts.memory is not None and not torch.compiler.is_compiling():
-            attempt(self, "lookouts", self.lookouts.memory.evaluates, frame)
+        if self.watchers.memory is not None and not torch.compiler.is_compiling():
+            attempt(self, "watchers", self.watchers.memory.evaluates, frame)
 
     def trains(self) -> None:
         """``train()`` was called on a module: once for each of a model, so the answer is short."""
-        memory = self.lookouts.memory
+        memory = self.watchers.memory
         if memory is not None and memory.evaluation.open:
-            attempt(self, "lookouts", memory.trains)
+            attempt(self, "watchers", memory.trains)
 
     def differentiates(self) -> None:
         """``torch.autograd.grad`` is called."""
-        if self.lookouts.memory is not None:
-            attempt(self, "lookouts", self.lookouts.memory.differentiates)
+        if self.watchers.memory is not None:
+            attempt(self, "watchers", self.watchers.memory.differentiates)
 
     # ------------------------------------------------------------------ what a watch asks
 
     @property
     def replaying(self) -> bool:
         """Whether the batch at hand was handed out before, for an exam."""
-        return self.inquiry.replaying
+        return self.investigation.replaying
 
     @property
     def last_replay(self) -> bool:
         """Whether it is the last one of its kind."""
-        return self.inquiry.replaying and not self.inquiry.more_again
+        return self.investigation.replaying and not self.investigation.more_again
 
     @property
     def latest(self) -> Mapping[str, float]:
         """The row of the newest step whose numbers are on the host."""
-        return self.journal.latest
+        return self.writer.latest
 
     @property
     def skipped(self) -> int:
         """Steps that were skipped so far, as far as is known on the host."""
-        return self.journal.skipped
+        return self.writer.skipped
 
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self.roster.all())
-        return self.journal.iteration + stepped
+        stepped = any(guard.stepped for _, guard in self.registry.all())
+        return self.writer.iteration + stepped
 
     @property
     def run(self) -> Run | None:
         """The run folder, once it is open."""
-        recorder = self.journal.lane.recorder
+        recorder = self.writer.lane.recorder
         return None if recorder is None else recorder.run
 
     def open(self) -> Run | None:
         """Open the run folder now, not with the first backward pass; may raise an error."""
-        self.journal.lane.opened()
+        self.writer.lane.opened()
         return self.run
 
     def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Write an Event."""
-        attempt(self, "notes", self.journal.tell, kind, step, dict(data))
+        attempt(self, "notes", self.writer.tell, kind, step, dict(data))
 
     def spent(self, seconds: float) -> None:
         """Time of ours that was spent outside: no phase of the loop shall count it."""
         self.phases.guard += seconds
         self.phases.last += seconds
 
-    def state_is(self, belongings: Belongings | None) -> None:
+    def state_is(self, training_state: TrainingState | None) -> None:
         """What the run consists of, from somebody who knows and saves it; None: search again."""
-        self.recovery.live.given = belongings
-        if belongings is not None:
+        self.recovery.live.given = training_state
+        if training_state is not None:
             self.recovery.checkpoints.wanted = False
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were put back to what they were after so many steps."""
-        self.roster.restored()
-        self.journal.iteration = step
+        self.registry.restored()
+        self.writer.iteration = step
 
     # ------------------------------------------------------------------ keeping house
 
@@ -493,26 +509,26 @@ class Engine:
         self.off.add(where)
         if where == "guard":
             # Nobody will finish what is armed. A failed exam must leave the skip armed.
-            for optimizer, guard in self.roster.all():
+            for optimizer, guard in self.registry.all():
                 with contextlib.suppress(Exception):
                     guard.release(optimizer)
-        self.journal.failure(where, error)
+        self.writer.failure(where, error)
 
     def end(self, error: object = None) -> None:
         """The process ends, of ``error`` where there is one: write what it died of and close."""
-        memory = self.lookouts.memory
-        if self.journal.lane.recorder is None and not (memory is not None and memory.ran_out):
+        memory = self.watchers.memory
+        if self.writer.lane.recorder is None and not (memory is not None and memory.ran_out):
             return
         try:
-            self.journal.lane.opened()
+            self.writer.lane.opened()
             if isinstance(error, BaseException):
-                self.journal.tell("exception", self.journal.iteration, exception.facts(error))
+                self.writer.tell("exception", self.writer.iteration, exception.facts(error))
             self.close()
         except Exception as failure:
             self.failed("closing", failure)
 
-    def _new_verdict(self, optimizer: Optimizer, guard: GuardedOptimizer) -> StepRecord:
-        record = StepRecord(self.journal.number(guard), guard.index)
+    def _new_verdict(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
+        record = StepRecord(self.writer.number(guard), guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
         self._open[id(optimizer)] = guard, record
@@ -525,11 +541,11 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone condemns the step."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        return ranks() == 1 and (len(self.roster) <= 1 or self._window().count == 1)
+        return ranks() == 1 and (len(self.registry) <= 1 or self._window().count == 1)
 
     def close(self) -> None:
         """The process ends: wait for what is still on its way and write the last words."""
-        self.inquiry.close()
-        attempt(self, "lookouts", self.lookouts.close)
+        self.investigation.close()
+        attempt(self, "watchers", self.watchers.close)
         self.recovery.close()
-        self.journal.close()
+        self.writer.close()

@@ -6,9 +6,19 @@ Every module names its columns of the step row in ``COLUMNS`` with one line of m
 
 from __future__ import annotations
 
-from . import baseline, batches, gradients, host, learning_rate, loss, memory, state, timing
+from . import (
+    baseline,
+    batches,
+    gradients,
+    host,
+    learning_rate,
+    loss,
+    memory,
+    model_state,
+    timing,
+)
 
-PROBES = (loss, gradients, state, learning_rate, batches, timing, memory, host)
+PROBES = (loss, gradients, model_state, learning_rate, batches, timing, memory, host)
 
 GUARD_COLUMNS = {
     "opt": "index of the optimizer that stepped",

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._device_baseline import ANSWERS, HEAD, Question, Terms
+from ._device_baseline import (
+    ANSWERS,
+    HEAD,
+    Question,
+    Terms,
+)
 from .baseline import (
     ALONE,
     APART,

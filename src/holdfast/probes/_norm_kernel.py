@@ -23,7 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._baseline_kernel import USUAL, TermsOnDevice, judge_function, usual_function
+from ._baseline_kernel import (
+    USUAL,
+    TermsOnDevice,
+    judge_function,
+    usual_function,
+)
 from ._device_baseline import ANSWERS, HEAD, Question
 from .baseline import WINDOW
 

@@ -21,7 +21,12 @@ from . import _device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._device_baseline import ANSWERS, Question
 from ._host_norms import INF, GradientReading, plain
-from ._norm_kernel import Landing, Layout, NormKernel, available
+from ._norm_kernel import (
+    Landing,
+    Layout,
+    NormKernel,
+    available,
+)
 
 COLUMNS = {
     "grad_norm": "L2 norm over all gradients of the optimizer",

@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from ..checkpoint.belongings import Belongings
-from ..checkpoint.modules import buffers_in
-from ..probes.state import live_modules
+from ..checkpoint.module_state import buffers_in
+from ..checkpoint.training_state import TrainingState
+from ..probes.model_state import live_modules
 from .training import Training
 
 # Averages of the weights are looked for among all live objects: not in short runs.
@@ -24,11 +24,11 @@ _SETTLED = 30.0
 class LiveState:
     """Knows what belongs to the run without keeping any of it alive.
 
-    ``given`` are belongings that somebody has named; nothing is searched for then.
+    ``given`` are training_state that somebody has named; nothing is searched for then.
     """
 
     def __init__(self, training: Training) -> None:
-        self.given: Belongings | None = None
+        self.given: TrainingState | None = None
         self._training = training
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._models: dict[str, weakref.ref[nn.Module]] = {}
@@ -59,7 +59,7 @@ class LiveState:
         self._averages = None
         return True
 
-    def belongings(self) -> Belongings:
+    def training_state(self) -> TrainingState:
         """Everything that is still alive."""
         if self.given is not None:
             return self.given
@@ -69,7 +69,7 @@ class LiveState:
             found = _named(_mirrors(models.values(), optimizers), "ema")
             self._averages = {name: weakref.ref(module) for name, module in found.items()}
         averages = (self._averages or {}).items()
-        return Belongings(
+        return TrainingState(
             models,
             optimizers,
             schedulers=_alive(self._schedulers.values()),
@@ -79,7 +79,7 @@ class LiveState:
 
     def buffer_names(self) -> set[str]:
         """Buffers of the models, as a state calls them."""
-        models = self.belongings().models.items()
+        models = self.training_state().models.items()
         return {f"models.{name}.{key}" for name, model in models for key, _ in buffers_in(model)}
 
 

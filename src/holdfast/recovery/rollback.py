@@ -221,7 +221,7 @@ class Recovery:
 
     def _lower_rates(self) -> None:
         optimizers = [optimizer for optimizer, _ in self._training.guards()]
-        schedulers = self.live.belongings().schedulers
+        schedulers = self.live.training_state().schedulers
         lower_learning_rates(optimizers, schedulers, self._settings.rollback.lr)
 
     @property
@@ -239,7 +239,7 @@ class Recovery:
     def _take(self, step: int) -> None:
         if self.live.changed():
             self.snapshots.clear()
-        self.snapshots.take(self.live.belongings(), step, self._level, self._epoch)
+        self.snapshots.take(self.live.training_state(), step, self._level, self._epoch)
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
 
@@ -261,7 +261,7 @@ class Recovery:
             )
             return
         began = time.perf_counter()
-        kept = self.snapshots.aside(self.live.belongings(), step)
+        kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
         self._put_back(target)
         ms = (time.perf_counter() - began) * 1e3
@@ -319,7 +319,7 @@ class Recovery:
         factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
         optimizers = [optimizer for optimizer, _ in self._training.guards()]
         if factor != 1.0:
-            lower_learning_rates(optimizers, self.live.belongings().schedulers, factor)
+            lower_learning_rates(optimizers, self.live.training_state().schedulers, factor)
         reset = "reset_moments" in decision.do
         if reset:
             for optimizer in optimizers:
@@ -352,7 +352,7 @@ class Recovery:
 
     def _put_back(self, snapshot: Snapshot, *, everything: bool = False) -> None:
         """Make the run what it was. The loop has gone on, so what follows the loop stays."""
-        mine = self.live.belongings()
+        mine = self.live.training_state()
         state = dict(snapshot.state())
         parts = {"models", "optimizers", "scaler", "ema"}
         if everything or self._settings.rollback.schedule:

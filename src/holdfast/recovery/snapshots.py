@@ -18,7 +18,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from ..checkpoint.belongings import Belongings
+from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
@@ -114,14 +114,16 @@ class Snapshots:
         """Whether the next one should be taken now."""
         return step >= self.next_at
 
-    def take(self, belongings: Belongings, step: int, level: float, epoch: int) -> Snapshot | None:
+    def take(
+        self, training_state: TrainingState, step: int, level: float, epoch: int
+    ) -> Snapshot | None:
         """Start copying; None when every slot is being read, memory is short or yet to be made."""
         began = time.perf_counter()
-        tree = belongings.state()
+        tree = training_state.state()
         tensors = list(_tensors_in(tree))
         slot = self._free_slot()
         room = time.perf_counter()
-        if slot is None or not self._fits(slot, tensors, belongings):
+        if slot is None or not self._fits(slot, tensors, training_state):
             if self._room is not None:
                 return None
             self.dropped += 1
@@ -139,12 +141,12 @@ class Snapshots:
         self.pace.taken(step, now - began - room, now)
         return slot
 
-    def aside(self, belongings: Belongings, step: int) -> Snapshot:
+    def aside(self, training_state: TrainingState, step: int) -> Snapshot:
         """A copy that is in nobody's way: of a state that may be wanted again in a moment."""
-        tree = belongings.state()
+        tree = training_state.state()
         tensors = list(_tensors_in(tree))
         slot = Snapshot(step=step)
-        self._make_room(slot, tensors, belongings)
+        self._make_room(slot, tensors, training_state)
         slot.tree = _with(tree, iter(slot.views))
         self._copy(slot, tensors)
         return slot
@@ -192,7 +194,7 @@ class Snapshots:
             free = [s for s in free if s is not best] or free
         return min(free, key=lambda s: s.step, default=None)
 
-    def _fits(self, slot: Snapshot, tensors: list[Tensor], belongings: Belongings) -> bool:
+    def _fits(self, slot: Snapshot, tensors: list[Tensor], training_state: TrainingState) -> bool:
         """Make the slot's block fit these tensors; they are the same ones on most steps."""
         if slot.likes == _likes(tensors):
             return True
@@ -212,10 +214,12 @@ class Snapshots:
                 self._room = Room(wanted, device)
             if not self._room.ready:
                 return False
-        self._make_room(slot, tensors, belongings)
+        self._make_room(slot, tensors, training_state)
         return True
 
-    def _make_room(self, slot: Snapshot, tensors: list[Tensor], belongings: Belongings) -> None:
+    def _make_room(
+        self, slot: Snapshot, tensors: list[Tensor], training_state: TrainingState
+    ) -> None:
         wanted, device = _plan(tensors), _gpu(tensors)
         if device is None:
             slot.block = torch.empty(wanted.size, dtype=torch.uint8)
@@ -227,7 +231,7 @@ class Snapshots:
         for tensor, at in zip(tensors, wanted.offsets, strict=True):
             raw = slot.block[at : at + _size(tensor)]
             slot.views.append(raw.view(tensor.dtype).view(tensor.shape))
-        owned = _changed_by_optimizers(belongings) if device is not None else set[int]()
+        owned = _changed_by_optimizers(training_state) if device is not None else set[int]()
         slot.beside = [t.is_cuda and t.data_ptr() in owned for t in tensors]
 
     def _shrink(self, slot: Snapshot, total: int, free: int) -> None:
@@ -308,10 +312,10 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _changed_by_optimizers(belongings: Belongings) -> set[int]:
+def _changed_by_optimizers(training_state: TrainingState) -> set[int]:
     """Where weights and optimizer state lie: nothing but ``step()`` changes them."""
     found: set[int] = set()
-    for optimizer in belongings.optimizers:
+    for optimizer in training_state.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})

@@ -20,12 +20,17 @@ from ..run import Run
 from ..run.durable import replace_file
 from .explain import catalogue_lines, explain_lines
 from .html import page
+from .joined_findings import FindingGroup
 from .json import findings_json, report_json
-from .layout import WIDTH, Line, painted, plain
+from .layout import (
+    WIDTH,
+    Line,
+    painted,
+    plain,
+)
 from .markdown import markdown
 from .record import Record, read_record
 from .replay import Replay, check_lines, replay
-from .sightings import Sighting
 from .summary import RunSummary, summarize
 from .text import end_lines, finding_lines, report_lines
 
@@ -64,11 +69,11 @@ def make_page(run: Run, say: Callable[[str], None]) -> None:
 
 __all__ = [
     "WIDTH",
+    "FindingGroup",
     "Line",
     "Record",
     "Replay",
     "RunSummary",
-    "Sighting",
     "catalogue_lines",
     "check_lines",
     "end_lines",

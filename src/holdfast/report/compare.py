@@ -18,7 +18,12 @@ from ..errors import RunFolderError, UsageError
 from ..run import LaneData, Run, encode
 from ..types import Finding, Severity
 from . import words
-from .lanes import PHASES, column, first_optimizer, read_lanes
+from .lanes import (
+    PHASES,
+    column,
+    first_optimizer,
+    read_lanes,
+)
 from .layout import Line, Span, line
 from .summary import RunSummary, summarize_lanes
 

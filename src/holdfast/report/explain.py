@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 
 from ..detectors import Detector, document
-from .layout import WIDTH, Line, Span, line, paragraph
+from .layout import (
+    WIDTH,
+    Line,
+    Span,
+    line,
+    paragraph,
+)
 
 _CODE = re.compile(r"``(.+?)``")
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..types import Finding
 from . import words
 from .cause import Cause
-from .sightings import Sighting
+from .joined_findings import FindingGroup
 
 # Findings of one code beyond these are counted, not told: forty layers are still one fault.
 PER_CODE = 3
@@ -34,30 +34,30 @@ class FindingFacts:
     explain: str
 
 
-def told(sightings: tuple[Sighting, ...]) -> tuple[list[Sighting], dict[str, int]]:
+def told(finding_groups: tuple[FindingGroup, ...]) -> tuple[list[FindingGroup], dict[str, int]]:
     """The findings to tell, and how many of each code are left out."""
-    chosen: list[Sighting] = []
+    chosen: list[FindingGroup] = []
     seen: dict[str, int] = {}
     left_out: dict[str, int] = {}
-    for sighting in sightings:
-        code = sighting.finding.code
+    for group in finding_groups:
+        code = group.finding.code
         seen[code] = seen.get(code, 0) + 1
         if seen[code] <= PER_CODE and len(chosen) < AT_MOST:
-            chosen.append(sighting)
+            chosen.append(group)
         else:
             left_out[code] = left_out.get(code, 0) + 1
     return chosen, left_out
 
 
-def facts_of(sighting: Sighting, cause: Cause | None, *, several_ranks: bool) -> FindingFacts:
+def facts_of(group: FindingGroup, cause: Cause | None, *, several_ranks: bool) -> FindingFacts:
     """Steps, samples, what was done, who saw it, how sure it is."""
-    finding = sighting.finding
+    finding = group.finding
     rows = {
         "sample": _sample(finding, cause),
         "holdfast": _done(finding),
         "steps": words.occurrences(finding).partition(";")[0] or f"step {finding.step}",
-        "ranks": words.ranks(sighting.ranks) if several_ranks else "",
-        "also": echoes(sighting),
+        "ranks": words.ranks(group.ranks) if several_ranks else "",
+        "also": echoes(group),
         "modules": modules_of(finding),
         "how sure": _sure(finding, cause),
     }
@@ -67,12 +67,12 @@ def facts_of(sighting: Sighting, cause: Cause | None, *, several_ranks: bool) ->
     )
 
 
-def echoes(sighting: Sighting) -> str:
+def echoes(group: FindingGroup) -> str:
     """What the finding caused on other ranks; empty when nothing."""
-    if not sighting.echoes:
+    if not group.echoes:
         return ""
-    codes = ", ".join(sorted({code for code, _ in sighting.echoes}))
-    where = words.ranks([rank for _, rank in sighting.echoes])
+    codes = ", ".join(sorted({code for code, _ in group.echoes}))
+    where = words.ranks([rank for _, rank in group.echoes])
     return f"{codes} on {where}: all-reduce carried it there"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..run import encode
 from ..types import Finding
-from .sightings import Sighting
+from .joined_findings import FindingGroup
 from .summary import RunSummary
 
 FORMAT = 1
@@ -17,7 +17,7 @@ FORMAT = 1
 def report_json(summary: RunSummary) -> str:
     """The summary as one JSON object; NaN and infinity are the strings the run folder uses."""
     known = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
-    sightings = known.pop("sightings")
+    finding_groups = known.pop("sightings")
     ending = known.pop("ending")
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -25,23 +25,23 @@ def report_json(summary: RunSummary) -> str:
         "ending": ending.line,
         **known,
         "path": str(summary.path),
-        "deeds": [dataclasses.asdict(deed) for deed in summary.deeds],
+        "deeds": [dataclasses.asdict(deed) for deed in summary.actions_taken],
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
-        "findings": list(_told(sightings)),
+        "findings": list(_told(finding_groups)),
     }
     return _text(data)
 
 
-def _told(sightings: Iterable[Sighting], because: str = "") -> Iterator[dict[str, Any]]:
+def _told(finding_groups: Iterable[FindingGroup], because: str = "") -> Iterator[dict[str, Any]]:
     """Every finding, with the code of the one that it follows from."""
-    for sighting in sightings:
+    for group in finding_groups:
         yield {
-            **sighting.finding.to_dict(),
-            "ranks": list(sighting.ranks),
-            "echoes": [list(echo) for echo in sighting.echoes],
+            **group.finding.to_dict(),
+            "ranks": list(group.ranks),
+            "echoes": [list(echo) for echo in group.echoes],
             "because": because,
         }
-        yield from _told(sighting.follows, sighting.finding.code)
+        yield from _told(group.follows, group.finding.code)
 
 
 def findings_json(findings: Iterable[Finding]) -> str:

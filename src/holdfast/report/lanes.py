@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RunFolderError
-from ..run import LaneData, Rows, Run, read_run
+from ..run import (
+    LaneData,
+    Rows,
+    Run,
+    read_run,
+)
 from ..types import Event, Finding
 from . import pace
 

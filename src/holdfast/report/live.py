@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from ..judge import Key
+from ..detectors.judge import Key
 from ..run import Rows
 from ..types import Event, Finding
 from . import words
 from .health import Health
-from .rescues import rescue_of
+from .rescue_words import rescue_of
 
 # Carriage return and "erase line": a half-drawn progress bar gives way and is drawn again
 # below by its owner.

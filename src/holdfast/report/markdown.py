@@ -9,10 +9,10 @@ from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of
 from .environment import environment_of, guard_cost_words, lane_notes
 from .facts import facts_of, told
+from .first_layer import stories
 from .html.plots import plots_of
+from .joined_findings import FindingGroup
 from .record import Record
-from .sightings import Sighting
-from .story import stories
 from .updates import updates_of
 from .verdict import verdict_of
 
@@ -46,11 +46,11 @@ def _verdict(record: Record) -> Iterator[str]:
 
 
 def _findings(record: Record) -> Iterator[str]:
-    chosen, left_out = told(record.summary.sightings)
+    chosen, left_out = told(record.summary.finding_groups)
     if chosen:
         yield "## Findings"
-    for sighting in chosen:
-        yield from _finding(sighting, several_ranks=record.ranks > 1)
+    for group in chosen:
+        yield from _finding(group, several_ranks=record.ranks > 1)
     for kind, count in left_out.items():
         yield text(
             f"{kind}: {words.plural(count, 'more finding')} of this kind; "
@@ -58,8 +58,8 @@ def _findings(record: Record) -> Iterator[str]:
         )
 
 
-def _finding(sighting: Sighting, *, several_ranks: bool) -> Iterator[str]:
-    finding, cause = sighting.finding, cause_of(sighting.finding)
+def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
+    finding, cause = group.finding, cause_of(group.finding)
     title = words.capital((cause and cause.headline) or finding.name.replace("_", " "))
     yield f"### {text(finding.code)} {text(title)} ({finding.severity.word})"
     if cause and (cause.where or cause.place):
@@ -71,9 +71,9 @@ def _finding(sighting: Sighting, *, several_ranks: bool) -> Iterator[str]:
     yield f"**Fix:** {text(words.capital(finding.advice))}"
     if cause and cause.diff:
         yield fence(cause.diff, "diff")
-    facts = facts_of(sighting, cause, several_ranks=several_ranks)
+    facts = facts_of(group, cause, several_ranks=several_ranks)
     rows = [f"- {label}: {text(value)}" for label, value in facts.rows]
-    for other in sighting.findings[1:]:
+    for other in group.findings[1:]:
         said = f"{other.code}, {other.message}; {other.advice}"
         rows.append(f"- so also: {text(said)}")
     yield "\n".join([*rows, f"- more: {code(facts.explain)}"])
@@ -129,10 +129,12 @@ def _curves(record: Record) -> Iterator[str]:
 
 
 def _rest(record: Record) -> Iterator[str]:
-    deeds = record.summary.deeds
+    actions_taken = record.summary.actions_taken
     yield "## What holdfast did"
-    if deeds:
-        yield table(("what", "when", "how or why"), [(d.what, d.when, d.why) for d in deeds])
+    if actions_taken:
+        yield table(
+            ("what", "when", "how or why"), [(d.what, d.when, d.why) for d in actions_taken]
+        )
     else:
         yield "It watched, and changed nothing."
     notes = {

@@ -10,7 +10,12 @@ import contextlib
 from dataclasses import dataclass
 
 from ..errors import RunFolderError
-from ..run import LaneData, LaneReader, Run, rank_of
+from ..run import (
+    LaneData,
+    LaneReader,
+    Run,
+    rank_of,
+)
 from ..run.table import NO_ROWS
 from ..types import Finding
 from .lanes import trusted

@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..detectors import ALL, Detector
-from ..judge import Judge
+from ..detectors.judge import Judge
 from ..run import Run
 from ..types import Event, Finding
 from . import words
+from .joined_findings import FindingGroup, join_ranks
 from .lanes import read_lanes
-from .layout import WIDTH, Line, Span, line
-from .sightings import Sighting, join_ranks
+from .layout import (
+    WIDTH,
+    Line,
+    Span,
+    line,
+)
 from .text import finding_lines
 
 
@@ -20,7 +25,7 @@ from .text import finding_lines
 class Replay:
     """What the detectors say about a recorded run."""
 
-    sightings: tuple[Sighting, ...]
+    finding_groups: tuple[FindingGroup, ...]
     rows: int
     lanes: int
     errors: tuple[Event, ...] = ()
@@ -29,7 +34,7 @@ class Replay:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst first."""
-        return tuple(f for sighting in self.sightings for f in sighting.findings)
+        return tuple(f for group in self.finding_groups for f in group.findings)
 
 
 def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Replay:
@@ -48,7 +53,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
         found += [(lane.lane, finding) for finding in judge.findings]
         errors += judge.errors
     return Replay(
-        sightings=join_ranks(found),
+        finding_groups=join_ranks(found),
         rows=sum(len(lane.steps) for lane in lanes),
         lanes=len(lanes),
         errors=tuple(errors),
@@ -58,10 +63,10 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
 def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
     """A replay as text: the verdict, then every finding."""
     verdict = words.plural(len(result.findings), "finding")
-    style = "bold red" if result.sightings else "bold green"
+    style = "bold red" if result.finding_groups else "bold green"
     lanes = words.plural(result.lanes, "process", "es")
     of = f" in {words.plural(result.rows, 'row')} of {lanes}"
     lines = [line(Span(f"{verdict[:1].upper()}{verdict[1:]}", style), of)]
-    for sighting in result.sightings:
-        lines += [line(), *finding_lines(sighting, width, several=result.lanes > 1)]
+    for group in result.finding_groups:
+        lines += [line(), *finding_lines(group, width, several=result.lanes > 1)]
     return lines

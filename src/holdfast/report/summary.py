@@ -18,12 +18,12 @@ from typing import Any, cast
 import numpy as np
 
 from ..detectors import ALL, load_plugins
-from ..judge import Judge
+from ..detectors.judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding
-from .deeds import Deed, deeds_of
+from .actions_taken import ActionTaken, actions_of
+from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
-from .sightings import Sighting, join_ranks
 
 _HOW = {
     "fused": "left out by its fused kernel",
@@ -49,7 +49,7 @@ class RunSummary:
     meta: Mapping[str, Any]
     ending: Ending
     lanes: tuple[LaneSummary, ...]
-    sightings: tuple[Sighting, ...]
+    finding_groups: tuple[FindingGroup, ...]
     steps: int
     skipped: int
     seconds: float
@@ -61,7 +61,7 @@ class RunSummary:
     not_covered: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     """What holdfast changed about the script's optimizers."""
-    deeds: tuple[Deed, ...] = ()
+    actions_taken: tuple[ActionTaken, ...] = ()
     """Everything holdfast did to the run."""
     rollbacks: int = 0
     """How often the run went back to an earlier state and stayed there."""
@@ -87,7 +87,7 @@ class RunSummary:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst and most causal first, the same one on several ranks once."""
-        return tuple(f for sighting in self.sightings for f in sighting.findings)
+        return tuple(f for group in self.finding_groups for f in group.findings)
 
 
 def summarize(run: Run) -> RunSummary:
@@ -112,7 +112,7 @@ def summarize_lanes(
         meta=dict(run.meta),
         ending=_ending(run.meta, exception, events),
         lanes=lanes,
-        sightings=join_ranks(found),
+        finding_groups=join_ranks(found),
         steps=_over_ranks(lanes, "steps"),
         skipped=_over_ranks(lanes, "skipped"),
         seconds=max((lane.seconds for lane in lanes), default=0.0),
@@ -122,7 +122,7 @@ def summarize_lanes(
         exception=exception,
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
-        deeds=tuple(deeds_of(data, lanes)),
+        actions_taken=tuple(actions_of(data, lanes)),
         rollbacks=_over_ranks(lanes, "rollbacks"),
         policy=_policy(events),
         errors=_notes(events, "holdfast_error", "where", "error"),

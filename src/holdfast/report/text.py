@@ -10,8 +10,14 @@ from . import words
 from .cause import Cause, cause_of
 from .environment import environment_of, lane_notes
 from .facts import echoes, modules_of, told
-from .layout import WIDTH, Line, Span, line, paragraph
-from .sightings import Sighting
+from .joined_findings import FindingGroup
+from .layout import (
+    WIDTH,
+    Line,
+    Span,
+    line,
+    paragraph,
+)
 from .summary import RunSummary
 
 _BAR = 24
@@ -54,8 +60,8 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
     text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
-    for sighting in told(summary.sightings)[0]:
-        finding = sighting.finding
+    for group in told(summary.finding_groups)[0]:
+        finding = group.finding
         block = partial(paragraph, indent=2, column=8, width=width)
         lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
         often = words.occurrences(finding)
@@ -66,7 +72,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
             lines += block(f"cause: {_origin(cause)}{data}", style="bold")
         lines += block(finding.advice, style="dim")
         lines += _diff(cause, indent=10) if cause is not None else []
-        for other in sighting.findings[1:]:
+        for other in group.findings[1:]:
             lines += block(f"so also {other.code}, {other.message}", style="dim")
     for note in summary.not_covered:
         lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
@@ -75,15 +81,15 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     pointers = {"report": summary.page, "text": f"holdfast report {summary.path}"}
     if not summary.page:
         pointers = {"report": pointers["text"]}
-    if summary.sightings:
-        pointers["explain"] = f"holdfast explain {summary.sightings[0].finding.code}"
+    if summary.finding_groups:
+        pointers["explain"] = f"holdfast explain {summary.finding_groups[0].finding.code}"
     lines += [line("  ", Span(name.ljust(8), "dim"), where) for name, where in pointers.items()]
     return lines
 
 
-def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = False) -> list[Line]:
+def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = False) -> list[Line]:
     """One finding as a block: what, how often, the next move."""
-    finding = sighting.finding
+    finding = group.finding
     style = _STYLES[finding.severity]
     title = finding.name.replace("_", " ")
     lines = [
@@ -95,9 +101,9 @@ def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = Fal
     often = words.occurrences(finding)
     lines += block(often, label="on") if often else []
     if several:
-        lines += block(words.ranks(sighting.ranks), label="by")
-    if sighting.echoes:
-        lines += block(echoes(sighting), label="also")
+        lines += block(words.ranks(group.ranks), label="by")
+    if group.echoes:
+        lines += block(echoes(group), label="also")
     cause = cause_of(finding)
     if cause is not None and (cause.headline or cause.where):
         lines += block(_origin(cause), label="cause")
@@ -106,7 +112,7 @@ def finding_lines(sighting: Sighting, width: int = WIDTH, *, several: bool = Fal
     lines += block(modules, label="parts") if modules else []
     lines += block(finding.advice, label="next")
     lines += _diff(cause, indent=12) if cause is not None else []
-    for other in sighting.findings[1:]:
+    for other in group.findings[1:]:
         lines += block(f"{other.code}, {other.message}", label="so also")
         lines += block(other.advice)
     return lines
@@ -131,13 +137,13 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
 
 
 def _findings(summary: RunSummary, width: int) -> list[Line]:
-    chosen, left_out = told(summary.sightings)
+    chosen, left_out = told(summary.finding_groups)
     if not chosen:
         return []
     several = len({lane.rank for lane in summary.lanes}) > 1
     lines = [line(Span("Findings", "bold"))]
-    for sighting in chosen:
-        lines += [line(), *finding_lines(sighting, width, several=several)]
+    for group in chosen:
+        lines += [line(), *finding_lines(group, width, several=several)]
     for code, count in left_out.items():
         lines += [line(), *paragraph(
             f"{words.plural(count, 'more finding')} of this kind; "
@@ -159,7 +165,7 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
 
 
 def _deeds(summary: RunSummary) -> tuple[str, ...]:
-    told = (": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.deeds)
+    told = (": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.actions_taken)
     return tuple(map(words.visible, told))
 
 

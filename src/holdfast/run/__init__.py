@@ -7,8 +7,18 @@ this needs torch.
 
 from holdfast.run.folder import Run, new_run_path, rank_of
 from holdfast.run.jsonl import decode, encode
-from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
-from holdfast.run.reader import LaneData, LaneReader, Tail, read_run
+from holdfast.run.kinds import (
+    BATCH,
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+)
+from holdfast.run.reader import (
+    LaneData,
+    LaneReader,
+    Tail,
+    read_run,
+)
 from holdfast.run.recorder import Recorder, Table
 from holdfast.run.ring import Ring
 from holdfast.run.table import Declaration, Rows

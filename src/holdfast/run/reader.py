@@ -17,7 +17,12 @@ import numpy as np
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
-from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
+from holdfast.run.kinds import (
+    BATCH,
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+)
 from holdfast.run.mark import Mark
 from holdfast.run.ring import Record, Ring
 from holdfast.run.table import (

@@ -16,7 +16,12 @@ import numpy as np
 
 from holdfast.run.folder import Run
 from holdfast.run.jsonl import decode, encode
-from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
+from holdfast.run.kinds import (
+    BATCH,
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+)
 from holdfast.run.ring import Ring
 from holdfast.types import Event
 

@@ -30,12 +30,22 @@ import numpy as np
 from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.folder import Run, rank_of
-from holdfast.run.kinds import BATCH, DECLARATION, EVENT, FIRST_ROW
+from holdfast.run.kinds import (
+    BATCH,
+    DECLARATION,
+    EVENT,
+    FIRST_ROW,
+)
 from holdfast.run.mark import Mark
 from holdfast.run.ring import NOTE_MAX, Record, Ring
 from holdfast.run.segments import SegmentedTable
 from holdfast.run.streams import Stream
-from holdfast.run.table import Blocks, Declaration, Rows, join
+from holdfast.run.table import (
+    Blocks,
+    Declaration,
+    Rows,
+    join,
+)
 from holdfast.types import Event, Finding
 
 BUDGET = 64 * 1024 * 1024

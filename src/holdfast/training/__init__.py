@@ -19,59 +19,65 @@ from typing import TYPE_CHECKING, Any
 _HOME = {
     "AverageSettings": "averaging",
     "CompileSettings": "compiling",
-    "DataSettings": "loading",
-    "Gathered": "tensors",
+    "DataSettings": "data.loading",
+    "Gathered": "data.tensor_files",
     "LogSettings": "channels",
-    "MappedTensors": "tensors",
+    "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
-    "Place": "place",
-    "ProfileSettings": "profiling",
+    "Place": "device",
+    "ProfileSettings": "loop.profiling",
     "Recipe": "recipes",
     "Result": "trainer",
     "ScheduleSettings": "schedules",
     "SeedSettings": "seeding",
-    "StopSettings": "stopping",
-    "Streamed": "streaming",
+    "StopSettings": "loop.stopping",
+    "Streamed": "data.streaming",
     "Task": "task",
-    "TensorWriter": "tensors",
+    "TensorWriter": "data.tensor_files",
     "TrainSettings": "settings",
     "Trainer": "trainer",
-    "ValidationSettings": "validation",
+    "ValidationSettings": "loop.validation",
     "add_channel": "channels",
     "channel": "channels",
-    "collate": "tensors",
-    "largest_batch": "sizing",
+    "collate": "data.tensor_files",
+    "largest_batch": "batch_size.finding",
     "load_weights": "weights",
     "resolve": "resolving",
-    "run_recipe": "running",
+    "run_recipe": "recipe_run",
     "saved_config": "resolving",
-    "write_tensors": "tensors",
+    "write_tensors": "data.tensor_files",
 }
 _CALLED = {"add_channel": "add", "channel": "get"}
 
 if TYPE_CHECKING:
     from .averaging import AverageSettings
+    from .batch_size.finding import largest_batch
     from .channels import LogSettings
     from .channels import add as add_channel
     from .channels import get as channel
     from .compiling import CompileSettings
-    from .loading import DataSettings
+    from .data.loading import DataSettings
+    from .data.streaming import Streamed
+    from .data.tensor_files import (
+        Gathered,
+        MappedTensors,
+        TensorWriter,
+        collate,
+        write_tensors,
+    )
+    from .device import Place
+    from .loop.profiling import ProfileSettings
+    from .loop.stopping import StopSettings
+    from .loop.validation import ValidationSettings
     from .optimizers import OptimizerSettings
-    from .place import Place
-    from .profiling import ProfileSettings
+    from .recipe_run import run_recipe
     from .recipes import Recipe
     from .resolving import resolve, saved_config
-    from .running import run_recipe
     from .schedules import ScheduleSettings
     from .seeding import SeedSettings
     from .settings import TrainSettings
-    from .sizing import largest_batch
-    from .stopping import StopSettings
-    from .streaming import Streamed
     from .task import Task
-    from .tensors import Gathered, MappedTensors, TensorWriter, collate, write_tensors
     from .trainer import Result, Trainer
-    from .validation import ValidationSettings
     from .weights import load_weights
 
 __all__ = [

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config import Section, bounded
 from ..errors import SettingsError
-from .terminal import Careful, reaches_a_person
+from .loop.terminal import Careful, reaches_a_person
 
 if TYPE_CHECKING:
-    from .place import Place
+    from .device import Place
 
 DEBUG_VERBOSE = 11
 DEBUG_CACHE = 12

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .memory import host_memory
+from .batch_size.memory import host_memory
 
 GIB = 2.0**30
 # Autotuning keeps many variants of a kernel at once; below this much it has been seen to end runs.

@@ -21,11 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checkpoint import dice
+from ..checkpoint import rng
 from ..config import Section
 from ..errors import HoldfastError
-from .compilers import Choice, choose, replays, shortened
-from .transfer import tensors
+from .compilers import (
+    Choice,
+    choose,
+    replays,
+    shortened,
+)
+from .data.transfer import tensors
 
 R = TypeVar("R")
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -251,7 +256,7 @@ class _Before:
         held = [gradient for _, gradient in self._gradients if gradient is not None]
         # The tensors themselves come back: others may hold them.
         self._values = [(tensor, tensor.clone()) for tensor in (*held, *model.buffers())]
-        self._dice = dice.state()
+        self._dice = rng.state()
 
     def put_back(self) -> None:
         with torch.no_grad():
@@ -259,7 +264,7 @@ class _Before:
                 tensor.copy_(value)
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
-        dice.put_back(self._dice)
+        rng.put_back(self._dice)
 
 
 def _graphs() -> int:

@@ -23,9 +23,9 @@ from torch.utils.data import Dataset
 
 from ..config import Section, bounded
 from ..errors import SettingsError
-from .loading import DataSettings
+from .data.loading import DataSettings
+from .device import Place
 from .optimizers import OptimizerSettings
-from .place import Place
 from .recipes import Recipe
 from .schedules import ScheduleSettings
 from .settings import TrainSettings

@@ -17,7 +17,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SettingsError
-from .place import Place
+from .device import Place
 
 # Ranks that wait longer than this for one that has died end with an error instead of hanging.
 _PATIENCE = timedelta(minutes=10)

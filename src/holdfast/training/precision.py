@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from .. import calm_scaler
+from .. import apply_scaler_policy
 from ..config import ScalerSettings
 from ..errors import SettingsError
 
@@ -41,7 +41,7 @@ class Precision:
         chosen, reason = _chosen(device) if name == "auto" else (name, _asked(name, device))
         self.name: Literal["fp32", "bf16", "fp16"] = chosen
         self.why = f"{chosen}: {reason}"
-        self.scaler = calm_scaler(device.type, scaler) if chosen == "fp16" else None
+        self.scaler = apply_scaler_policy(device.type, scaler) if chosen == "fp16" else None
         self._device = device.type
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -32,10 +32,16 @@ from typing import TYPE_CHECKING, Any
 from ..config import Section
 from ..errors import UsageError
 from ..plugins import Offer, find_offers, load
-from .resolving import CONFIG, former_run, resolve, saved_config, to_yaml
+from .resolving import (
+    CONFIG,
+    former_run,
+    resolve,
+    saved_config,
+    to_yaml,
+)
 
 if TYPE_CHECKING:
-    from .place import Place
+    from .device import Place
     from .task import Task
 
 __all__ = [

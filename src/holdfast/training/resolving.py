@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .. import _yaml
-from .._strict import Word, put
-from ..config import Section, from_dict, to_dict
+from ..config import Section, from_dict, to_dict, yaml_values
+from ..config.strict import Word, put
 from ..errors import RunFolderError, SettingsError, UsageError
 from ..run import Run
 from . import platforms
@@ -119,7 +118,7 @@ def _written(value: Any) -> str:
         return ".inf" if value > 0 else "-.inf"
     if not isinstance(value, str):
         return json.dumps(value)
-    if _PLAIN.fullmatch(value) and _yaml.parse(value) == value:
+    if _PLAIN.fullmatch(value) and yaml_values.parse(value) == value:
         return value
     # Everything that is no visible character as an escape: YAML refuses or folds some of them.
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -169,7 +168,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _mapping(path: str) -> Mapping[Any, Any]:
-    data = _yaml.read(Path(path))
+    data = yaml_values.read(Path(path))
     if data is not None and not isinstance(data, Mapping):
         raise SettingsError(f"{path}: holds no settings; write `section:` lines")
     return cast(Mapping[Any, Any], data or {})

@@ -8,15 +8,15 @@ from ..config import Section, Settings, bounded
 from .averaging import AverageSettings
 from .channels import LogSettings
 from .compiling import CompileSettings
-from .loading import DataSettings
+from .data.loading import DataSettings
+from .loop.profiling import ProfileSettings
+from .loop.stopping import StopSettings
+from .loop.validation import ValidationSettings
 from .optimizers import OptimizerSettings
 from .optimizers import check as check_optimizer
 from .precision import PrecisionName
-from .profiling import ProfileSettings
 from .schedules import ScheduleSettings
 from .seeding import SeedSettings
-from .stopping import StopSettings
-from .validation import ValidationSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

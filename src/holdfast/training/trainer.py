@@ -15,29 +15,39 @@ from torch import Tensor, nn
 
 from ..checkpoint.search import Resume
 from ..config import Settings
-from ..watching import watch
+from ..watching.watch import watch
 from . import channels, distributed, seeding
 from .averaging import Average
 from .compiling import Compiled
-from .ending import tell_ended
-from .examination import BEST, Examination
-from .feeding import Feed
-from .interrupts import Interrupts
-from .loop import Counter, Loop, Parts, split
+from .data.loaders import Feed
+from .data.transfer import Transfer, count
+from .device import Place
+from .loop.accumulation import Window
+from .loop.artifacts import tell_ended
+from .loop.interrupts import Interrupts
+from .loop.loop import (
+    Counter,
+    Loop,
+    Parts,
+    split,
+)
+from .loop.profiling import Profiler, wanted
+from .loop.progress import Progress, make_progress
+from .loop.reporting import StepReporter
+from .loop.stopping import BestSoFar
+from .loop.validation import validate
+from .loop.validation_schedule import BEST, ValidationSchedule
 from .optimizers import make_optimizer
-from .place import Place
 from .precision import Precision
-from .profiling import Profiler, wanted
-from .progress import Progress, make_progress
 from .recompute import keep_activations, recompute
 from .schedules import Schedule
 from .settings import TrainSettings
-from .stopping import Standing
-from .task import Data, Loss, Scalars, Task
-from .telling import Telling
-from .transfer import Transfer, count
-from .validation import validate
-from .window import Window
+from .task import (
+    Data,
+    Loss,
+    Scalars,
+    Task,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +157,7 @@ class Trainer:
         )
         stack.callback(compiled.undo)
         net = distributed.wrap(model, place)
-        standing, counter = Standing(settings.stop), Counter()
+        standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guard = watch(
@@ -168,7 +178,7 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
-            telling = Telling(
+            telling = StepReporter(
                 progress,
                 place,
                 steps=steps,
@@ -178,7 +188,7 @@ class Trainer:
                 compiled=compiled,
             )
             transfer = Transfer(place.device)
-            examination = Examination(
+            examination = ValidationSchedule(
                 settings.validation,
                 _validation(task, settings, place, feed, average, precision, transfer, compiled),
                 standing,

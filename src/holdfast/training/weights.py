@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint.file import load
-from ..checkpoint.shelf import FOLDER, Shelf
+from ..checkpoint.store import FOLDER, CheckpointStore
 from ..errors import CheckpointError, RunFolderError
 from ..run import Run
-from .examination import BEST
+from .loop.validation_schedule import BEST
 
 
 def load_weights(
@@ -61,7 +61,7 @@ def _entry(source: Path, *, best: bool) -> Path:
     if not source.is_dir():
         return source
     folder = source / FOLDER if (source / FOLDER).is_dir() else source
-    shelf = Shelf(folder)
+    shelf = CheckpointStore(folder)
     found = None
     if best:
         try:

@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.detectors import ALL, SECTIONS, document, reject_duplicates
-from holdfast.judge import Judge
+from holdfast.detectors import (
+    ALL,
+    SECTIONS,
+    document,
+    reject_duplicates,
+)
+from holdfast.detectors.judge import Judge
 from holdfast.report.replay import replay
 from holdfast.run import LaneReader, Run
 from holdfast.training import Place, Trainer, resolve
-from holdfast.training.progress import Progress
+from holdfast.training.loop.progress import Progress
 from holdfast.types import Event, Finding, Severity
 from holdfast_models.energy_flow.detectors import DETECTORS
 from holdfast_models.energy_flow.recipe import RECIPE, build

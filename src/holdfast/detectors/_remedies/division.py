@@ -7,8 +7,22 @@ from .domain import already_infinite
 from .fusions import fusion
 from .guards import clamp_below, lost_epsilon, related
 from .overflow import overflow
-from .prescription import Change, Remedy, amount, epsilon, figure, only, places, prescribe
-from .signs import counts, counts_as_number, made_by_root, never_negative
+from .prescription import (
+    Change,
+    Remedy,
+    amount,
+    epsilon,
+    figure,
+    only,
+    places,
+    prescribe,
+)
+from .signs import (
+    counts,
+    counts_as_number,
+    made_by_root,
+    never_negative,
+)
 from .sites import Site, called, constant
 from .traps import TRAP, where_trap
 

@@ -6,7 +6,12 @@ import ast
 
 from .cause import Cause, Stat
 from .fusions import fusion
-from .guards import Guard, add_epsilon, clamp_all, guard_all
+from .guards import (
+    Guard,
+    add_epsilon,
+    clamp_all,
+    guard_all,
+)
 from .prescription import (
     Change,
     Remedy,

@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from .cause import Cause
 from .prescription import Change, places
-from .sites import Site, called, constant, simple
+from .sites import (
+    Site,
+    called,
+    constant,
+    simple,
+)
 from .source import Statement
 
 _LOG2 = "0.6931471805599453"

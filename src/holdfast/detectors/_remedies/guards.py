@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from .cause import Cause
 from .prescription import Change, epsilon, places
 from .signs import radicand
-from .sites import Site, called, constant, simple, sites
+from .sites import (
+    Site,
+    called,
+    constant,
+    simple,
+    sites,
+)
 from .source import Edit, Statement
 
 # More places than this in one statement are a program, not a formula.

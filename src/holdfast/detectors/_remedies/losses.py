@@ -6,7 +6,13 @@ import ast
 
 from .cause import Cause, Stat
 from .overflow import overflow
-from .prescription import Change, Remedy, only, places, prescribe
+from .prescription import (
+    Change,
+    Remedy,
+    only,
+    places,
+    prescribe,
+)
 from .sites import constant
 
 # Methods that only look at a tensor in another way: harmless to write twice.

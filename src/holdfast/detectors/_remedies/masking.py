@@ -8,8 +8,20 @@ from dataclasses import replace
 
 from .cause import Cause, Stat
 from .guards import guard_all
-from .prescription import Change, Remedy, amount, only, places, prescribe
-from .sites import Site, called, constant, simple
+from .prescription import (
+    Change,
+    Remedy,
+    amount,
+    only,
+    places,
+    prescribe,
+)
+from .sites import (
+    Site,
+    called,
+    constant,
+    simple,
+)
 from .source import Edit, Statement
 
 _MASK = re.compile(r"(^|_|\.)(mask|keep|valid)(_|$|\[|\.)")

@@ -6,10 +6,22 @@ import ast
 import math
 import re
 
-from .cause import LIMITS, SHORT, Cause, Stat
+from .cause import (
+    LIMITS,
+    SHORT,
+    Cause,
+    Stat,
+)
 from .fusions import fusion
 from .guards import Guard, guard_all
-from .prescription import Change, Remedy, figure, only, places, prescribe
+from .prescription import (
+    Change,
+    Remedy,
+    figure,
+    only,
+    places,
+    prescribe,
+)
 from .sites import Site, called, constant
 from .source import Edit, Statement
 

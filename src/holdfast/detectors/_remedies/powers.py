@@ -5,7 +5,16 @@ from __future__ import annotations
 from .cause import Cause, Stat
 from .guards import add_epsilon, clamp_below, guard_all
 from .overflow import overflow
-from .prescription import Change, Remedy, epsilon, figure, only, places, prescribe, slack
+from .prescription import (
+    Change,
+    Remedy,
+    epsilon,
+    figure,
+    only,
+    places,
+    prescribe,
+    slack,
+)
 from .sites import constant, simple
 from .traps import TRAP, where_trap
 

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import division, domain, losses, masking, origin, overflow, powers, reductions
+from . import (
+    division,
+    domain,
+    losses,
+    masking,
+    origin,
+    overflow,
+    powers,
+    reductions,
+)
 from .cause import Cause
 from .prescription import Remedy, places
 from .sites import Site, constant

@@ -13,7 +13,13 @@ import numpy as np
 
 from .axes import Axis, step_ticks
 from .curves import Values, condense, spread
-from .elements import Child, Html, join, pixels, tag
+from .elements import (
+    Child,
+    Html,
+    join,
+    pixels,
+    tag,
+)
 
 WIDTH, HEIGHT = 1000, 200
 COLUMNS = 600

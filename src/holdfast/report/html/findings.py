@@ -6,16 +6,21 @@ from ...types import Finding
 from .. import words
 from ..cause import STAT_COLUMNS, Cause, cause_of
 from ..facts import FindingFacts, facts_of
-from ..sightings import Sighting
-from .elements import Child, Html, join, tag
+from ..joined_findings import FindingGroup
+from .elements import (
+    Child,
+    Html,
+    join,
+    tag,
+)
 
 _MESSAGE = 1200
 
 
-def finding_html(sighting: Sighting, number: int | str, *, several_ranks: bool) -> Html:
+def finding_html(group: FindingGroup, number: int | str, *, several_ranks: bool) -> Html:
     """One finding as an article."""
-    finding, cause = sighting.finding, cause_of(sighting.finding)
-    facts = facts_of(sighting, cause, several_ranks=several_ranks)
+    finding, cause = group.finding, cause_of(group.finding)
+    facts = facts_of(group, cause, several_ranks=several_ranks)
     return tag(
         "article",
         _head(finding, cause, f"finding-{number}"),
@@ -26,22 +31,22 @@ def finding_html(sighting: Sighting, number: int | str, *, several_ranks: bool) 
         _facts(facts),
         [
             _folded(other, f"{number}-{i}", several_ranks=several_ranks)
-            for i, other in enumerate(sighting.follows, 1)
+            for i, other in enumerate(group.follows, 1)
         ],
         class_=f"finding {finding.severity.word}",
         aria_labelledby=f"finding-{number}",
     )
 
 
-def _folded(sighting: Sighting, number: str, *, several_ranks: bool) -> Html:
+def _folded(group: FindingGroup, number: str, *, several_ranks: bool) -> Html:
     """What follows from a finding: a line that opens."""
-    finding = sighting.finding
+    finding = group.finding
     place = f" at {cause.near}" if (cause := cause_of(finding)) and cause.near else ""
     title = f"{words.capital(finding.name.replace('_', ' '))}{place}"
     return tag(
         "details",
         tag("summary", "Follows from it: ", tag("span", finding.code, class_="code"), " ", title),
-        finding_html(sighting, number, several_ranks=several_ranks),
+        finding_html(group, number, several_ranks=several_ranks),
         class_="follows",
     )
 

@@ -12,9 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import words
-from ..story import Story
+from ..first_layer import Story
 from ..updates import USUAL, Update, Updates
-from .elements import Child, Html, join, pixels, tag
+from .elements import (
+    Child,
+    Html,
+    join,
+    pixels,
+    tag,
+)
 
 SHADES = 9
 _NAME = 120

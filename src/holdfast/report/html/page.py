@@ -17,12 +17,17 @@ from ... import __version__
 from .. import words
 from ..environment import environment_of, guard_cost_words, lane_notes
 from ..facts import told
+from ..first_layer import stories
 from ..record import Record
-from ..story import stories
 from ..updates import updates_of
 from ..verdict import verdict_of
 from .chart import mark_shapes
-from .elements import Child, Html, join, tag
+from .elements import (
+    Child,
+    Html,
+    join,
+    tag,
+)
 from .findings import finding_html
 from .heatmap import story_html, updates_html
 from .pictures import picture_html, pictures_in
@@ -121,13 +126,12 @@ def _section(title: str, *children: Child, key: str) -> Html:
 
 
 def _findings(record: Record) -> Html | None:
-    chosen, left_out = told(record.summary.sightings)
+    chosen, left_out = told(record.summary.finding_groups)
     if not chosen:
         return None
     several = record.ranks > 1
     articles = [
-        finding_html(sighting, number, several_ranks=several)
-        for number, sighting in enumerate(chosen, 1)
+        finding_html(group, number, several_ranks=several) for number, group in enumerate(chosen, 1)
     ]
     more = [
         tag("p", f"{code}: {words.plural(count, 'more finding')} of this kind; "
@@ -188,14 +192,14 @@ def _pictures(record: Record) -> Html | None:
 
 
 def _deeds(record: Record) -> Html:
-    deeds = record.summary.deeds
-    if not deeds:
+    actions_taken = record.summary.actions_taken
+    if not actions_taken:
         nothing = "It watched, and changed nothing."
         return _section("What holdfast did", tag("p", nothing), key="deeds")
     head = tag("tr", [tag("th", label, scope="col") for label in ("what", "when", "how or why")])
     rows = [
         tag("tr", tag("th", d.what, scope="row"), tag("td", d.when), tag("td", d.why))
-        for d in deeds
+        for d in actions_taken
     ]
     table = tag("table", tag("thead", head), tag("tbody", rows))
     return _section("What holdfast did", tag("div", table, class_="scroll deeds"), key="deeds")

@@ -12,7 +12,12 @@ from .. import pace, words
 from ..lanes import PHASES, column, first_optimizer
 from ..layers import Mask, layer_names, matrix
 from .axes import Axis, step_axis, value_axis
-from .chart import COLUMNS, Chart, Curve, Marks
+from .chart import (
+    COLUMNS,
+    Chart,
+    Curve,
+    Marks,
+)
 from .curves import Values, bin_means
 
 TOP = 6

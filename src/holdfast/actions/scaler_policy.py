@@ -1,0 +1,145 @@
+"""A calmer loss scale for fp16: a small start, slow growth, a floor, a step back on explosions.
+
+torch's own scaler begins at 65 536, doubles, and may halve for ever: a run whose gradients are
+really infinite ends with a scale of zero. Here the scale begins at 1024, grows by half every 200
+clean steps, is halved by an overflow and divided by ten when gradients explode, and never falls
+below 1. All of it goes through what a scaler offers to everybody; one whose private scale was
+replaced raises on the second overflow in a row.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import ScalerSettings
+
+
+class ScalerPolicy:
+    """The policy, for any ``torch.amp.GradScaler``.
+
+    >>> scaler = torch.amp.GradScaler("cpu")
+    >>> policy = ScalerPolicy(ScalerSettings())
+    >>> policy.adopt(scaler)
+    >>> scaler.get_scale(), scaler.get_growth_factor(), scaler.get_growth_interval()
+    (1024.0, 1.5, 200)
+    """
+
+    def __init__(
+        self,
+        settings: ScalerSettings,
+        tell: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """``tell`` is called once for each scaler, when it is first updated."""
+        self._settings = settings
+        self._tell = tell
+        self._news: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self._mine: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._used: weakref.ref[Any] | None = None
+        self._exploded: Tensor | bool = False
+
+    def adopt(self, scaler: Any) -> None:
+        """``scaler`` is about to scale a loss; the first time, it gets our numbers."""
+        if self._used is None or self._used() is not scaler:
+            self._used = weakref.ref(scaler)
+        if scaler in self._mine or not scaler.is_enabled():
+            return
+        self._mine.add(scaler)
+        state = scaler.state_dict()
+        ours = {
+            "growth_factor": self._settings.growth,
+            "backoff_factor": self._settings.backoff,
+            "growth_interval": self._settings.interval,
+        }
+        # One that has counted clean steps, or has our numbers, goes on from a checkpoint.
+        begun = state["_growth_tracker"] > 0 or state.items() >= ours.items()
+        scale = max(state["scale"] if begun else self._settings.init, self._settings.floor)
+        scaler.load_state_dict(state | ours | {"scale": scale})
+        self._news[scaler] = scale
+
+    def explosion(self, outlier: Tensor | None = None) -> None:
+        """The gradients of the step before the next update have exploded.
+
+        Args:
+            outlier: where that is decided on a device: the ``outlier`` bits of the step, odd for
+                an explosion. Nothing is read back, so that ranks which decide alike keep the same
+                scale; the count of clean steps goes on.
+        """
+        self._exploded = True if outlier is None else outlier.detach().reshape(()) % 2 == 1
+
+    def lowered(self, scale: float) -> float:
+        """What an explosion makes of a scale."""
+        return max(scale * self._settings.explosion, self._settings.floor)
+
+    def updated(self, scaler: Any) -> None:
+        """``scaler.update()`` has run: lower the scale after an explosion, hold the floor."""
+        if scaler not in self._mine:
+            return
+        scale = self._news.pop(scaler, None)
+        if scale is not None and self._tell is not None:
+            self._tell({"what": "policy", "scale": scale})
+        exploded = False
+        if self._used is not None and self._used() is scaler:
+            exploded, self._exploded = self._exploded, False
+        if exploded is True:
+            # The host knows: an incident, in which it may ask, and clean steps are counted anew.
+            state = scaler.state_dict()
+            lower = {"scale": self.lowered(state["scale"]), "_growth_tracker": 0}
+            scaler.load_state_dict(state | lower)
+            exploded = False
+        self._hold_floor(scaler, exploded)
+
+    def _hold_floor(self, scaler: Any, exploded: Tensor | bool) -> None:
+        scale, floor = scaler._get_scale_async(), float(self._settings.floor)
+        if isinstance(exploded, Tensor):
+            factor = torch.where(exploded, self._settings.explosion, 1.0)
+            scale = scale * factor.to(scale.device, non_blocking=True)
+        elif scale.is_cpu:
+            if scale.item() < floor:
+                scaler.update(floor)
+            return
+        # On a device the host does not know whether the scale is too low: it is set every time.
+        scaler.update(scale.clamp(min=floor))
+
+
+class _CalmGradScaler(torch.amp.GradScaler):
+    """A scaler that carries the policy itself."""
+
+    def __init__(self, device: str, settings: ScalerSettings, enabled: bool) -> None:
+        super().__init__(device, init_scale=settings.init, enabled=enabled)
+        self._take_policy(settings)
+
+    def _take_policy(self, settings: ScalerSettings) -> None:
+        self.settings = settings
+        self.policy = ScalerPolicy(settings)
+        self.policy.adopt(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["policy"]  # knows this object, not its copy
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take_policy(self.settings)
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Update the scale, then hold the floor; a scale set by hand is left as it is."""
+        super().update(new_scale)
+        if new_scale is None:
+            self.policy.updated(self)
+
+
+def apply_scaler_policy(
+    device: str = "cuda", settings: ScalerSettings | None = None, *, enabled: bool = True
+) -> torch.amp.GradScaler:
+    """A ``GradScaler`` that keeps the calm policy by itself, whoever updates it.
+
+    >>> apply_scaler_policy("cpu").get_scale()
+    1024.0
+    """
+    return _CalmGradScaler(device, settings or ScalerSettings(), enabled)

@@ -1,0 +1,264 @@
+"""Settings, and the one strict way to read them from Python, YAML and the command line.
+
+Settings are frozen keyword-only dataclasses whose defaults work. A dataclass that derives
+from ``Section`` is checked however it is made; a model family brings its own and reads it
+with the same ``load``. Nothing is guessed: an unknown key, a wrong type or an impossible
+value is a ``SettingsError`` that says what, where and the next move.
+
+    >>> load(None, ["guard.fused=off", "detectors.ignore=NUM006"]).guard.fused
+    False
+    >>> load(None, ["guard.fusd=off"])
+    Traceback (most recent call last):
+    holdfast.errors.SettingsError: override 'guard.fusd=off': unknown setting 'guard.fusd'; ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, overload
+
+from holdfast.config import yaml_values
+from holdfast.config.rules import EVERY, RuleSettings
+from holdfast.config.strict import (
+    Section,
+    Word,
+    bounded,
+    build,
+    put,
+)
+from holdfast.errors import SettingsError
+
+__all__ = [
+    "CheckpointSettings",
+    "ClipSettings",
+    "DetectorSettings",
+    "GuardSettings",
+    "QuarantineSettings",
+    "RollbackSettings",
+    "RuleSettings",
+    "RunSettings",
+    "ScalerSettings",
+    "Section",
+    "Settings",
+    "SpikeSettings",
+    "WatcherSettings",
+    "bounded",
+    "from_dict",
+    "from_json",
+    "load",
+    "to_dict",
+    "to_json",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardSettings(Section):
+    """How a step is guarded and what that may cost."""
+
+    skip: bool = True
+    fused: bool = True
+    device_path: bool = False  # force the path of a GPU onto CPU tensors, for tests
+    restore_buffers: bool = True
+    restore_rng: bool = True
+    explain: bool = True  # compute a poisoned step again, once per fault, to name the line
+    replay: bool = True  # where that needs it, hand a poisoned batch to the loop once more
+    budget: float = bounded(0.02, 0.0, 1.0)  # share of the step time the guard may take
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(Section):
+    """Where a run is recorded and every how many steps the costlier signs are taken."""
+
+    root: str = "runs"
+    dir: str | None = None
+    quiet: bool = False
+    health: int = bounded(0, 0)  # steps between two health lines; 0: none
+    layers_every: int = bounded(16, 1)
+    memory_every: int = bounded(16, 1)
+    parameters_every: int = bounded(128, 1)
+    ring_mib: int = bounded(8, 1, 4096)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpikeSettings(Section):
+    """When a loss or a gradient norm is far from what is usual in this run."""
+
+    detect: bool = True
+    warmup: int = bounded(20, 8, 64)  # steps until the run's own scale is known
+    patience: int = bounded(6, 2)  # losses in a row far above it before weights are suspected
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipSettings(Section):
+    """Clipping on the device, in the step itself; off unless asked for."""
+
+    norm: float | None = bounded(None, 0.0, above=True)  # largest global L2 norm
+    per_parameter: float | None = bounded(None, 0.0, above=True)  # largest L2 norm of each gradient
+    value: float | None = bounded(None, 0.0, above=True)  # largest absolute value of each element
+    adaptive: bool = False  # largest global norm taken from what is usual in this run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RollbackSettings(Section):
+    """Copies of the whole state in host memory, and what is done with one after a spike."""
+
+    snapshots: int = bounded(3, 0, 16)  # 0: none are taken, nothing can be rolled back
+    every: int = bounded(16, 1)  # steps between two at least; more where that would cost too much
+    cost: float = bounded(0.005, 0.0, 1.0)  # share of the step time they may take
+    memory: float = bounded(0.25, 0.0, 1.0)  # share of the free host memory they may take
+    lr: float = bounded(0.5, 0.0, 1.0, above=True)  # what `lower_lr` multiplies the rate with
+    schedule: bool = False  # put learning-rate schedules back too; they go on with the loop if not
+    reset_moments: bool = False  # forget the optimizer's moments after a rollback
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalerSettings(Section):
+    """A calmer GradScaler for fp16; a script's own is changed only on request."""
+
+    policy: bool = False
+    init: float = bounded(1024.0, 1.0)
+    growth: float = bounded(1.5, 1.0)
+    interval: int = bounded(200, 1)  # clean steps between two growths
+    backoff: float = bounded(0.5, 0.0, 1.0, above=True)  # on an overflow
+    explosion: float = bounded(0.1, 0.0, 1.0, above=True)  # on a gradient explosion
+    floor: float = bounded(1.0, 0.0, above=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuarantineSettings(Section):
+    """Samples that make non-finite values."""
+
+    write: bool = True
+    skip: bool = False  # leave them out of later epochs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointSettings(Section):
+    """Full states on disk, in the run folder."""
+
+    minutes: float = bounded(10.0, 0.0)  # between two; 0: none by the clock
+    steps: int = bounded(0, 0)  # between two; 0: none by the count
+    last: int = bounded(2, 1)  # how many of the latest are kept
+    best: int = bounded(1, 0)  # how many of the best by `metric` are kept beside them
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    compress: bool = False
+    dir: str | None = None  # instead of RUN/checkpoints
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectorSettings(Section):
+    """Which detectors speak: codes or prefixes of codes, ``ALL`` for every one."""
+
+    select: tuple[str, ...] = ("ALL",)
+    ignore: tuple[str, ...] = ()
+
+    def wants(self, code: str) -> bool:
+        """Whether the detector with this code runs; ``ignore`` beats ``select``."""
+        selected = "ALL" in self.select or code.startswith(self.select)
+        return selected and "ALL" not in self.ignore and not code.startswith(self.ignore)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatcherSettings(Section):
+    """What is watched over many steps; ``--no-watchers`` switches all of it off."""
+
+    memory: bool = True  # leaks: graphs, tensors and objects that are kept
+    time: bool = True  # lost time: data, reads, recompilations, stalls, slowdowns
+    # Fetch samples of a loader with workers in this process too, to name the line of its dataset.
+    fetch_samples: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Section):
+    """Everything a user can set for ``holdfast run`` and ``holdfast.watch``.
+
+    ``policy`` may be written as plainly as in a file:
+
+        Settings(policy={"OPT001": "observe", "OPT002": {"do": ["skip", "clip"], "budget": 50}})
+    """
+
+    guard: GuardSettings = GuardSettings()
+    run: RunSettings = RunSettings()
+    spike: SpikeSettings = SpikeSettings()
+    clip: ClipSettings = ClipSettings()
+    rollback: RollbackSettings = RollbackSettings()
+    scaler: ScalerSettings = ScalerSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    policy: Mapping[str, RuleSettings] = dataclasses.field(  # by code; what is not named stays
+        default_factory=dict[str, RuleSettings], metadata={"whole": EVERY}
+    )
+    detectors: DetectorSettings = DetectorSettings()
+    watchers: WatcherSettings = WatcherSettings()
+
+
+S = TypeVar("S", bound=Section)
+
+
+@overload
+def load(path: str | None = None, overrides: Sequence[str] = ()) -> Settings: ...
+@overload
+def load(path: str | None = None, overrides: Sequence[str] = (), *, kind: type[S]) -> S: ...
+def load(
+    path: str | None = None, overrides: Sequence[str] = (), *, kind: type[Section] = Settings
+) -> Section:
+    """Read a YAML file, then apply overrides such as ``guard.fused=false``.
+
+    Args:
+        path: the file, or None to start from the defaults.
+        overrides: ``section.key=value`` each; all beat the file, the last one wins.
+        kind: the dataclass to fill.
+    """
+    data = _mapping(yaml_values.read(Path(path)), path) if path is not None else {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"override {text!r}: no value; write it as section.key=value")
+        word = Word(value.strip())
+        word.override = text
+        put(kind, data, name.strip().split("."), word)
+    return from_dict(data, kind=kind, source=path or "settings")
+
+
+@overload
+def from_dict(data: Mapping[str, Any], *, source: str = ...) -> Settings: ...
+@overload
+def from_dict(data: Mapping[str, Any], *, kind: type[S], source: str = ...) -> S: ...
+def from_dict(
+    data: Mapping[str, Any], *, kind: type[Section] = Settings, source: str = "settings"
+) -> Section:
+    """Fill a settings dataclass from nested plain data; errors begin with ``source``."""
+    return build(kind, _mapping(data, source), source)
+
+
+def to_dict(settings: Section) -> dict[str, Any]:
+    """Plain data that ``from_dict`` reads back and JSON can hold."""
+    return json.loads(to_json(settings))
+
+
+def from_json(text: str, *, source: str = "settings") -> Settings:
+    """Read back what ``to_json`` wrote, for example from an environment variable."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{source}: not JSON ({error}); unset it or write it again") from None
+    return from_dict(_mapping(data, source), source=source)
+
+
+def to_json(settings: Section) -> str:
+    """One line that carries the settings to another process."""
+    return json.dumps(dataclasses.asdict(cast(Any, settings)))
+
+
+def _mapping(data: Any, source: str) -> dict[str, Any]:
+    if data is None:  # an empty file
+        return {}
+    if not isinstance(data, Mapping):
+        found = reprlib.repr(data)
+        raise SettingsError(f"{source}: holds {found}, no settings; write `section:` lines")
+    return dict(cast(Mapping[str, Any], data))

@@ -1,0 +1,360 @@
+"""Runs the detectors over rows as they arrive and keeps one finding per fault.
+
+The same object serves a live run (many small deliveries) and ``holdfast check`` (one large
+one), and both end with the same findings: every row is judged once, by itself and the
+``HISTORY`` rows before it, however the rows were delivered.
+
+    >>> import numpy as np
+    >>> rows = np.zeros(3, dtype=[("step", "<i8"), ("loss", "<f4"), ("loss_bad", "<f4")])
+    >>> rows["step"], rows["loss"], rows["loss_bad"] = [0, 1, 2], [1, np.nan, 2], [0, 1, 0]
+    >>> [(f.code, f.step) for f in Judge().feed(rows)]
+    [('NUM001', 1)]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from ..types import Event, Finding, Severity
+from . import (
+    ALL,
+    HISTORY,
+    Detector,
+    Explanation,
+    Rows,
+    Window,
+)
+from .ranking import ranked
+
+# What a finding remembers one by one; beyond that it only counts.
+REMEMBERED = 16
+
+# Rows judged per round: bounds memory when a whole run is delivered at once.
+_BLOCK = 4096
+_EVENTS = 512
+
+# What is known of a step that has no row of its own: as it was in the last one.
+_GOES_ON = ("time", "opt", "lr")
+
+# A row of a run that has none.
+_NOTHING = np.zeros((), dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4"), ("lr", "<f4")])
+
+Key = tuple[str, int, str]
+
+
+@dataclass(slots=True)
+class _Case:
+    """One fault as it was seen so far: the first finding_groups, and sums over all of them."""
+
+    finding_groups: list[Finding] = field(default_factory=list[Finding])
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Steps it was last seen on: a cause may become known long after its step."""
+    explanation: Explanation | None = None
+    count: int = 0
+    skipped: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    severity: Severity = Severity.INFO
+
+    def add(self, finding: Finding) -> None:
+        if len(self.finding_groups) < REMEMBERED:
+            self.finding_groups.append(finding)
+        self.recent.append(finding.step)
+        self.first_step = min(self.first_step, finding.step) if self.count else finding.step
+        self.last_step = max(self.last_step, finding.step, finding.last_step)
+        self.severity = max(self.severity, finding.severity)
+        self.count += int(finding.evidence.get("count", 1))
+        self.skipped += int(finding.evidence.get("skipped", 0))
+
+    def explain(self, explanation: Explanation) -> bool:
+        """Take a cause of one of the finding_groups, unless a better one is known."""
+        seen = explanation.step in self.recent or any(
+            explanation.step == finding.step for finding in self.finding_groups
+        )
+        if not seen or not explanation.explains(self.finding_groups[0]):
+            return False
+        if not explanation.beats(self.explanation):
+            return False
+        self.explanation = explanation
+        return True
+
+    def merged(self) -> Finding:
+        """One finding for all finding_groups: the words of the first, the numbers of all.
+
+        Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries. Where a
+        cause is known, its place and its remedy take the place of the detector's advice.
+        """
+        first = self.finding_groups[0]
+        evidence: dict[str, Any] = {**first.evidence, "count": self.count, "skipped": self.skipped}
+        for name, value in first.evidence.items():
+            if isinstance(value, list):
+                evidence[name] = self._joined(name)
+        merged = replace(
+            first,
+            step=self.first_step,
+            last_step=self.last_step,
+            severity=self.severity,
+            evidence=evidence,
+        )
+        return merged if self.explanation is None else self.explanation.added_to(merged)
+
+    def _joined(self, name: str) -> list[Any]:
+        joined: list[Any] = []
+        for finding in self.finding_groups:
+            value: object = finding.evidence.get(name)
+            if isinstance(value, list):
+                joined += [v for v in cast("list[Any]", value) if v not in joined]
+        return joined[:REMEMBERED]
+
+
+class Judge:
+    """Keeps the recent rows of one lane, shows them to the detectors, merges what they say.
+
+    Whoever delivers must hand over an event or a batch record no later than the rows of its
+    step; a batch that comes late still completes findings it belongs to, and a ``cause`` may come
+    at any time: finding it takes a while.
+
+    Args:
+        detectors: classes, or instances where options differ from the defaults. Their order
+            ranks findings of equal severity.
+        rank: rank of the lane, noted in every finding.
+    """
+
+    def __init__(self, detectors: Iterable[type[Detector] | Detector] = ALL, rank: int = 0) -> None:
+        self.detectors = [d() if isinstance(d, type) else d for d in detectors]
+        self.rank = rank
+        self.errors: list[Event] = []
+        """A ``holdfast_error`` for each detector that failed and was switched off."""
+        self._order = list(self.detectors)
+        self._cases: dict[Key, _Case] = {}
+        # Twice the history, so that a row within it can be judged again with all of its own.
+        self._rows: Rows | None = None
+        self._waiting: list[Event] = []
+        self._events: deque[Event] = deque(maxlen=_EVENTS)
+        self._layers: dict[int, Sequence[str]] = {}
+        self._buffers: dict[int, Sequence[str]] = {}
+        self._batches: dict[int, Mapping[str, Any]] = {}
+        self._causes: dict[tuple[int, int], Explanation] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found so far: worst first, then cause before consequence, then by step."""
+        return ranked((case.merged() for case in self._cases.values()), self._order)
+
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest row that was judged; -1 before the first."""
+        return -1 if self._rows is None else int(self._rows["step"][-1])
+
+    def feed(
+        self,
+        rows: Rows | None = None,
+        events: Iterable[Event] = (),
+        batches: Iterable[Mapping[str, Any]] = (),
+    ) -> list[Finding]:
+        """Judge what has arrived; returns the findings that are new or have changed."""
+        changed: dict[Key, None] = {}
+        for event in events:
+            if event.kind == "cause":
+                self._explain(event, changed)
+            else:
+                self._hear(event)
+        self._waiting.sort(key=lambda event: event.step)
+        for step in self._file(batches):
+            self._judge_again(step, changed)
+        if rows is not None:
+            for start in range(0, len(rows), _BLOCK):
+                self._take(rows[start : start + _BLOCK], changed, self.detectors)
+        return self._told(changed)
+
+    def close(self) -> list[Finding]:
+        """The run is over: judge events that no row came after; what is new or has changed.
+
+        Only detectors that judge events alone are asked. They are shown a row for the step of
+        each such event, in which nothing was measured.
+        """
+        changed: dict[Key, None] = {}
+        newest = -1 if self._rows is None else int(self._rows["step"].max())
+        steps = sorted({event.step for event in self._waiting if event.step > newest})
+        asked = [detector for detector in self.detectors if detector.judges_events]
+        if steps and asked:
+            # A run that died before its first step has events only.
+            last = _NOTHING if self._rows is None else self._rows[-1]
+            self._take(_unmeasured(last, steps), changed, asked)
+        return self._told(changed)
+
+    def _told(self, changed: Iterable[Key]) -> list[Finding]:
+        return ranked((self._cases[key].merged() for key in changed), self._order)
+
+    def _hear(self, event: Event) -> None:
+        # Names are wanted from the first row on, whatever step their event carries.
+        if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
+            self._learn_names(event)
+        self._waiting.append(event)
+
+    def _learn_names(self, event: Event) -> None:
+        opt = int(event.data.get("opt", 0))
+        self._layers[opt] = tuple(event.data.get("layers") or ())
+        self._buffers[opt] = tuple(event.data.get("buffers") or ())
+
+    def _explain(self, event: Event, changed: dict[Key, None]) -> None:
+        """Attach a cause to what was seen on its step, and keep it for what will be."""
+        try:
+            explanation = Explanation.of(event)
+        except Exception as error:
+            self._note(event.step, "reading a cause", error)
+            return
+        if explanation is None:
+            return
+        place = explanation.opt, explanation.step
+        if explanation.beats(self._causes.get(place)):
+            self._causes[place] = explanation
+        for key, case in self._cases.items():
+            if case.explain(explanation):
+                changed[key] = None
+
+    def _file(self, batches: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Remember batches by step; returns the steps whose rows were judged without them."""
+        late: list[int] = []
+        newest = int(self._rows["step"][-1]) if self._rows is not None else -1
+        for batch in batches:
+            step = int(batch.get("step", -1))
+            known = self._batches.get(step)
+            # Two optimizers record the same batch twice; the one that says more stays.
+            if known is not None and (known.get("bad") or not batch.get("bad")):
+                continue
+            self._batches[step] = batch
+            if step <= newest:
+                late.append(step)
+        if self._rows is not None and len(self._batches) > 2 * HISTORY:
+            oldest = int(self._rows["step"][0])
+            self._batches = {s: b for s, b in self._batches.items() if s >= oldest}
+        return late
+
+    def _take(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
+        """Judge a block of rows; events take effect with the first row that has their step."""
+        start = 0
+        for stop in self._boundaries(rows):
+            if stop > start:
+                self._judge(rows[start:stop], changed, detectors)
+                start = stop
+            while self._waiting and self._waiting[0].step <= int(rows["step"][stop]):
+                event = self._waiting.pop(0)
+                if event.kind == "optimizer":
+                    self._learn_names(event)
+                self._events.append(event)
+        if start < len(rows):
+            self._judge(rows[start:], changed, detectors)
+
+    def _boundaries(self, rows: Rows) -> Iterator[int]:
+        """Positions at which a waiting event takes effect, in order."""
+        steps = np.maximum.accumulate(rows["step"])
+        positions = np.searchsorted(steps, [event.step for event in self._waiting])
+        return iter(sorted({int(p) for p in positions if p < len(rows)}))
+
+    def _judge(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
+        old = self._rows
+        self._rows = rows.copy() if old is None else _joined(old[-2 * HISTORY :], rows)
+        self._rows.flags.writeable = False
+        recent = self._rows[max(0, len(self._rows) - HISTORY - len(rows)) :]
+        window = self._window(recent, fresh=len(rows))
+        columns = set(recent.dtype.names or ())
+        for detector in [d for d in detectors if columns.issuperset(d.needs)]:
+            try:
+                for finding in detector.scan(window):
+                    key = finding.key
+                    case = self._cases.setdefault(key, _Case())
+                    case.add(finding)
+                    known = self._causes.get((key[1], finding.step))
+                    if known is not None:
+                        case.explain(known)
+                    changed[key] = None
+            except Exception as error:
+                self._switch_off(detector, error)
+
+    def _judge_again(self, step: int, changed: dict[Key, None]) -> None:
+        """A batch came after its rows: let the findings on that step be told again with it."""
+        if self._rows is None:
+            return
+        rows = self._rows
+        told: set[tuple[Key, int]] = set()
+        recent = np.flatnonzero(rows["step"][-HISTORY:] == step) + max(0, len(rows) - HISTORY)
+        for index in recent.tolist():
+            window = self._window(rows).ending(index)
+            for detector in [d for d in self.detectors if d.reads_batches]:
+                try:
+                    finding = detector.check(window)
+                except Exception as error:
+                    self._switch_off(detector, error)
+                    continue
+                case = self._cases.get(finding.key) if finding else None
+                if finding is None or case is None:
+                    continue
+                # Rows of one step were sighted in their order.
+                for i, sighting in enumerate(case.finding_groups):
+                    if sighting.step == step and (finding.key, i) not in told:
+                        told.add((finding.key, i))
+                        if sighting != finding:
+                            case.finding_groups[i] = finding
+                            changed[finding.key] = None
+                        break
+
+    def _window(self, rows: Rows, fresh: int = 1) -> Window:
+        return Window(
+            rows=rows,
+            fresh=fresh,
+            events=tuple(self._events),
+            layers=self._layers,
+            buffers=self._buffers,
+            batches=self._batches,
+            rank=self.rank,
+        )
+
+    def _switch_off(self, detector: Detector, error: Exception) -> None:
+        self.detectors.remove(detector)
+        step = int(self._rows["step"][-1]) if self._rows is not None else 0
+        self._note(step, f"detector {detector.code} {detector.name}", error)
+
+    def _note(self, step: int, where: str, error: Exception) -> None:
+        """Write down a failure of ours; it must not end the judging."""
+        known = self._rows is not None and "time" in (self._rows.dtype.names or ())
+        self.errors.append(
+            Event(
+                time=float(self._rows["time"][-1]) if self._rows is not None and known else 0.0,
+                rank=self.rank,
+                step=step,
+                kind="holdfast_error",
+                data={"where": where, "error": f"{type(error).__name__}: {error}"},
+            )
+        )
+
+
+def _unmeasured(last: Any, steps: Sequence[int]) -> Rows:
+    """Rows after the last one: its learning rate goes on, nothing else is known of them."""
+    rows = np.repeat(np.asarray(last), len(steps))
+    for name in rows.dtype.names or ():
+        if rows.dtype[name].kind == "f" and name not in _GOES_ON:
+            rows[name] = np.nan
+    rows["step"] = steps
+    return rows
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    """Old rows followed by new ones; a column that one side lacks is NaN there."""
+    if old.dtype == new.dtype:
+        return np.concatenate([old, new])
+    kinds = {name: old.dtype[name] for name in old.dtype.names or ()}
+    kinds = {name: new.dtype[name] for name in new.dtype.names or ()} | kinds
+    joined = np.zeros(len(old) + len(new), dtype=list(kinds.items()))
+    for name, kind in kinds.items():
+        for part, rows in ((joined[: len(old)], old), (joined[len(old) :], new)):
+            if name in (rows.dtype.names or ()):
+                part[name] = rows[name]
+            elif kind.kind == "f":
+                part[name] = np.nan
+    return joined

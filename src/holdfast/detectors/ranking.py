@@ -1,0 +1,111 @@
+"""Which finding comes first, and which follows from another one.
+
+>>> from holdfast.types import Finding, Severity
+>>> at = dict(severity=Severity.WARNING, message="", advice="", file="train.py", line=7)
+>>> slow = Finding(code="TPT004", name="slow_down", step=40, **at)
+>>> stall = Finding(code="TPT005", name="stall", step=12, **at)
+>>> [finding.code for finding in ranked([stall, slow])], explained([stall, slow])[id(stall)].code
+(['TPT004', 'TPT005'], 'TPT004')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..types import Finding, Severity
+from . import ALL, Detector
+
+# Bytes per step that are no trouble of their own.
+_LITTLE = 64 << 10
+
+
+def ranked(
+    findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
+) -> list[Finding]:
+    """Worst first; equal ones by cause before consequence, then by step.
+
+    The order of detectors is the order of causes; those of one family that know which ``share``
+    of the time is lost are ordered by that, and one may come before another one (``precedes``). A
+    finding that another one explains, or says itself that it follows from something, stands behind
+    all as severe as it is.
+    """
+    findings = list(findings)
+    position = {detector.code: i for i, detector in enumerate(order)}
+    families: dict[str, int] = {}
+    for code, i in position.items():
+        families.setdefault(code[:3], i)
+    known = explained(findings, order)
+
+    def place(finding: Finding) -> tuple[Any, ...]:
+        follows = bool(finding.evidence.get("consequence")) or id(finding) in known
+        cause = position.get(finding.code, len(position))
+        share = finding.evidence.get("share")
+        weight = float(share) if isinstance(share, int | float) else 0.0
+        if weight > 0:
+            cause = families.get(finding.code[:3], cause)
+        return -finding.severity, follows, cause, -weight, finding.step, finding.key
+
+    worst_first = sorted(findings, key=place)
+    for detector in order:
+        if detector.precedes:
+            _let_precede(worst_first, detector.code, detector.precedes)
+    return worst_first
+
+
+def explained(
+    findings: Sequence[Finding], order: Sequence[type[Detector] | Detector] = ALL
+) -> dict[int, Finding]:
+    """For each finding that follows from another one, by its ``id``: that one.
+
+    It says so (``consequence``), its detector does (``follows``), or another one of its family
+    explains its line: as its own, or as the one on which the time is ``spent``. What registers
+    hooks again and again makes steps slow, and memory grow by a little (``explains_growth``).
+    """
+    by_what = {detector.code: detector.follows for detector in order}
+    with_growth = {(detector.code, detector.explains_growth) for detector in order}
+    roots = {detector.code for detector in order if detector.explains_line}
+    causes = [f for f in findings if f.severity > Severity.INFO]
+    lines = {
+        (f.code[:3], f.file, line, f.rank): f
+        for f in causes
+        if f.code in roots and f.line
+        for line in (f.line, f.evidence.get("spent"))
+    }
+    growing = {
+        (f.file, f.line, f.rank): f
+        for f in causes
+        if f.line and (f.code, str(f.evidence.get("what"))) in with_growth
+    }
+    found: dict[int, Finding] = {}
+    for finding in findings:
+        says = str(finding.evidence.get("consequence") or "").split()
+        says += by_what.get(finding.code, {}).get(str(finding.evidence.get("what")), "").split()
+        same = [f for f in causes if f.rank == finding.rank and f is not finding]
+        above = [f for code in says for f in same if f.code == code]
+        line = lines.get((finding.code[:3], finding.file, finding.line, finding.rank))
+        above += [line] if line and line.code != finding.code else []
+        if _grows_little(finding) and (at := (finding.file, finding.line, finding.rank)) in growing:
+            above.append(growing[at])
+        if above and found.get(id(above[0])) is not finding:
+            found[id(finding)] = above[0]
+    return found
+
+
+def _grows_little(finding: Finding) -> bool:
+    """Whether a finding is about memory that grows, and by little."""
+    rates = [finding.evidence.get(name) for name in ("bytes_per_step", "heap_slope")]
+    told = [float(rate) for rate in rates if isinstance(rate, int | float)]
+    return bool(told) and max(told) < _LITTLE
+
+
+def _let_precede(findings: list[Finding], code: str, other: str) -> None:
+    """Put those of another code right behind the first of one, where they are as severe."""
+    first = next((f for f in findings if f.code == code), None)
+    late = [f for f in findings if first and f.code == other and f.severity == first.severity]
+    if first is None or not late or findings.index(late[0]) > findings.index(first):
+        return
+    for finding in late:
+        findings.remove(finding)
+    at = findings.index(first) + 1
+    findings[at:at] = late

@@ -1,0 +1,1 @@
+"""Tests on demand and watchers: they measure and record, they do not judge."""

@@ -1,0 +1,1 @@
+"""What an exception that ends the script says."""

@@ -1,0 +1,69 @@
+"""Which variable carries the graphs of earlier steps into the next one.
+
+A look finds tensors whose graphs reach far back. All names that hang on a graph at that moment are
+noted by the numbers of their nodes; one step later, the new graphs and the new loss show which of
+them they were made of.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from torch import Tensor
+
+from .census import (
+    Census,
+    Chain,
+    Held,
+    Timeline,
+)
+from .graphs import reach
+
+
+class Carriers:
+    """The question of one step, and its answer at the end of the next."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._named: dict[int, Held] | None = None
+        self.suspected: list[Chain] = []
+        """Whose carrier is asked for."""
+        self._fed: list[int] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the next step will tell."""
+        return self._named is not None
+
+    def ask(self, census: Census, suspected: list[Chain]) -> None:
+        """Note who could carry the graphs of ``suspected`` on."""
+        self._named, self.suspected, self._fed = census.numbers(), suspected, []
+
+    def backward(self, loss: Tensor) -> None:
+        """A loss whose graph may lead into earlier steps."""
+        self._fed = reach(loss.grad_fn, self._timeline.before(1)).entries
+
+    def answer(self, census: Census, frame: FrameType, step: int) -> tuple[Chain, bool] | None:
+        """The chain of the carrier as it is now, and whether it leads into the loss."""
+        named, self._named = self._named or {}, None
+        suspected, self.suspected = self.suspected, []
+        census.look(frame, step)
+        before = self._timeline.before(2)
+        votes: dict[str, int] = {}
+        now: dict[str, Held] = {}
+        for number, held in census.numbers().items():
+            now[held.identity] = held
+            for entry in reach(held.value.grad_fn, before).entries:
+                if entry in named and number >= before:
+                    identity = named[entry].identity
+                    votes[identity] = votes.get(identity, 0) + 1
+        chains = {chain.held.identity: chain for chain in suspected}
+        fed = [named[entry].identity for entry in self._fed if entry in named]
+        likely = fed or sorted(votes, key=lambda identity: (-votes[identity], identity))
+        # What only came from the last step is not what carries the steps before it.
+        for identity in [i for i in likely if i in chains] or likely or list(chains):
+            if identity in now:
+                chain = chains.get(identity) or suspected[0]
+                found = Chain(now[identity], chain.number, chain.age + 1, chain.oldest)
+                return found, bool(self._fed)
+        return None

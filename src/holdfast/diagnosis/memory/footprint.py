@@ -1,0 +1,140 @@
+"""The arithmetic of a run that was too big: what a step needs, by part and by module."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...probes.ranks import ranks
+from ..training import Training
+from . import activations
+
+_ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
+_UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
+PARTS = ("weights", "gradients", "optimizer state", "activations")
+# Modules that are named each; of more, numbers in their names are left open.
+_NAMED = 8
+
+
+def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
+    """What the memory was needed for, as far as anybody knows."""
+    there: dict[str, int] = dict.fromkeys(PARTS[:3], 0)
+    modules: dict[str, dict[str, int]] = {}
+    for optimizer, layers in training.optimizers():
+        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        per_weight = state_per_weight(optimizer)
+        for name, p in zip(layers, tensors, strict=False):
+            needs = modules.setdefault(name.rpartition(".")[0] or name, dict.fromkeys(PARTS, 0))
+            size = _size(p)
+            state = sum(_size(v) for v in optimizer.state.get(p, {}).values() if torch.is_tensor(v))
+            there["weights"] += size
+            there["gradients"] += _size(p.grad) if p.grad is not None else 0
+            there["optimizer state"] += state
+            needs["weights"] += size
+            needs["gradients"] += size if p.requires_grad else 0
+            needs["optimizer state"] += max(state, int(per_weight * size))
+    facts: dict[str, Any] = {"killed": True, "seen": "trace"}
+    device = _device(training)
+    if torch.cuda.is_initialized():
+        rest = torch.cuda.max_memory_allocated() - sum(there.values())
+        there["activations and others"] = max(0, rest)
+    asked = _ASKED.search(str(found))
+    if asked is not None:
+        facts["asked"] = float(asked[1]) * 1024.0 ** _UNITS[asked[2].lower()]
+    if modules:
+        facts["largest"] = max(modules, key=lambda name: modules[name]["weights"])
+    facts |= _of_the_call(found, modules, training)
+    named = _grouped(modules)
+    facts |= {"parts": there, "modules": named, "capacity": capacity(device)}
+    facts["needs"] = {part: sum(m[part] for m in modules.values()) for part in PARTS}
+    return facts
+
+
+def state_per_weight(optimizer: Optimizer) -> float:
+    """Numbers that an optimizer keeps for each weight once it has stepped; 0 where unknown."""
+    options = optimizer.defaults
+    extra = float(bool(options.get("amsgrad"))) + float(bool(options.get("centered")))
+    extra += float(bool(options.get("momentum")))
+    kind = type(optimizer).__name__
+    if kind in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta"):
+        return 2 + extra
+    return {"RMSprop": 1 + extra, "Adagrad": 1.0, "SGD": extra, "Muon": 1.0}.get(kind, 0.0)
+
+
+def capacity(device: torch.device) -> int:
+    """Bytes that there are, as far as this process may use them."""
+    if device.type == "cuda":
+        share = torch.cuda.get_per_process_memory_fraction(device)
+        return int(torch.cuda.mem_get_info(device)[1] * min(1.0, share))
+    used = psutil.Process().memory_info()
+    there = psutil.virtual_memory().available + used.rss
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return there
+    # A limit counts addresses, of which libraries take more than they use.
+    return min(there, max(0, limit - (used.vms - used.rss)))
+
+
+def room() -> int:
+    """Bytes of host memory that this process could still ask for."""
+    free = psutil.virtual_memory().available
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return (
+        free
+        if limit == resource.RLIM_INFINITY
+        else min(free, limit - psutil.Process().memory_info().vms)
+    )
+
+
+def _of_the_call(
+    found: BaseException, modules: dict[str, dict[str, int]], training: Training
+) -> dict[str, Any]:
+    """Where the model was when it happened, and what its pass would have kept."""
+    call = activations.last_call(found.__traceback__)
+    if call is None:
+        return {}
+    names = {id(m): name for root in training.models() for name, m in root.named_modules()}
+    prefix = names.get(id(call.model), "")
+    facts: dict[str, Any] = {"within": names.get(id(call.inner), ""), "batch": call.batch}
+    if ranks() > 1:
+        return facts | {"not_counted": "ranks wait for each other in a forward pass"}
+    try:
+        kept, outputs = activations.kept(call)
+    except Exception as error:  # a model that asks for values, or an operation without a shape
+        return facts | {"not_counted": f"{type(error).__name__}: {error}"[:200]}
+    for name, size in kept.items():
+        full = ".".join(filter(None, [prefix, name])) or type(call.model).__name__
+        needs = modules.setdefault(full, dict.fromkeys(PARTS, 0))
+        needs["activations"] += size
+    return facts | {"outputs": outputs}
+
+
+def _grouped(modules: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """The largest first; where there are many, equal ones of a stack together."""
+    found: dict[str, dict[str, int]] = {}
+    for name, needs in modules.items():
+        key = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) if len(modules) > _NAMED else name
+        sums = found.setdefault(key, dict.fromkeys(PARTS, 0))
+        for part in PARTS:
+            sums[part] += needs[part]
+    ranked = sorted(found, key=lambda name: -sum(found[name].values()))
+    return {name: found[name] for name in ranked[:_NAMED]}
+
+
+def _device(training: Training) -> torch.device:
+    for optimizer, _ in training.optimizers():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                return parameter.device
+    return torch.device("cpu")
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

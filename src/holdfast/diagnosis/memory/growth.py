@@ -1,0 +1,224 @@
+"""From a suspicion to a measurement: what grows, how fast, and which line does it.
+
+Three looks some steps apart; what has grown at each of them, or hangs on graphs of long ago, is
+followed for one or two steps more, so that the line that does it is seen at work. That is done once
+for each value; the numbers are measured again as long as it goes on, at growing distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from . import growth_facts
+from .carriers import Carriers
+from .census import (
+    Census,
+    Chain,
+    Growth,
+    Held,
+    Timeline,
+)
+from .line_watch import LineWatch
+from .look_schedule import APART, LookSchedule
+
+# Bytes per step below which plain objects are not measured: a log of numbers. A quarter of what
+# detectors accuse by default.
+_LEAST = 2 << 10
+# Values whose lines are followed at the same time, and how often for one: a single value may not
+# have changed the first time.
+_TOGETHER = 4
+_TRIALS = 3
+# Measurements of one value, each an eighth later than the one before: 150 steps of growth with
+# looks of their own, then with those that are due anyway, up to 20,000 steps.
+_OWN_LOOKS = 24
+_RECORDS = 64
+
+Record = Callable[[str, dict[str, Any], Any], None]
+
+
+@dataclass(slots=True)
+class _Thing:
+    """What is known of one value that grows."""
+
+    line: dict[str, Any] = field(default_factory=dict[str, Any])
+    trials: int = 0
+    records: int = 0
+    due: int = 0
+    """Steps of growth from which on it is measured again."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """A measurement that waits for its line."""
+
+    kind: str
+    held: Held
+    members: list[Held]
+    """All whose growth shows the line: it may be the turn of another one."""
+    facts: dict[str, Any]
+
+
+class GrowthWatch:
+    """What grows, seen from one point of the loop.
+
+    Args:
+        timeline: which graph nodes belong to which step.
+        record: takes the kind of an event, its data, and the value that was measured.
+        pass_steps: steps in one pass over the data, as far as known; 0 if not.
+    """
+
+    def __init__(self, timeline: Timeline, record: Record, pass_steps: Callable[[], int]) -> None:
+        self._record, self._pass_steps = record, pass_steps
+        self._census = Census(timeline)
+        self._carriers = Carriers(timeline)
+        self._schedule = LookSchedule()
+        self._lines = LineWatch()
+        self._things: dict[tuple[str, str], _Thing] = {}
+        self._cases: list[_Case] = []
+
+    @property
+    def asks_backward(self) -> bool:
+        """Whether it wants to see the next loss before backward."""
+        return self._carriers.waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether something grows, or is being followed."""
+        return self._schedule.alert or self._lines.active or self._carriers.waiting
+
+    def order(self, step: int, *, certain: bool) -> None:
+        """There is a sign of growth: look soon.
+
+        Args:
+            step: where the loop is.
+            certain: something is kept for certain, whatever it is.
+        """
+        if not self.busy and self._schedule.order(step, certain=certain):
+            self._census.begin()
+
+    def backward(self, loss: Tensor) -> None:
+        """A loss whose graph may reach back into earlier steps."""
+        self._carriers.backward(loss)
+
+    def tick(self, step: int, frame: FrameType) -> None:
+        """A step has ended."""
+        if self._lines.active:
+            if self._lines.step_ended(frame):
+                self._conclude()
+        elif self._carriers.waiting:
+            self._name_carrier(step, frame)
+        elif self._schedule.due(step):
+            self._look(step, frame)
+
+    def close(self) -> None:
+        """The process ends: record what waits for its line without having seen it."""
+        if self._lines.active:
+            self._conclude()
+
+    def _look(self, step: int, frame: FrameType) -> None:
+        self._census.look(frame, step, thorough=self._schedule.thorough)
+        if self._schedule.looked(step, self._census.seconds):
+            self._compare(step, frame)
+        self._census.close()
+
+    def _compare(self, step: int, frame: FrameType) -> None:
+        """Measure what has grown at every look, else what reaches back, else what grows rarely."""
+        growing = _worth(self._census.growing()) or self._census.crowds()
+        measured = self._measure(growing, frame)
+        chained = [] if measured else self._due_chains()
+        if not measured and not chained:
+            known = {growth.held.identity for growth in growing}
+            rare = [g for g in self._census.rarely() if g.held.identity not in known]
+            growing += _worth(rare)
+            self._measure(growing[len(known) :], frame)
+        graphs = any(growth.weight.graphs for growth in growing) or bool(chained)
+        explained = graphs or (bool(growing) and not self._schedule.certain)
+        waits = [wait for growth in growing if (wait := self._wait(growth)) is not None]
+        self._schedule.plan(step, min(waits, default=None), explained=explained)
+        if chained:
+            self._carriers.ask(self._census, chained)
+
+    def _wait(self, growth: Growth) -> int | None:
+        """Steps until it is to be measured again; None where that can wait for any look."""
+        thing, steps = self._thing("growth", growth.held), growth.step - growth.since
+        wait = thing.due - steps
+        return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
+
+    def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
+        """Record what is due, follow the lines of what is new; whether there was anything."""
+        due: list[_Case] = []
+        for growth in growing:
+            thing, steps = self._thing("growth", growth.held), growth.step - growth.since
+            # What was measured before is measured again while it certainly goes on.
+            if steps >= thing.due and (self._schedule.close or not thing.records):
+                facts = growth_facts.of_growth(growth, self._pass_steps())
+                due.append(_Case("growth", growth.held, growth.members, facts))
+        self._take(due, frame)
+        return bool(due)
+
+    def _due_chains(self) -> list[Chain]:
+        found: list[Chain] = []
+        for chain in self._census.chained():
+            grown = self._things.get(("growth", chain.held.identity))
+            explained = grown is not None and grown.line.get("itself")
+            if not explained and chain.age >= self._thing("graph_chain", chain.held).due:
+                found.append(chain)
+        return found
+
+    def _name_carrier(self, step: int, frame: FrameType) -> None:
+        """One step later: which tensor of the step before leads into the new graphs?"""
+        for chain in self._carriers.suspected:
+            self._postpone(self._thing("graph_chain", chain.held), chain.age)
+        answer = self._carriers.answer(self._census, frame, step)
+        if answer is not None:
+            chain, fed = answer
+            facts = growth_facts.of_chain(chain, fed=fed)
+            self._take([_Case("graph_chain", chain.held, [chain.held], facts)], frame)
+        self._census.close()
+        self._schedule.soon(step)
+
+    def _take(self, cases: list[_Case], frame: FrameType) -> None:
+        """Record those whose line is known; follow the lines of the others."""
+        unknown: list[_Case] = []
+        for case in cases:
+            thing = self._thing(case.kind, case.held)
+            trials = _TRIALS if case.facts.get("single", True) else 1
+            if thing.line.get("seen") == "trace" or thing.trials >= trials:
+                self._tell(case, thing)
+            elif len(unknown) < _TOGETHER:
+                thing.trials += 1
+                unknown.append(case)
+        if unknown:
+            self._cases = unknown
+            self._lines.start([case.members for case in unknown], frame)
+
+    def _conclude(self) -> None:
+        cases, self._cases = self._cases, []
+        for case, changes in zip(cases, self._lines.stop(), strict=True):
+            thing = self._thing(case.kind, case.held)
+            thing.line = growth_facts.of_line(case.held, changes)
+            self._tell(case, thing)
+
+    def _tell(self, case: _Case, thing: _Thing) -> None:
+        thing.records += 1
+        self._postpone(thing, case.facts["steps"])
+        self._record(case.kind, {**case.facts, **thing.line}, case.held.value)
+
+    def _postpone(self, thing: _Thing, steps: int) -> None:
+        """Measure again an eighth later, and at the end of each pass over the data."""
+        thing.due = steps + max(APART, steps // 8) if thing.records < _RECORDS else 1 << 60
+        whole = self._pass_steps()
+        if whole:
+            thing.due = min(thing.due, (steps // whole + 1) * whole)
+
+    def _thing(self, kind: str, held: Held) -> _Thing:
+        return self._things.setdefault((kind, held.identity), _Thing())
+
+
+def _worth(growing: list[Growth]) -> list[Growth]:
+    return [g for g in growing if (g.weight.graphs and not g.single) or g.per_step >= _LEAST]

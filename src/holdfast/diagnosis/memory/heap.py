@@ -1,0 +1,101 @@
+"""How much memory the process has in use, cheap enough for every step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import torch
+
+from ...probes.memory import allocated
+
+# StepAverages that are kept, the blocks they are looked at in, and how many of those must rise.
+_KEPT = 64
+_BLOCKS = 8
+_MOST = 0.85
+_NOISE = 256 << 10
+# A device's allocator builds a table for each answer: ask it rarely.
+_DEVICE_EVERY = 8
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def _reader() -> Callable[[], int]:
+    """Bytes in use by malloc where the C library tells them, else resident memory."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+        mallinfo2.restype = _Mallinfo
+        mallinfo2.argtypes = []
+        mallinfo2()
+    except (AttributeError, OSError):
+        process = psutil.Process()
+        return lambda: int(process.memory_info().rss)
+
+    def read() -> int:
+        told = mallinfo2()
+        return int(told.uordblks + told.hblkhd)
+
+    return read
+
+
+class Heap:
+    """StepAverages at the same point of the loop, and what they say about growth."""
+
+    def __init__(self) -> None:
+        self._read = _reader()
+        self._host: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+        self._device: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+
+    def sample(self, step: int) -> None:
+        """Note what is in use at the end of a step."""
+        self._host.append((step, self._read()))
+        if step % _DEVICE_EVERY == 0 and torch.cuda.is_initialized():
+            self._device.append((step, allocated()))
+
+    @property
+    def now(self) -> int:
+        """Bytes in use on the host."""
+        return self._read()
+
+    def slope(self, count: int = 8) -> float:
+        """Bytes that the host uses more with every step; 0 where that is not clear.
+
+        Args:
+            count: over so many of the last readings.
+        """
+        readings = self._host
+        # Mostly nothing has grown, and that is seen at once.
+        if len(readings) < count or readings[-1][1] <= readings[-count][1] + _NOISE:
+            return 0.0
+        return _slope(list(readings)[-count:], count)
+
+    def device_slope(self, count: int = 8) -> float:
+        """The same of the device."""
+        return _slope(list(self._device)[-count:], count)
+
+
+def _slope(readings: list[tuple[int, int]], wanted: int) -> float:
+    """The middle rise from block to block; 0 unless nearly all of them rise.
+
+    A state that is made once, or a copy that is kept from here on, is a jump in one block.
+    """
+    if len(readings) < wanted:
+        return 0.0
+    steps, used = np.array(readings, dtype=np.float64).T
+    size = max(1, len(readings) // _BLOCKS)
+    count = len(readings) // size
+    low = used[-count * size :].reshape(count, size).min(1)
+    at = steps[-count * size :].reshape(count, size).mean(1)
+    rises = np.diff(low) / np.maximum(1, np.diff(at))
+    return float(np.median(rises)) if (rises > 0).mean() >= _MOST else 0.0

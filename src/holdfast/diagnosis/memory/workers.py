@@ -1,0 +1,125 @@
+"""Do the loader's workers grow? Reads one of them now and then, and looks for the cause."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from time import perf_counter
+from types import FrameType
+from typing import Any
+
+from ..throughput import worker_samples
+from . import sample_growth
+
+_EVERY = 8
+_READINGS = 5
+# Seconds between two looks of a worker at itself, and looks for which an answer is waited for.
+_APART = 0.15
+_PATIENCE = 16
+# Bytes per batch of all workers that are worth a measurement, and measurements of one run.
+_LEAST = 12 << 10
+_RECORDS = 32
+
+
+class Workers:
+    """The workers of the loader that is at work.
+
+    Args:
+        record: takes the kind of an event and its data.
+        fetch: whether samples may be fetched in this process to see what grows.
+    """
+
+    def __init__(self, record: Callable[[str, dict[str, Any]], None], *, fetch: bool) -> None:
+        self._record = record
+        self._may_fetch = fetch
+        self._iterator: Callable[[], Any] = lambda: None
+        self._fetched = 0
+        self._readings: list[tuple[int, int]] = []
+        self._facts: dict[str, Any] = {}
+        self._began, self._asked = 0.0, math.inf
+        self._records = 0
+        self._due = 0
+        """Batches from which on growth is measured again."""
+
+    def fetched(self, iterator: Any, frame: FrameType) -> None:
+        """A batch has come."""
+        if self._records >= _RECORDS or getattr(iterator, "_workers", None) is None:
+            return
+        if iterator is not self._iterator():
+            self._iterator = weakref.ref(iterator)
+            self._fetched, self._readings = 0, []
+            self._began = perf_counter()
+        self._fetched += 1
+        if self._fetched % _EVERY:
+            return
+        private = _private(iterator._workers[0].pid)
+        if private is None:
+            self._records = _RECORDS
+            return
+        self._readings.append((self._fetched, private))
+        # What comes first is what any worker needs: imports, the first pages.
+        recent = self._readings[1:][-_READINGS:]
+        grows = len(recent) == _READINGS and all(a[1] < b[1] for a, b in pairwise(recent))
+        if not grows or self._fetched < self._due:
+            return
+        rises = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(recent)]
+        # Below half of what detectors accuse by default nobody asks for the cause.
+        if min(rises) * len(iterator._workers) < _LEAST:
+            return
+        self._facts = self._facts or self._look(iterator, frame)
+        if self._facts:
+            self._tell(iterator, rises)
+
+    def _look(self, iterator: Any, frame: FrameType) -> dict[str, Any]:
+        """The facts; nothing while a worker that was asked has no answer."""
+        pid, dataset = iterator._workers[0].pid, iterator._dataset
+        now = perf_counter()
+        # It must have made something in between.
+        batch = (now - self._began) / self._fetched * len(iterator._workers)
+        apart = max(_APART, 1.5 * batch)
+        self._asked = min(self._asked, now)
+        waits = now - self._asked < _PATIENCE * apart
+        if not self._may_fetch and worker_samples.order_growth(pid, apart) and waits:
+            answer = worker_samples.growth(pid)
+            return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
+        return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
+
+    def _tell(self, iterator: Any, rises: list[float]) -> None:
+        workers, whole = len(iterator._workers), _batches(iterator)
+        self._records += 1
+        self._due = self._fetched + self._fetched // 4
+        if whole:
+            self._due = min(self._due, (self._fetched // whole + 1) * whole)
+        self._record(
+            "worker_growth",
+            {
+                "bytes": workers * sum(rises) / len(rises),
+                "least_bytes": workers * min(rises),
+                "workers": workers,
+                "steps": self._fetched,
+                "pass_batches": whole,
+                "persistent": bool(iterator._persistent_workers),
+                **self._facts,
+            },
+        )
+
+
+def _batches(iterator: Any) -> int:
+    """Batches in one pass over the data; 0 for a stream."""
+    try:
+        return len(iterator._index_sampler)
+    except (AttributeError, TypeError):
+        return 0
+
+
+def _private(pid: int | None) -> int | None:
+    """Bytes that a process shares with nobody; None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as table:
+            return sum(
+                int(line.split()[1]) << 10 for line in table if line.startswith(b"Private_Dirty")
+            )
+    except (OSError, ValueError, IndexError):
+        return None

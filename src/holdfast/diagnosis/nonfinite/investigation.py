@@ -1,0 +1,309 @@
+"""Orders the exam that names the line, after a poisoned step; each distinct fault gets few.
+
+Three ways, the first that works:
+
+1. At once, on the host: the frame that called ``backward`` is still there, so its loss is
+   computed once more under observation.
+2. Through the user's own loop: the poisoned batch is handed out once more at the next
+   ``next(loader)`` and that iteration is observed (a scheduler's ``step`` is swallowed meanwhile).
+3. The next steps are observed, in the hope that it happens again. Where the host learns of bad
+   steps too late for the first way, it waits for the verdict on some steps to come, so that the
+   next occurrence can be examined at once.
+
+The first two are only for one rank: one that computes or iterates more often than the others
+would wait for them for ever.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ...config import GuardSettings
+from ...probes.batches import Batch
+from ...probes.ranks import ranks
+from . import provenance
+from .provenance import (
+    Birth,
+    NotRepeatable,
+    Observer,
+    Scene,
+)
+
+# Exams for one fault that stays unexplained, and for all faults of a run.
+_ATTEMPTS = 6
+_EXAMS = 24
+# Steps that are observed in a row, and steps on which the host waits for the device's verdict.
+_OBSERVED = 3
+_ALERT = 256
+# An explained fault gets another look on these occurrences: a new one may look the same.
+_AGAIN = (10, 100, 1000)
+
+Fault = tuple[str, str]  # "loss" and where backward is called, or "gradient" and the layer
+
+
+@dataclass(slots=True)
+class Incident:
+    """A bad step that wants an explanation."""
+
+    fault: Fault
+    step: int
+    opt: int
+
+
+class PoisonedTraining(Protocol):
+    """What an exam of a poisoned step asks of the training."""
+
+    @property
+    def iteration(self) -> int:
+        """The step that was counted last."""
+        ...
+
+    def has_bad_gradient(self) -> bool:
+        """Whether a gradient on the CPU is not finite."""
+        ...
+
+    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
+        """The models, their names and the batch."""
+        ...
+
+    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event of a step."""
+        ...
+
+
+class Investigation:
+    """The exams of one process.
+
+    Args:
+        settings: whether batches may be handed out twice.
+        training: what is looked into; takes the causes.
+        here: the batches the loop is working on and the random state they came with.
+    """
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        training: PoisonedTraining,
+        here: Callable[[], tuple[Sequence[Batch], Tensor | None]],
+    ) -> None:
+        self.replaying = False
+        """The loop has a batch for the second time; its scheduler is held back."""
+        self.idle = True
+        """Nothing is going on: the common case, asked on every step."""
+        self.alert = 0
+        """Steps to come on which the host should ask the device at once whether they are bad."""
+        self._may_replay = settings.replay
+        self._training, self._here = training, here
+        self._seen: Counter[Fault] = Counter()
+        self._tried: Counter[Fault] = Counter()
+        self._explained: set[Fault] = set()
+        self._loss: Fault = ("loss", "")
+        self._found: dict[str, Any] | None = None
+        self._observer: Observer | None = None
+        self._open: Incident | None = None
+        self._left = 0
+        self._caught = -1
+        self._again: list[tuple[Batch, Any]] = []
+        self._iterator: weakref.ref[Any] | None = None
+        self._source: weakref.ref[Any] | None = None
+        self._root: weakref.ref[Tensor] | None = None
+
+    # ------------------------------------------------------------------ symptoms
+
+    def loss_is_bad(self, frame: FrameType | None) -> None:
+        """``backward`` is being called on a loss that the host knows to be bad."""
+        self._loss = ("loss", provenance.spot(frame))
+        if self._observer is not None or self._found is not None or not self._due(self._loss, 1):
+            return
+        self.idle = False
+        self._examine(self._loss, provenance.of_loss, frame)
+
+    def calls_backward(self, loss: object) -> None:
+        """``backward`` is about to be called on ``loss``."""
+        self._root = weakref.ref(loss) if isinstance(loss, Tensor) else None
+
+    def backward_begins(self, loss: object) -> None:
+        """Under observation: is the loss bad already, or must backward be watched?"""
+        if self._observer is None or not isinstance(loss, Tensor):
+            return
+        birth = self._observer.responsible(loss)
+        if birth is not None:
+            self._note(birth)
+        elif loss.grad_fn is not None:
+            self._observer.follow(loss)
+
+    def backward_ends(self, frame: FrameType | None, on_host: bool) -> None:
+        """Something is going on and ``backward`` has returned; its caller is still there."""
+        self._look_back()
+        if not self.alert or not on_host or self._observer is not None or self._found is not None:
+            return
+        if self._training.has_bad_gradient():
+            fault = self._open.fault if self._open else ("gradient", "")
+            self._examine(fault, provenance.of_gradients, frame)
+
+    def step_is_bad(
+        self,
+        frame: FrameType | None,
+        opt: int,
+        step: int,
+        layer: str | None,
+        batches: Sequence[Batch],
+    ) -> None:
+        """A step turned out bad.
+
+        Args:
+            frame: the place in the loop, where it is known in time; else None.
+            opt: the optimizer.
+            step: the step.
+            layer: the layer whose gradient is to blame; None when the loss was bad.
+            batches: those of the step, as long as their contents are held.
+        """
+        if step == self._caught:
+            return
+        fault = self._loss if layer is None else ("gradient", layer)
+        incident = Incident(fault, step, opt)
+        self._seen[fault] += 1
+        self.idle = False
+        self._look_back()
+        if frame is not None and layer is not None and self._found is None and self._due(fault):
+            self._examine(fault, provenance.of_gradients, frame)
+        if self._found is not None:
+            self._tell(incident)
+        elif self._observer is None and self._due(fault):
+            self._order(incident, batches, known_in_time=frame is not None)
+
+    def caught(self, frame: FrameType | None, opt: int, step: int) -> None:
+        """On the alert, and the step that is just being taken is bad."""
+        incident = Incident(self._open.fault if self._open else ("gradient", ""), step, opt)
+        self.alert = 0
+        self._caught = step
+        self._examine(incident.fault, provenance.of_gradients, frame)
+        if self._found is not None:
+            self._tell(incident)
+        else:
+            self._left = _OBSERVED
+
+    def step_ends(self) -> None:
+        """A step is over: stop looking, or begin to."""
+        if self._observer is not None:
+            self._look_back()
+            if not self._observer.stop():
+                return
+            self._observer = None
+            self._left -= 1
+            if self._found is not None and self._open is not None:
+                self._tell(self._open)
+        self._found = None
+        if self._left > 0 and not self._again:
+            self._watch()
+        self.alert = max(0, self.alert - 1)
+        self.idle = self._observer is None and not self._left and not self.alert
+
+    # ------------------------------------------------------------------ the loader
+
+    def came_from(self, iterator: Any) -> None:
+        """The loader that feeds the loop."""
+        if self._iterator is None or self._iterator() is not iterator:
+            try:
+                self._iterator = weakref.ref(iterator)
+            except TypeError:
+                self._iterator = None
+
+    def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
+        """What the loop gets instead of its next batch: a poisoned one, once more."""
+        self.replaying = False
+        if not self._again:
+            return None
+        source = self._source() if self._source is not None else None
+        if source is not iterator:
+            if source is None:
+                # Another epoch: wait for the next occurrence instead.
+                self._again.clear()
+                self._left, self.alert = 0, _ALERT
+            return None
+        if self._observer is None:
+            self._watch()
+        self.replaying = True
+        return self._again.pop(0)
+
+    @property
+    def more_again(self) -> bool:
+        """Whether another batch will be handed out for the second time."""
+        return bool(self._again)
+
+    def close(self) -> None:
+        """Switch everything off; tell a cause that no step has asked for (updates by hand)."""
+        if self._observer is not None:
+            self._observer.stop()
+        if self._found is not None:
+            self._tell(Incident(self._loss, self._training.iteration, -1))
+
+    # ------------------------------------------------------------------ details
+
+    def _scene(self) -> Scene:
+        return self._training.scene(*self._here(), self._root() if self._root else None)
+
+    def _due(self, fault: Fault, more: int = 0) -> bool:
+        """Whether one more exam may be spent on a fault."""
+        if self._tried.total() >= _EXAMS:
+            return False
+        if fault in self._explained:
+            return self._seen[fault] + more in _AGAIN
+        return self._tried[fault] < _ATTEMPTS
+
+    def _examine(
+        self,
+        fault: Fault,
+        exam: Callable[[FrameType | None, Scene], dict[str, Any] | None],
+        frame: FrameType | None,
+    ) -> None:
+        if ranks() > 1:
+            return
+        self._tried[fault] += 1
+        try:
+            self._found = exam(frame, self._scene())
+        except NotRepeatable:
+            self._found = None
+
+    def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
+        self._tried[incident.fault] += 1
+        self._open = incident
+        self.alert = _ALERT if ranks() == 1 else 0
+        self._left = _OBSERVED if known_in_time or ranks() > 1 else 0
+        held = [(b, b.content) for b in batches if b.content is not None]
+        if held and len(held) == len(batches) and self._may_replay and ranks() == 1:
+            self._again, self._source = held, self._iterator
+            self._left = 1
+            self.alert = 0
+            self._training.record_at("replay", incident.step, {"batches": len(held)})
+
+    def _watch(self) -> None:
+        self._observer = provenance.observer_of(self._scene())
+        self._observer.start()
+
+    def _look_back(self) -> None:
+        if self._observer is not None and self._observer.backward_birth is not None:
+            self._note(self._observer.backward_birth)
+
+    def _note(self, birth: Birth) -> None:
+        if self._found is None:
+            how = "replay" if self.replaying else "next"
+            self._found = provenance.told(birth, self._scene(), how=how)
+
+    def _tell(self, incident: Incident) -> None:
+        found, self._found = self._found, None
+        if self._observer is not None:
+            self._observer.backward_birth = None
+        if found is not None:
+            self._explained.add(incident.fault)
+            self._left = self.alert = 0
+            self._again.clear()
+            data = {"observed": self._training.iteration, "opt": incident.opt, **found}
+            self._training.record_at("cause", incident.step, data)

@@ -1,0 +1,280 @@
+"""Name the operation, the line and the sample behind a loss or a gradient that is not finite.
+
+The step is computed once more under observation, from the frame that called ``backward``: same
+weights, same batch, same random numbers. What comes out is plain data, the ``cause`` of an
+incident; see docs/guide.md for its fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from ...probes.batches import Batch, tensors
+from ..source.place import (
+    frames_from,
+    from_here,
+    kind_of,
+    source_at,
+)
+from ..source.slicing import NotRepeatable
+from .observer import Birth, Observer
+from .rerun import calls_of_backward, recipe, recipe_of
+from .tensor_stats import bad, bad_rows, floating
+
+__all__ = [
+    "Birth",
+    "NotRepeatable",
+    "Observer",
+    "Scene",
+    "addresses",
+    "observer_of",
+    "of_gradients",
+    "of_loss",
+    "spot",
+    "told",
+]
+
+# Calls of backward that are tried, the nearest first.
+_TRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """What is around an incident."""
+
+    modules: Mapping[int, str]
+    """Dotted path of every module by its id."""
+    parameters: Mapping[int, tuple[str, Tensor]]
+    """Name and tensor of every parameter, by the address of its memory."""
+    buffers: Mapping[int, tuple[str, Tensor]]
+    """The same of every buffer."""
+    batch: Batch | None = None
+    owners: Sequence[object] = ()
+    """Objects of the user whose counters must not notice: the modules."""
+    loss: Tensor | None = None
+    """What backward was last called on, while it is alive."""
+    rng: Tensor | None = None
+    """State of the host's random numbers when the batch was handed out."""
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The parameters that are trained."""
+        return [p for _, p in self.parameters.values() if p.requires_grad]
+
+
+def spot(frame: FrameType | None) -> str:
+    """The line outside of torch that a frame was reached from, to tell calls apart."""
+    for at in frames_from(frame):
+        if kind_of(at.f_code.co_filename) != "torch":
+            return f"{at.f_code.co_filename}:{at.f_lineno}"
+    return ""
+
+
+def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+    """The cause of a bad loss on which ``backward`` is just being called.
+
+    Raises:
+        NotRepeatable: the loss cannot be computed a second time.
+    """
+    return _first(_recipes(frame, scene, calls=1), _with_callers(scene, frame), backward=False)
+
+
+def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
+    """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``.
+
+    Raises:
+        NotRepeatable: no loss that led to them can be computed a second time.
+    """
+    return _first(_recipes(frame, scene, calls=_TRIES), _with_callers(scene, frame), backward=True)
+
+
+def _with_callers(scene: Scene, frame: FrameType | None) -> Scene:
+    """The objects whose methods are running keep counters too: trainers, mostly."""
+    running = [
+        f.f_locals.get("self")
+        for f in frames_from(frame)
+        if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
+    ]
+    return replace(scene, owners=[*scene.owners, *running])
+
+
+def _recipes(
+    frame: FrameType | None, scene: Scene, *, calls: int
+) -> Iterator[Callable[[], Callable[[], Any]]]:
+    """Ways to compute the loss again: from the calls of backward in sight, then by the tensor."""
+    for at, line in islice(calls_of_backward(frame), calls):
+        yield partial(recipe, at, line)
+    if scene.loss is not None:
+        yield partial(recipe_of, scene.loss, frame)
+
+
+def _first(
+    recipes: Iterator[Callable[[], Callable[[], Any]]], scene: Scene, *, backward: bool
+) -> dict[str, Any] | None:
+    reason: NotRepeatable | None = NotRepeatable("the function that called backward has returned")
+    for make in recipes:
+        try:
+            with _as_they_were(scene.owners):
+                birth = _observed(make(), scene, backward=backward)
+        except NotRepeatable as error:
+            reason = error
+            continue
+        found = None if birth is None else told(birth, scene, how="replay")
+        if found is not None:
+            return found
+        reason = None
+    if reason is not None:
+        raise reason
+    return None
+
+
+def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:
+    observer = observer_of(scene)
+    # Whatever the user's code warns of, it has warned of the first time.
+    quiet = warnings.catch_warnings(action="ignore")
+    with _same_dice(scene.rng), _same_buffers(scene), torch.enable_grad(), quiet:
+        observer.start()
+        try:
+            results = list(floating(_called(again)))
+            if not results:
+                raise NotRepeatable("what backward was called on is no tensor")
+            loss = next((t for t in results if t.grad_fn is not None), results[0])
+            if bad(loss):
+                return observer.responsible(loss)
+            if not backward or loss.grad_fn is None:
+                return None
+            observer.follow(loss)
+            _called(partial(torch.autograd.grad, loss.sum(), scene.weights, allow_unused=True))
+            return observer.backward_birth
+        finally:
+            observer.stop()
+
+
+def observer_of(scene: Scene) -> Observer:
+    """One that knows the names of this scene."""
+    held = scene.batch.content if scene.batch is not None else None
+    return Observer(scene.modules, scene.buffers, {_address(t) for _, t in tensors(held)})
+
+
+def _called(again: Callable[[], Any]) -> Any:
+    try:
+        return again()
+    except Exception as error:
+        raise NotRepeatable(f"computing it again raised {type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def _as_they_were(owners: Sequence[object]) -> Iterator[None]:
+    """Numbers and words that objects keep about themselves are put back: ``self.steps += 1``."""
+    simple = (int, float, str, type(None))
+    kept = [
+        (vars(o), {k: v for k, v in vars(o).items() if isinstance(v, simple)})
+        for o in owners
+        if hasattr(o, "__dict__")
+    ]
+    try:
+        yield
+    finally:
+        for now, before in kept:
+            now.update(before)
+
+
+@contextlib.contextmanager
+def _same_dice(rng: Tensor | None) -> Iterator[None]:
+    generator = torch.random.default_generator
+    now = generator.get_state()
+    on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    if rng is not None:
+        generator.set_state(rng)
+    try:
+        yield
+    finally:
+        generator.set_state(now)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device)
+
+
+@contextlib.contextmanager
+def _same_buffers(scene: Scene) -> Iterator[None]:
+    """A forward pass moves running statistics, and the step may yet be taken.
+
+    The graph of the user's own pass may have saved them: what is put back bit for bit must not
+    count as changed, or the backward that is about to run would refuse.
+    """
+    buffers = tuple(b for _, b in scene.buffers.values() if not b.is_inference())
+    copies = [buffer.detach().clone() for buffer in buffers]
+    with _unsafe_preserve_version_counter(buffers):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, copy in zip(buffers, copies, strict=True):
+                    buffer.copy_(copy)
+
+
+def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
+    """A birth as plain data; None when it only says that something unseen was bad before."""
+    phase, layer, output = "backward" if birth.backward else "forward", "", birth.output
+    if birth.leaf is not None:
+        if birth.leaf.grad_fn is not None:
+            return None
+        address = _address(birth.leaf)
+        known = scene.parameters.get(address) or scene.buffers.get(address)
+        phase, layer = ("parameter", known[0]) if known else ("input", "")
+    source = source_at(birth.place)
+    rows, indices = _rows(output, scene, phase)
+    row = rows[0] if len(rows) == 1 else None
+    return {
+        "how": how,
+        "phase": phase,
+        "op": birth.op,
+        "file": from_here(birth.place.file),
+        "line": birth.place.line,
+        "function": birth.place.function,
+        "code": source.code,
+        "start": source.start,
+        "excerpt": source.excerpt,
+        "module": birth.place.module,
+        "library": birth.place.library,
+        "inputs": birth.inputs,
+        "output": birth.told,
+        "dtype": birth.told["dtype"] if birth.told else "",
+        "sample": indices[row] if row is not None and row < len(indices) else None,
+        "row": row,
+        "samples_bad": len(rows),
+        "layer": layer,
+    }
+
+
+def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:
+    """Parameters by the address of their memory, under which a view of them is found too."""
+    return {_address(p): (name, p) for name, p in named}
+
+
+def _address(tensor: Tensor) -> int:
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata
+
+
+def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], list[Any]]:
+    """Rows of the batch that are bad in the output, and the dataset indices of the batch."""
+    batch = scene.batch
+    indices = list(batch.indices) if batch is not None and batch.indices else []
+    if phase == "parameter" or output is None or not indices:
+        return [], []
+    if len(indices) == 1:
+        return [0], indices
+    # A tensor shaped like a weight may have as many rows as the batch by chance.
+    if phase != "input" and any(p.shape == output.shape for p in scene.weights):
+        return [], indices
+    return bad_rows(output, len(indices)), indices

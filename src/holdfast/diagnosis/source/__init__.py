@@ -1,0 +1,1 @@
+"""Reading the user's code: loops, caches, what a line lets grow."""

@@ -1,0 +1,136 @@
+"""Which lines read numbers out of tensors (``.item()``, ``float(x)``, ``if x``), and how often.
+
+On a GPU each read waits for the device; on a CPU a line that reads every element spends its time
+in Python. The reading methods are replaced for the steps looked at and put back after them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ..source.loops import loop_of
+from ..source.place import frames_from, kind_of
+from .measured_lines import Places
+from .profiles import Profile, Turn
+
+_DEPTH = 40
+# Lines that are written down.
+_LINES = 8
+
+
+@dataclass(slots=True)
+class Read:
+    """The reads of one line."""
+
+    name: str
+    count: int = 0
+    seconds: float = 0.0
+
+
+class Ledger:
+    """Counts the reads of the steps between ``open`` and ``close``."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[CodeType, int], Read] = {}
+        self.steps = 0
+
+    def saw(self, name: str, seconds: float) -> None:
+        """A tensor was read; the line is the user's innermost."""
+        for depth, frame in enumerate(frames_from(sys._getframe(2))):
+            code = frame.f_code
+            kind = kind_of(code.co_filename)
+            # What torch reads for its own purposes is not the user's to change.
+            if depth > _DEPTH or (not depth and kind == "torch"):
+                return
+            if kind == "user":
+                read = self.lines.get((code, frame.f_lineno))
+                if read is None:
+                    read = self.lines[code, frame.f_lineno] = Read(name)
+                read.count += 1
+                read.seconds += seconds
+                return
+
+    def measured(self, profile: Profile, turn: Turn | None) -> dict[str, Any]:
+        """Plain data for an Event: the lines that read most, each with the loop around it.
+
+        Args:
+            profile: the lines of such a step.
+            turn: the loop of the steps.
+        """
+        places, steps = Places(), max(1, self.steps)
+        most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
+        longest = max(self.lines.items(), key=lambda item: item[1].seconds)
+        chosen = [*most[:_LINES], *(() if longest in most[:_LINES] else (longest,))]
+        return {
+            "reads": [
+                {
+                    "path": [places.number((code.co_filename, line))],
+                    "function": code.co_name,
+                    "read": read.name,
+                    "count": round(read.count / steps, 2),
+                    "seconds": round(read.seconds / steps, 8),
+                    "loop_seconds": round(_loop_seconds(code, line, profile, turn), 8),
+                }
+                for (code, line), read in chosen
+            ],
+            "models": round(profile.models, 1),
+            "step_seconds": round(profile.seconds, 8),
+            "device": torch.cuda.is_initialized(),
+            **places.data(),
+        }
+
+
+def _loop_seconds(code: CodeType, number: int, profile: Profile, turn: Turn | None) -> float:
+    """Seconds of a line with the loop around it; of the line alone in the loop of the steps."""
+    file = code.co_filename
+    first, last = loop_of(file, number)
+    steps = turn is not None and file == turn.path[turn.depth][0] and first <= turn.first <= last
+    if not first or steps:
+        first = last = number
+    own = [line for line in profile.by_spot().values() if line.direct and line.file == file]
+    return sum(line.seconds for line in own if first <= line.line <= last)
+
+
+_switch: tuple[Callable[[], None], Callable[[], None]] | None = None
+_ledger: Ledger | None = None
+
+
+def offer(put_in: Callable[[], None], take_out: Callable[[], None]) -> None:
+    """Say how the reading methods are replaced; without this there is nothing to count."""
+    global _switch
+    _switch = put_in, take_out
+
+
+def withdraw() -> None:
+    """Nothing can be replaced any more."""
+    global _switch, _ledger
+    _switch = _ledger = None
+
+
+def open_ledger() -> Ledger | None:
+    """The ledger at work."""
+    return _ledger
+
+
+def begin() -> Ledger | None:
+    """Count from here on; None where the methods cannot be replaced."""
+    global _ledger
+    if _switch is None or _ledger is not None:
+        return None
+    _ledger = Ledger()
+    _switch[0]()
+    return _ledger
+
+
+def end() -> None:
+    """Count no more, and put the methods back."""
+    global _ledger
+    if _ledger is not None and _switch is not None:
+        _ledger = None
+        _switch[1]()

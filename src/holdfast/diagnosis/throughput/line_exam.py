@@ -1,0 +1,176 @@
+"""A few steps whose lines are timed, and what becomes of them: the data of a ``line_times`` event.
+
+What a look is for: ``reference`` (the first steps), ``look`` (without a symptom), ``waits``,
+``slow``, ``stall``. Those of ``slow`` and ``stall`` carry ordinary steps beside them, as
+``baseline``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from . import step_counts
+from .line_times import LineTimes
+from .loop_clock import Feed, LoopClock
+from .measured_lines import Places
+from .profiles import (
+    Profile,
+    Spot,
+    Turn,
+    line_of,
+    turn_of,
+)
+from .step_times import StepTimes
+
+# Steps under a trace: at least, until so many seconds, at most; and on the hunt for rare ones.
+_STEPS = 3
+_SECONDS = 0.012
+_MOST = 8
+_LONGEST = 1.0
+_HUNT = 48
+# Rare steps that are caught.
+_CAUGHT = 2
+# Stalls among the last so many steps are written down.
+_WITHIN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How steps were at some time."""
+
+    profile: Profile
+    counts: dict[str, float]
+
+
+class LineExam:
+    """One look at the lines.
+
+    Args:
+        purpose: what it is for.
+        lines: times them.
+        times: of all steps.
+        foreseen: the next step is expected to stall.
+    """
+
+    def __init__(
+        self, purpose: str, lines: LineTimes, times: StepTimes, *, foreseen: bool = False
+    ) -> None:
+        self.purpose = purpose
+        self.turn: Turn | None = None
+        self.profile: Profile | None = None
+        """Of ordinary steps, when it is over."""
+        self.rare = purpose == "waits" and times.skewed()
+        """Few waits make most of the waiting: those are hunted."""
+        self._lines = lines
+        self._times = times
+        self._foreseen = foreseen
+        self._walls: list[float] = []
+        self._waits: list[float] = []
+        self._ends: list[Spot] = []
+        self._nodes = 0
+        self._retries = step_counts.retries()
+
+    def begin(self, frame: FrameType) -> bool:
+        """Time the lines from here on; False where somebody else traces."""
+        self.turn = turn_of(frame)
+        return self._lines.begin(frame)
+
+    def backward(self, loss: object) -> None:
+        """``backward`` is about to be called."""
+        if self.purpose in ("reference", "slow") and not self._nodes:
+            self._nodes = step_counts.graph_nodes(loss)
+
+    def step(self, clock: LoopClock, frame: FrameType) -> bool:
+        """A step is over; True when that was the last one to look at."""
+        wall = self._lines.step(clock.wall)
+        self._ends.append(line_of(frame))
+        self._walls.append(math.inf if clock.begins else wall)
+        self._waits.append(clock.waited)
+        if not clock.begins:
+            typical = wall if self.purpose == "stall" else min(wall, self._times.middle)
+            self._times.pass_by(clock.step, typical, clock.waited)
+        if self._lines.running and not self._enough():
+            return False
+        self._lines.stop(frame)
+        return True
+
+    def _enough(self) -> bool:
+        walls = [wall for wall in self._walls if wall < math.inf]
+        if self.purpose == "stall":
+            caught = sum(map(self._times.is_stall, walls))
+            one = bool(caught and self._foreseen and len(walls) > caught)
+            return caught >= _CAUGHT or one or len(walls) >= _HUNT
+        if self.rare:
+            blocks = self._times.blocks
+            mean = sum(block.waited for block in blocks) / (8 * max(1, len(blocks)))
+            return sum(w > mean for w in self._waits) >= _CAUGHT or len(walls) >= _HUNT
+        enough = len(walls) >= _STEPS and sum(walls) >= _SECONDS
+        return enough or len(walls) >= _MOST or sum(walls) > _LONGEST
+
+    @property
+    def home(self) -> Spot | None:
+        """Where steps are taken at several lines: the one at which the fewest are, once a turn."""
+        places = set(self._ends)
+        return min(places, key=self._ends.count) if len(places) > 1 else None
+
+    def measure(self, parameters: int, models: Iterable[nn.Module]) -> Measured | None:
+        """The steps that tell; None where there are too few."""
+        times = self._times
+        chosen = [i for i, wall in enumerate(self._walls) if wall < math.inf]
+        stalls = [i for i in chosen if times.is_stall(self._walls[i])]
+        others = [i for i in chosen if i not in stalls]
+        now = step_counts.retries()
+        if self.purpose == "stall":
+            if not stalls:
+                return None
+            self.profile = self._lines.profile(others) if others else None
+            return Measured(self._lines.profile(stalls), {})
+        if self.rare:
+            least = max(self._waits) / 2
+            long = [i for i in chosen if self._waits[i] >= least]
+            return Measured(self._lines.profile(long), {})
+        # Under a trace all may look like stalls; and an allocator that runs out makes some.
+        if len(others) > 1 and now == self._retries:
+            chosen = others
+        profile = self.profile = self._lines.profile(chosen or None, times.middle)
+        if self.purpose in ("reference", "slow") and len(chosen) < 2:
+            return None
+        counts = {
+            "parameters": parameters,
+            "nodes": self._nodes,
+            "registered": step_counts.registered_on(models),
+            "retries": now,
+            "retries_per_step": round((now - self._retries) / max(1, len(self._walls)), 3),
+            "clock": step_counts.clock(),
+        }
+        return Measured(profile, counts)
+
+    def data(self, now: Measured, reference: Measured | None, feed: Feed) -> dict[str, Any]:
+        """What goes into the event."""
+        times, places = self._times, Places()
+        baseline = reference if self.purpose in ("slow", "stall") else None
+        if self.purpose == "stall" and self.profile is not None:
+            baseline = Measured(self.profile, {})
+        data: dict[str, Any] = {
+            "look": self.purpose,
+            "rare": self.rare,
+            "times": times.measured(),
+            "batch": feed.batch,
+            "passes": feed.passes,
+            "turn": places.turn(self.turn) if self.turn is not None else None,
+            "now": places.profile(now.profile, baseline and baseline.profile) | now.counts,
+        }
+        if baseline is not None:
+            data["baseline"] = places.profile(baseline.profile, now.profile) | baseline.counts
+        if self.purpose == "slow":
+            data["registering"] = places.registering()
+        if self.purpose == "stall":
+            stalls = times.stalled(_WITHIN)
+            data["stalls"] = [[s.step, round(s.excess, 6), s.step in feed.epochs] for s in stalls]
+        return data | places.data()

@@ -1,0 +1,141 @@
+"""The clock of the training loop: where a step ends, how long it took, how long it waited."""
+
+from __future__ import annotations
+
+import weakref
+from time import perf_counter, thread_time
+from types import FrameType
+from typing import Any
+
+from ...probes.step_record import StepRecord
+from . import loader_times
+from .profiles import Spot, line_of
+
+# Seconds of ours in a step, and their share of it, from which on it is not like the others.
+_OURS = 0.004
+_OURS_SHARE = 0.3
+# New iterators per step that ask a loader, from which on they are no epochs.
+_EPOCHS = 0.6
+
+
+class Feed:
+    """The loader that the loop is fed by."""
+
+    def __init__(self) -> None:
+        self.epochs: set[int] = set()
+        """Steps that began one."""
+        self._source: weakref.ref[Any] | None = None
+        self._iterator = 0
+        self._trained_on = 0
+        self._begun = 0
+        self._fetches = 0
+        self._fed = 0
+        self._unfed = 0
+
+    def fetched(self, iterator: Any) -> None:
+        """The loop has its next batch."""
+        self._fetches += 1
+        if id(iterator) != self._iterator:
+            self._iterator = id(iterator)
+            try:
+                self._source = weakref.ref(iterator)
+            except TypeError:
+                self._source = None
+
+    def stepped(self, step: int) -> bool:
+        """A step is over; True when it was the first one with its workers."""
+        begins = False
+        if self._iterator != self._trained_on:
+            # Validation fetches too, in a loop that may make its batches itself; and some loops
+            # ask a new iterator for each batch.
+            self._begun += 1
+            epoch = self.used and self._begun < _EPOCHS * self._fed
+            if epoch:
+                self.epochs.add(step)
+            begins = self._begun == 1 or (epoch and self.workers > 0)
+            self._trained_on = self._iterator
+        if self._fetches:
+            self._fed += 1
+        else:
+            self._unfed += 1
+        self._fetches = 0
+        return begins
+
+    @property
+    def used(self) -> bool:
+        """Whether most steps are fed by it."""
+        return self._fed > self._unfed
+
+    @property
+    def source(self) -> Any:
+        """The iterator at work; None where it is gone."""
+        return self._source() if self._source is not None else None
+
+    @property
+    def workers(self) -> int:
+        """How many it has."""
+        return loader_times.workers_of(self.source)
+
+    @property
+    def batch(self) -> int:
+        """Samples that it puts into a batch; 1 where it does not say."""
+        return loader_times.batch_of(self.source)
+
+    @property
+    def passes(self) -> int:
+        """Over the data, this one included."""
+        return 1 + len(self.epochs)
+
+
+class LoopClock:
+    """Times the turns of the loop that takes the steps.
+
+    What it says of the last one stands in attributes: an object for each would cost every step.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self.passing = False
+        """The step that has just ended is not the last one of its turn."""
+        self.home: Spot | None = None
+        """The line that ends a turn, where steps are taken at several."""
+        self.step = -1
+        self.wall = 0.0
+        self.busy = 0.0
+        """Processor time."""
+        self.waited = 0.0
+        self.begins = False
+        """It says nothing about others: workers were started, or we did a lot in it."""
+        self._feed = feed
+        self._last = 0.0
+        self._used = 0.0
+        self._traced = False
+
+    def ended(self, record: StepRecord, frame: FrameType) -> bool:
+        """A step is over; False where no time is known for it."""
+        now = perf_counter()
+        step, row = record.step, record.row
+        # One turn of the loop may take several steps: with other optimizers, or at other lines.
+        if step == self.step or (self.home is not None and line_of(frame) != self.home):
+            self.passing = True
+            return False
+        self.passing = False
+        self.wall = wall = now - self._last
+        waited = row["data_wait"]
+        self.waited = waited if waited == waited else 0.0
+        ours = row["guard"] > _OURS and row["guard"] > _OURS_SHARE * wall
+        self.begins = self._feed.stepped(step) or self._traced or ours
+        used = thread_time()
+        self.busy = used - self._used
+        self._used = used
+        first = self.step < 0
+        self.step = step
+        return not first
+
+    def runs(self, traced: bool) -> None:
+        """All that is ours is done; ``traced``: by somebody else, and all is slow."""
+        self._traced = traced
+        self._last = perf_counter()
+
+    def pauses(self) -> None:
+        """Steps go by unseen: the next one is the first again."""
+        self.step = -1

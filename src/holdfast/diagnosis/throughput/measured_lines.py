@@ -1,0 +1,119 @@
+"""Measured lines as plain data for an Event, with what the source says at each of them.
+
+A place (file and line) is written down once and referred to by its number:
+
+    {"files": ["train.py"], "places": [{"at": [0, 57], "code": "x = slow(y)", "calls": ["slow"],
+     "loop": [50, 60], "head": "for y in ys:"}]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..source.caches import asked_before
+from ..source.growers import registers
+from ..source.loops import loop_of, statement
+from ..source.place import from_here
+from .line_nodes import FETCH
+from .profiles import (
+    Line,
+    Profile,
+    Spot,
+    Turn,
+    outer,
+)
+
+# Lines of an event, and those that lead to the models and optimizers beside them.
+_LINES = 48
+_LEADING = 6
+# Share of a step that a line must take; a line of Python and a call of a library take at least
+# so many seconds, whatever the clock said.
+_SHARE = 0.01
+_LINE = 4e-8
+_CALL = 1e-7
+_CODE = 160
+
+
+class Places:
+    """The places of one event."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._known: dict[Spot, int] = {}
+        self._places: list[dict[str, Any]] = []
+
+    def number(self, spot: Spot) -> int:
+        """The number of a place, which is written down when it is asked for first."""
+        if spot not in self._known:
+            file, line = spot
+            at = statement(file, line)
+            place: dict[str, Any] = {"at": [self._files.setdefault(file, len(self._files)), line]}
+            place |= {"first": at.first, "code": at.text[:_CODE], "calls": list(at.calls[:12])}
+            if (loop := loop_of(file, line))[0]:
+                place |= {"loop": list(loop), "head": statement(file, loop[0]).text[:_CODE]}
+            self._known[spot] = len(self._places)
+            self._places.append(place)
+        return self._known[spot]
+
+    def line(self, line: Line) -> dict[str, Any]:
+        """One line; one that is passed for its data also with the cache that is asked before."""
+        data: dict[str, Any] = {
+            "path": [self.number(spot) for spot in line.path or (line.spot,)],
+            "function": line.function,
+            "mark": line.mark,
+            "direct": line.direct,
+            "seconds": round(line.seconds, 8),
+            "hits": round(line.hits, 1),
+            "calls": round(line.calls, 1),
+        }
+        if line.mark == FETCH and (cache := asked_before(line.path or (line.spot,))) is not None:
+            data["cache"] = self.number(cache)
+        return data
+
+    def profile(self, profile: Profile, beside: Profile | None = None) -> dict[str, Any]:
+        """The lines of a step that matter, there or in another step beside it."""
+        spots = _matter(profile) | (_matter(beside) if beside is not None else set())
+        lines = [line for line in profile.lines if line.spot in spots][:_LINES]
+        chosen = {id(line) for line in lines}
+        lines += [line for line in _leading(profile.lines) if id(line) not in chosen]
+        return {
+            "seconds": round(profile.seconds, 8),
+            "models": round(profile.models, 1),
+            "per_model": round(profile.per_model, 1),
+            "lines": [self.line(line) for line in lines],
+        }
+
+    def turn(self, turn: Turn) -> dict[str, Any]:
+        """The loop of the steps and the one around it."""
+        around = outer(turn)
+        return {
+            "path": [self.number(spot) for spot in turn.path],
+            "loop": [turn.depth, turn.first, turn.last],
+            "outer": [around.depth, around.first, around.last],
+        }
+
+    def registering(self) -> list[int]:
+        """Lines that register hooks or parametrizations, in the files so far."""
+        found = [(file, line) for file in self._files for line in registers(file)]
+        return [self.number(spot) for spot in found[:_LEADING]]
+
+    def data(self) -> dict[str, Any]:
+        """All of them."""
+        return {"files": [from_here(file) for file in self._files], "places": self._places}
+
+
+def _matter(profile: Profile) -> set[Spot]:
+    least = _SHARE * profile.seconds
+    return {
+        line.spot
+        for line in profile.lines
+        if line.seconds >= least or line.hits * _LINE + line.calls * _CALL >= least
+    }
+
+
+def _leading(lines: Sequence[Line]) -> Iterable[Line]:
+    """The outermost lines that call a model, ``backward`` or an optimizer."""
+    for mark in ("model", "backward", "optimizer"):
+        calling = [line for line in lines if line.mark == mark and not line.direct]
+        yield from sorted(calling, key=lambda line: len(line.path))[:_LEADING]

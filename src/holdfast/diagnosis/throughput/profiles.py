@@ -1,0 +1,151 @@
+"""Lines and what they cost, as exams of the time measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any, Protocol
+
+from ..source.loops import loop_around
+from ..source.place import frames_from, kind_of
+from .line_tree import INPUTS
+
+Spot = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Line:
+    """What one line costs in a step."""
+
+    file: str
+    line: int
+    function: str
+    mark: str
+    """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
+    seconds: float
+    hits: float
+    path: tuple[Spot, ...]
+    """The user's lines that led here, outermost first, itself last."""
+    direct: bool = True
+    """Whether the line's own code took the time, not the model or the optimizer it called."""
+    calls: float = 0.0
+    """Calls into libraries."""
+
+    @property
+    def spot(self) -> Spot:
+        """File and line."""
+        return self.file, self.line
+
+
+@dataclass(slots=True)
+class Profile:
+    """The lines of a step."""
+
+    seconds: float = 0.0
+    inputs: float = 0.0
+    """Numbers in the tensors that the models were given."""
+    models: float = 0.0
+    """Outermost calls of modules."""
+    lines: list[Line] = field(default_factory=list[Line])
+
+    @property
+    def per_model(self) -> float:
+        """Numbers given to one call of a model."""
+        return self.inputs / min(self.models, INPUTS) if self.models else 0.0
+
+    def by_spot(self) -> dict[Spot, Line]:
+        """The lines, whoever called them, added up."""
+        found: dict[Spot, Line] = {}
+        for line in self.lines:
+            known = found.get(line.spot)
+            if known is None:
+                found[line.spot] = replace(line)
+                continue
+            if line.seconds > known.seconds:
+                known.mark, known.direct = line.mark, line.direct
+            known.seconds += line.seconds
+            known.hits = max(known.hits, line.hits)
+            known.calls += line.calls
+        return found
+
+
+class Timer(Protocol):
+    """Times the lines of the thread it is called in."""
+
+    def begin(self, frame: FrameType | None) -> bool:
+        """Time the lines from here on; False where that cannot be."""
+        ...
+
+    def step(self, wall: float) -> float:
+        """A step is over."""
+        ...
+
+    def stop(self, frame: FrameType | None = None) -> None:
+        """Time no more lines."""
+        ...
+
+    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> Profile:
+        """What a step costs, line by line."""
+        ...
+
+
+@dataclass(slots=True)
+class LoaderLook:
+    """What some samples cost when they are made in the main process."""
+
+    samples: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
+    """Index and seconds of each."""
+    collate: float = 0.0
+    """Seconds per sample to put them together."""
+    lines: list[Line] = field(default_factory=list[Line])
+    """Seconds per sample and line, the most expensive first."""
+
+    @property
+    def per_sample(self) -> float:
+        """Seconds, on average."""
+        return sum(s for _, s in self.samples) / len(self.samples) if self.samples else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The innermost loop of the user that takes the steps."""
+
+    path: tuple[Spot, ...]
+    """The user's lines down to the one that takes the step."""
+    depth: int
+    """Which of them stands in the loop."""
+    first: int
+    last: int
+
+
+def line_of(frame: FrameType | None) -> Spot:
+    """The user's innermost line."""
+    for above in frames_from(frame):
+        if kind_of(above.f_code.co_filename) == "user":
+            return above.f_code.co_filename, above.f_lineno
+    return "", 0
+
+
+def turn_of(frame: FrameType | None) -> Turn | None:
+    """The loop at work; the line that hands over to it where a framework has it."""
+    above = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
+    path = tuple((f.f_code.co_filename, f.f_lineno) for f in reversed(above))
+    for depth in range(len(path) - 1, -1, -1):
+        first, last = loop_around(*path[depth])
+        # A loop over optimizers is no loop of steps.
+        if first and not (depth == len(path) - 1 and last - first <= 1):
+            return Turn(path, depth, first, last)
+    if path:
+        return Turn(path, len(path) - 1, path[-1][1], path[-1][1])
+    return None
+
+
+def outer(turn: Turn) -> Turn:
+    """The loop around a loop, as of epochs around one of steps; the same where there is none."""
+    for depth in range(turn.depth, -1, -1):
+        file, line = turn.path[depth]
+        first, last = loop_around(file, turn.first if depth == turn.depth else line)
+        if first:
+            return Turn(turn.path, depth, first, last)
+    return turn

@@ -1,0 +1,48 @@
+"""Counts that tell why a step takes longer: of its graph, its hooks, its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from ...probes.memory import counters
+
+
+def graph_nodes(loss: object, most: int = 4000) -> int:
+    """Nodes of a loss's graph, up to so many."""
+    root = getattr(loss, "grad_fn", None)
+    seen: set[object] = {root} if root is not None else set()
+    todo = list(seen)
+    while todo and len(seen) < most:
+        for node, _ in getattr(todo.pop(), "next_functions", ()):
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return len(seen)
+
+
+def registered_on(models: Iterable[nn.Module]) -> int:
+    """How many hooks there are on some models and their weights, and modules in them."""
+    modules = [module for model in models for module in model.modules()]
+    hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
+    hooks += sum(len(m._backward_hooks) for m in modules)
+    weights = [weight for m in modules for weight in m._parameters.values() if weight is not None]
+    hooks += sum(len(weight._backward_hooks or ()) for weight in weights)
+    return len(modules) + hooks
+
+
+def retries() -> int:
+    """How often the device's allocator has run out so far; 0 without a device."""
+    return int(counters().get("num_alloc_retries", 0)) if torch.cuda.is_initialized() else 0
+
+
+def clock() -> float:
+    """The clock of the device in MHz; 0 where nobody knows."""
+    if not torch.cuda.is_initialized():
+        return 0.0
+    try:
+        return float(torch.cuda.clock_rate())
+    except Exception:  # nvidia-ml-py is not there, or the driver does not say: many kinds of errors
+        return 0.0

@@ -1,0 +1,104 @@
+"""Fail open: what breaks in holdfast is switched off and written down, and training goes on.
+
+The same wrapper counts the time that is spent in here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+import torch
+
+from ..probes.timing import Phases
+
+_CUDA = torch.backends.cuda.is_built()
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FailsOpen(Protocol):
+    """Who has parts that can be switched off one by one."""
+
+    off: set[str]
+    """The parts that are switched off."""
+    phases: Phases
+    """The clock of the loop."""
+
+    def failed(self, where: str, error: Exception) -> None:
+        """A part broke: switch it off, put everything back, write it down."""
+        ...
+
+
+S = TypeVar("S", bound=FailsOpen)
+
+
+def fail_open(
+    where: str, ends: str = ""
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R | None]]:
+    """Wrap an entry of the engine.
+
+    Args:
+        where: the part of holdfast it belongs to.
+        ends: the phase of the loop that is over where it begins.
+    """
+
+    def decorate(
+        method: Callable[Concatenate[S, P], R],
+    ) -> Callable[Concatenate[S, P], R | None]:
+        call: Any = method
+
+        @functools.wraps(method)
+        def entry(self: S, *args: Any) -> R | None:
+            if self.off and where in self.off:
+                return None
+            began, phases = perf_counter(), self.phases
+            within, phases.ours = phases.ours, True
+            try:
+                if ends:
+                    phases.mark(ends, began)
+                return call(self, *args)
+            except Exception as error:
+                self.failed(where, error)
+                return None
+            finally:
+                phases.ours = within
+                if not within:
+                    # Counted as ours, once, and kept out of the phase of the loop it falls into.
+                    # Written out: this runs several times in every step.
+                    spent = perf_counter() - began
+                    phases.guard += spent
+                    phases.last += spent
+
+        return cast(Any, entry)
+
+    return decorate
+
+
+def attempt(owner: FailsOpen, where: str, what: Callable[..., R], *about: Any) -> R | None:
+    """Call something the same way."""
+    return _attempts[where](owner, what, *about)
+
+
+def _attempt(where: str) -> Callable[..., Any]:
+    @fail_open(where)
+    def attempted(owner: FailsOpen, what: Callable[..., Any], *about: Any) -> Any:
+        return what(*about)
+
+    return attempted
+
+
+_PARTS = (
+    "guard", "investigation", "watchers", "notes", "recovery", "scaler policy", "update probe",
+)  # fmt: skip
+_attempts = {where: _attempt(where) for where in _PARTS}
+
+
+def out_of_reach() -> bool:
+    """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
+    if torch.compiler.is_compiling():
+        return True
+    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,132 @@
+"""The usual step on a CPU, in few words.
+
+Most steps of a run that is well are like the one before: the same optimizer and parameters, one
+loss, numbers that are finite and not far from usual, nothing to be sampled. The long way asks
+each of them dozens of questions whose answers have not changed, between cold caches. Here they
+are asked once, after a step that went the long way; those that follow it are taken in few words
+as long as they answer the rest the same, and in any doubt go the long way themselves. Both ways
+write the same rows, which a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from collections.abc import Callable
+from itertools import repeat
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..detectors.suspicion import LOOK
+from ..diagnosis.nonfinite.investigation import Investigation
+from ..probes import learning_rate
+from ..probes.loss import Losses
+from ..probes.step_record import BLANK, StepRecord
+from ..probes.updates import EVERY as UPDATES_EVERY
+from ..recovery.rollback import Recovery
+from .optimizer_guard import OptimizerGuard
+from .registry import OptimizerRegistry
+from .step_writer import COST_EVERY, StepWriter
+
+Opened = tuple[OptimizerGuard, StepRecord]
+
+
+class FastPath:
+    """Knows what all steps of the only optimizer have in common, as long as nothing happens."""
+
+    def __init__(
+        self,
+        registry: OptimizerRegistry,
+        writer: StepWriter,
+        investigation: Investigation,
+        recovery: Recovery,
+    ) -> None:
+        self._registry, self._writer = registry, writer
+        self._investigation, self._recovery = investigation, recovery
+        self._guard: OptimizerGuard | None = None
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._groups = 0
+        self._every = 1
+        self._row = BLANK
+
+    def open(self, optimizer: Optimizer, losses: Losses) -> Opened | None:
+        """Decide about a step that is about to be taken; None when it must go the long way."""
+        guard, writer, investigation = self._guard, self._writer, self._investigation
+        groups = optimizer.param_groups
+        step = writer.iteration + 1
+        if (
+            guard is None
+            or self._optimizer() is not optimizer
+            # Loading a state makes a new list of groups.
+            or id(groups) != self._groups
+            or losses.passes != 1
+            or len(losses.numbers) != 1
+            or step % self._every == 0
+            or not investigation.idle
+            or investigation.replaying
+            or self._recovery.awaits_step
+        ):
+            return None
+        if len(groups) == 1:
+            parameters = groups[0]["params"]
+        else:
+            parameters = [p for g in groups for p in g["params"]]
+        grads = list(map(_grad_of, parameters))
+        if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
+            return None
+        if not grads[0].is_cpu or not guard.norms.easy(grads):
+            return None
+        reading = guard.norms.read(grads, True)
+        loss = losses.numbers[0]
+        if reading.bad or not guard.outliers.usual(loss, reading.total):
+            return None
+        writer.iteration = step
+        record = StepRecord(step, guard.index, self._row.copy())
+        record.usual = True
+        record.positions, record.layers = guard.positions, len(grads)
+        record.reading = reading
+        row = record.row
+        rate = groups[0].get("lr")
+        row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
+        row["loss"] = loss
+        row["grad_norm"] = reading.total
+        row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
+            guard.outliers.numbers
+        )
+        return guard, record
+
+    def forget(self) -> None:
+        """Something is different: the next step goes the long way."""
+        self._guard = None
+
+    def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
+        """A step that went the long way is over: may the next ones be taken in few words?"""
+        writer = self._writer
+        well = record.reading is not None and not (record.bad or record.outlier or record.late)
+        alone = len(self._registry) == 1 and not self._registry.buffers.buffers
+        if not well or not alone or record.measured is not None or guard.detect_only:
+            return
+        if self._recovery.attentive or not guard.outliers.passive or not writer.at_ease(guard):
+            return
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        if len(guard.positions) != len(parameters) or not all(p.is_cpu for p in parameters):
+            return
+        self._guard = guard
+        self._optimizer = weakref.ref(optimizer)
+        self._groups = id(optimizer.param_groups)
+        self._every = math.gcd(LOOK, COST_EVERY, writer.often(UPDATES_EVERY), *writer.samples())
+        self._row = BLANK | {
+            "opt": float(guard.index),
+            "skipped": 0.0,
+            "grad_bad": 0.0,
+            "grad_layer": -1.0,
+            "loss_bad": 0.0,
+            "outlier": 0.0,
+            "clip": 1.0,
+            "backwards": 1.0,
+        }
+
+
+_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")

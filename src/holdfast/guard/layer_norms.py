@@ -1,0 +1,43 @@
+"""Norms of every layer: every k steps, and each step around an incident."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..probes.step_record import StepRecord
+from ..run import Table
+
+# Around an incident they are written for this many steps on either side.
+_AROUND = 8
+
+
+class LayerNorms:
+    """The layers of one optimizer; knows the last few steps, in case they lead to an incident."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._recent: deque[StepRecord] = deque(maxlen=_AROUND)
+        self._aftermath = 0
+
+    @property
+    def excited(self) -> bool:
+        """Whether every step is being told because of an incident."""
+        return self._aftermath > 0
+
+    def tell(self, record: StepRecord, *, due: bool) -> None:
+        """Write the norms of this step if they are due or belong to an incident."""
+        if record.bad or record.wild:
+            for earlier in self._recent:
+                self._put(earlier)
+            self._recent.clear()
+            self._aftermath = _AROUND
+        elif self._aftermath:
+            self._aftermath -= 1
+        elif not due:
+            record.batches = ()  # kept for its norms, not for its data
+            self._recent.append(record)
+            return
+        self._put(record)
+
+    def _put(self, record: StepRecord) -> None:
+        self._table.put_array(record.step, record.time, record.norms_by_layer())

@@ -1,0 +1,398 @@
+"""One optimizer under guard: decides about each of its steps and carries the decision out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..actions import switch_to_fused
+from ..actions.restore_buffers import BufferKeeper
+from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
+from ..config import GuardSettings
+from ..probes._host_norms import HostNorms, plain
+from ..probes.gradients import DeviceReading, EarlyNorms, Meters
+from ..probes.loss import Losses
+from ..probes.model_state import largest_on_device, nonfinite_on_host
+from ..probes.readback import wait_for
+from ..probes.step_record import StepRecord
+from ..probes.updates import Updates
+from .buffers import settle_buffers
+from .outliers import Outliers
+
+HIDDEN = "hidden gradients"
+FUSED = "fused"
+SNAPSHOT = "snapshot"
+DETECT = "detect only"
+
+
+class OptimizerGuard:
+    """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
+
+    def __init__(
+        self,
+        index: int,
+        cls: str,
+        settings: GuardSettings,
+        buffers: BufferKeeper,
+        meters: Meters,
+        outliers: Outliers,
+    ) -> None:
+        self.index = index
+        self.cls = cls
+        self.announced = False
+        self.stepped = False
+        self.layers: list[str] = []
+        self.how = ""
+        self.why = ""
+        self.updates = Updates()
+        self.outliers = outliers
+        self.notes: list[tuple[str, dict[str, Any]]] = []
+        self.detect_only = "" if settings.skip else "skipping is switched off"
+        self._settings = settings
+        self._buffers = buffers
+        self._seasoned: set[int] = set()
+        self._known: Sequence[int] = ()
+        self._looked_at_form = False
+        self._form_of = 0
+        self._hide = HideGradients()
+        self._raise = RaiseFoundInf()
+        self._snapshot = Snapshot()
+        self._meters = meters
+        self._settle: str = ""
+        self.positions: Sequence[int] = ()
+        self.norms = HostNorms()
+        # Parameters, the device of the first, and where the decision is made for them.
+        self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
+
+    # ------------------------------------------------------------------ before the step
+
+    def before(
+        self,
+        optimizer: Optimizer,
+        parameters: Sequence[Tensor],
+        record: StepRecord,
+        losses: Losses,
+        *,
+        losses_decide: Callable[[], bool],
+        scale: Tensor | None = None,
+        early: EarlyNorms | None = None,
+        look_at_parameters: bool = False,
+        leave_out: bool = False,
+        alone: bool = True,
+    ) -> None:
+        """Measure the gradients the optimizer is about to use, decide, and arm the skip.
+
+        ``leave_out`` skips the step whatever they are; ``alone`` says that there is one rank.
+        """
+        if self._settle:
+            self.release(optimizer)
+        record.layers = len(self.layers)
+        grads = list(map(_grad_of, parameters))
+        if any(map(operator.is_, grads, repeat(None))):
+            grads = [grad for grad in grads if grad is not None]
+        if self._buffers.buffers:
+            self._buffers.look()
+        if not grads:
+            self.note_losses(record, losses)
+            return
+        easy = self._place(parameters, grads)
+        record.positions = self.positions
+        early = early if early is not None and early.fits(grads) else None
+        if not easy:
+            grads = plain(grads)
+        looked_at = parameters if look_at_parameters else []
+        device = self._device(grads)
+        if device is None:
+            if early is not None and early.on_host is not None:
+                record.see_gradients(early.on_host)
+            else:
+                record.see_gradients(self.norms.read(grads, easy))
+            self.note_losses(record, losses)
+            # Who decides is asked only where it matters.
+            record.losses_decide = leave_out or (record.loss_bad and losses_decide())
+            self._look_on_host(optimizer, record, scale, looked_at)
+            if not record.bad and not record.late:
+                self.outliers.judge(
+                    record,
+                    grads,
+                    alone=alone,
+                    clipped=early is not None,
+                    scale=_still_scaled(optimizer, record.row["scale"]),
+                    may_skip=not self.detect_only,
+                )
+            self._act_on_host(optimizer, record, grads)
+        else:
+            record.losses_decide = losses_decide()
+            measured = early.on_device if early is not None else None
+            meter = self._meters.of(device)
+            buffers: list[Tensor] = []
+            if self._buffers.buffers and measured is None and scale is None and not looked_at:
+                which, tensors = self._buffers.to_measure(device)
+                if tensors and meter.can_take(tensors, grads[0].dtype):
+                    record.buffers, buffers = which, tensors
+            extras = self._extras(optimizer, record, scale, looked_at, device)
+            unscaled = scale if _still_scaled(optimizer, 2.0) != 1.0 else None
+            asked = self.outliers.question(
+                device,
+                alone=alone,
+                clipped=early is not None,
+                may_skip=not self.detect_only,
+                scale=unscaled,
+            )
+            if measured is None:
+                measured = meter.measure(
+                    grads,
+                    losses.on_device(device),
+                    loss_decides=record.losses_decide,
+                    extras=extras,
+                    buffers=buffers,
+                    asked=asked,
+                )
+            else:
+                if asked is not None:
+                    meter.judge(measured, asked)
+                if extras and isinstance(measured.row, Tensor):
+                    measured.row = torch.cat([measured.row, *extras])
+            record.measured = measured
+            if not self.detect_only:
+                self.outliers.clip_on_device(measured, grads, unscaled, clipped=early is not None)
+            if leave_out:
+                record.told_to = True
+                measured.flag.fill_(1.0)
+            self._arm_on_device(optimizer, record, measured, grads, device)
+
+    def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
+        """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
+        # In the same number and with gradients throughout they are the same ones.
+        if not (len(self.positions) == len(grads) == len(parameters)):
+            positions = [i for i, p in enumerate(parameters) if p.grad is not None]
+            if positions != self.positions:
+                self.positions = positions
+                self.norms.learn(grads)
+                if _sharded(parameters):
+                    self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
+        return self.norms.easy(grads)
+
+    def _look_on_host(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        scale: Tensor | None,
+        parameters: Sequence[Tensor],
+    ) -> None:
+        if self._buffers.buffers:
+            record.buffers = self._buffers.nonfinite_on_host()
+            record.see_buffers(record.buffers)
+        if scale is not None:
+            found = optimizer.__dict__.get("found_inf")
+            record.row["scale"] = scale.item()
+            record.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
+        record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
+        # After a closure has run the weights have moved: they say nothing about this step.
+        if (parameters or record.bad) and not record.late:
+            everything = [p for g in optimizer.param_groups for p in g["params"]]
+            record.see_parameters(nonfinite_on_host(everything))
+
+    def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
+        self._say(HIDDEN, "the verdict is known on the host before the step")
+        # Loading a state makes a new list of groups, with the form that was saved.
+        groups = id(optimizer.param_groups)
+        if self._form_of != groups and not (record.late or self.detect_only):
+            if self._settings.fused and switch_to_fused.to_foreach(optimizer, grads):
+                note = {"opt": self.index, "cls": type(optimizer).__name__}
+                self.notes.append(("switched_to_foreach", note))
+            self._form_of = groups
+        if (record.bad or record.wild) and not self.detect_only:
+            self._hide.before(optimizer)
+            self._settle = HIDDEN
+            record.acted = True
+            record.row["skipped"] = 1.0
+
+    def _extras(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        scale: Tensor | None,
+        parameters: Sequence[Tensor],
+        device: torch.device,
+    ) -> list[Tensor]:
+        """What is not measured for everybody on every step rides behind norms and loss."""
+        extras: list[Tensor] = []
+        if scale is not None:
+            record.scaled = True
+            found = optimizer.__dict__.get("found_inf")
+            found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
+            extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
+        if self._buffers.buffers and not record.buffers:
+            record.buffers, largest = self._buffers.largest(device)
+            if largest is not None:
+                extras.append(largest)
+        if parameters:
+            record.parameters = len(parameters)
+            extras.append(largest_on_device(parameters).to(device, non_blocking=True))
+        return extras
+
+    def _arm_on_device(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        measured: DeviceReading,
+        grads: list[Tensor],
+        device: torch.device,
+    ) -> None:
+        if self.detect_only:
+            self._say(DETECT, self.detect_only)
+            return
+        self._look_at_form(optimizer, grads)
+        fused = switch_to_fused.is_fused(optimizer)
+        if fused:
+            self._say(FUSED, "the kernel itself leaves the step out")
+        else:
+            self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
+        record.acted = True
+        if not self._is_seasoned(record.positions):
+            self._first_step(optimizer, record, measured.flag)
+        elif fused:
+            self._raise.before(optimizer, measured.flag)
+            self._settle = FUSED
+        else:
+            self._snapshot.before(optimizer, device)
+            self._settle = SNAPSHOT
+
+    def _first_step(self, optimizer: Optimizer, record: StepRecord, flag: Tensor) -> None:
+        """State is about to be created: look at the flag on the host, this once.
+
+        A skipped first step must leave no state behind (fused SGD would go on with an
+        uninitialised momentum buffer, others with a counter that says one). The wait goes
+        through an event, so that it is no error where a script forbids synchronising reads.
+        """
+        if wait_for(flag):
+            self._hide.before(optimizer)
+            self._settle = HIDDEN
+        else:
+            self._seasoned = {*self._seasoned, *record.positions}
+            self._known = record.positions
+
+    def _is_seasoned(self, positions: Sequence[int]) -> bool:
+        """Whether every parameter in this step has been through one before."""
+        if positions is self._known:
+            return True
+        if self._seasoned.issuperset(positions):
+            self._known = positions
+            return True
+        return False
+
+    # ------------------------------------------------------------------ after the step
+
+    def after(self, optimizer: Optimizer, record: StepRecord) -> None:
+        """Finish what ``before`` armed; the optimizer is as the script knows it again."""
+        settle, self._settle = self._settle, ""
+        if settle == HIDDEN:
+            self._hide.after()
+        elif settle == FUSED:
+            self._raise.after(optimizer)
+        elif settle == SNAPSHOT and record.measured is not None:
+            record.moved = self._snapshot.after(optimizer, record.measured.flag)
+        if self._buffers.buffers and self._settings.restore_buffers:
+            settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
+
+    def arrived(self, record: StepRecord) -> None:
+        """The device row is on the host: host counters of a skipped step are taken back."""
+        if record.left_out and record.moved:
+            self._snapshot.take_back(record.moved)
+        record.moved = ()
+
+    def measure_late(self, optimizer: Optimizer, record: StepRecord, losses: Losses) -> None:
+        """For closures that ran inside ``step()``: look at what they left behind."""
+        was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        self.before(optimizer, parameters, record, losses, losses_decide=lambda: True)
+        self.detect_only = was
+
+    # ------------------------------------------------------------------ details
+
+    def note_losses(self, record: StepRecord, losses: Losses) -> None:
+        """Fill the loss columns from losses that are on the host already."""
+        read = losses.on_host()
+        if read is not None:
+            record.see_loss(*read)
+
+    def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
+        """Where the decision is made; None means on the host."""
+        known = self._same_device
+        if known is not None and known[0] is self.positions and known[1] == grads[0].device:
+            return known[2]
+        kinds = {g.device.type for g in grads}
+        if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
+            self._same_device = (self.positions, grads[0].device, grads[0].device)
+            return grads[0].device
+        if kinds != {"cpu"} and not self.why:
+            where = ", ".join(sorted(kinds))
+            why = f"gradients live on {where}: one host read per step"
+            self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
+        self._same_device = (self.positions, grads[0].device, None)
+        return None
+
+    def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:
+        """Once, and again after ``load_state_dict`` has undone it: the form that can skip."""
+        if switch_to_fused.is_fused(optimizer) or (
+            self._looked_at_form and not getattr(optimizer, "_holdfast_switched", False)
+        ):
+            return
+        kind, why = switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
+        if kind and not self._looked_at_form:
+            note = {"opt": self.index, "cls": type(optimizer).__name__}
+            self.notes.append((kind, {**note, "why": why} if why else note))
+        self._looked_at_form = True
+
+    def only_detect(self, why: str) -> None:
+        """From now on steps are watched, not left out; ``why`` is told to the user."""
+        if not self.detect_only:
+            self.detect_only = why
+            self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
+
+    def _say(self, how: str, why: str) -> None:
+        if self.detect_only:
+            how, why = DETECT, self.detect_only
+        self.how, self.why = how, why
+
+    def forget_state(self) -> None:
+        """The optimizer's state may be another one: the next step is a first step again."""
+        self._seasoned, self._known = set(), ()
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
+        settle, self._settle = self._settle, ""
+        if settle == HIDDEN:
+            self._hide.after()
+        elif settle == FUSED:
+            self._raise.after(optimizer)
+
+    def description(self) -> dict[str, Any]:
+        """What the start of the run says about this optimizer."""
+        return {
+            "opt": self.index,
+            "cls": self.cls,
+            "layers": self.layers,
+            "buffers": [b.name for b in self._buffers.buffers],
+            "how": self.how,
+            "why": self.why,
+        }
+
+
+_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
+
+
+def _still_scaled(optimizer: Optimizer, scale: float) -> float:
+    """What gradients are multiplied with: a fused kernel undoes a GradScaler's scale itself."""
+    return scale if optimizer.__dict__.get("grad_scale") is not None else 1.0
+
+
+def _sharded(parameters: Sequence[Tensor]) -> bool:
+    return any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)

@@ -1,0 +1,200 @@
+"""Beside the training: drains rings into the run folder, judges what came, says it in one line.
+
+The parent of ``holdfast run`` ticks one scribe for all lanes it owns; ``holdfast.watch`` ticks
+one from a thread. Neither is ever waited for by the training.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config import Settings
+from ..detectors import Detector
+from ..detectors.judge import Judge, Key
+from ..errors import HoldfastError
+from ..policy import Policy
+from ..report.live import Live
+from ..run import (
+    LaneWriter,
+    Ring,
+    Run,
+    encode,
+    rank_of,
+)
+from ..types import Event, Finding
+
+
+@dataclass(slots=True)
+class _Lane:
+    name: str
+    ring: Ring
+    writer: LaneWriter
+    judge: Judge
+    dropped: int = 0
+    written: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
+    acted_on: set[Key] = field(default_factory=set[Key])
+    orders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Actions that the training has not been asked for yet."""
+
+
+class Drain:
+    """Writes the lanes of one run that belong to one owner."""
+
+    def __init__(
+        self,
+        run: Run,
+        owner: str,
+        settings: Settings,
+        detectors: Iterable[type[Detector]],
+        say: Callable[[str], None],
+    ) -> None:
+        self.run = run
+        self.errors: list[str] = []
+        self._owner = owner
+        self._policy = Policy.of(settings)
+        self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
+        self._live = Live(say, quiet=settings.run.quiet, health=settings.run.health)
+        self._lanes: dict[str, _Lane] = {}
+        self._done: set[str] = set()
+        self._foreign: set[str] = set()
+
+    def tick(self) -> int:
+        """Take what is new in every lane; returns the number of rows written."""
+        rows = 0
+        self._find_lanes()
+        for lane in list(self._lanes.values()):
+            try:
+                rows += self._drain(lane)
+            except (HoldfastError, OSError, ValueError) as error:
+                self._give_up(lane, error)
+        return rows
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings of the lanes still open, worst first within a lane."""
+        return [f for lane in self._lanes.values() for f in lane.judge.findings]
+
+    def close(self) -> None:
+        """The training is over: drain to the end and let the rings go."""
+        while self.tick():
+            pass
+        for lane in list(self._lanes.values()):
+            self._live.show(lane.judge.close())
+            self._tell_errors(lane)
+            lane.writer.write_findings(lane.judge.findings)
+            if lane.writer.close():
+                lane.ring.detach()
+                self.run.remove_ring(lane.name)
+            elif lane.writer.last_error:
+                self.errors.append(f"{lane.name}: {lane.writer.last_error}")
+        self._lanes.clear()
+        self.run.remove_dead_claims()
+
+    def _find_lanes(self) -> None:
+        for name in self.run.lanes():
+            if name in self._lanes or name in self._done or name in self._foreign:
+                continue
+            path = self.run.ring_path(name)
+            try:
+                if not path.exists() or not path.stat().st_size:
+                    continue
+                ring = Ring.attach(path)
+                if ring.owner != self._owner:
+                    ring.detach()
+                    self._foreign.add(name)
+                    continue
+                writer = LaneWriter(self.run, name, ring=ring)
+            except (HoldfastError, OSError) as error:
+                self._done.add(name)
+                self.errors.append(f"{name}: {error}")
+                continue
+            self._lanes[name] = _Lane(name, ring, writer, Judge(self._detectors, rank_of(name)))
+
+    def _drain(self, lane: _Lane) -> int:
+        taken = lane.writer.drain()
+        if lane.ring.dropped > lane.dropped:
+            lane.dropped = lane.ring.dropped
+            lane.writer.write_events(
+                [
+                    Event(
+                        time=time.time(),
+                        rank=lane.judge.rank,
+                        step=0,
+                        kind="dropped",
+                        data={"records": lane.dropped},
+                    )
+                ]
+            )
+        changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
+        self._order(lane, changed)
+        lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
+        self._tell_errors(lane)
+        self._live.show((), taken.events)
+        self._live.show_health(lane.name, lane.judge.rank, taken.rows)
+        self._live.show(changed)
+        return 0 if taken.rows is None else len(taken.rows)
+
+    def _order(self, lane: _Lane, findings: Iterable[Finding]) -> None:
+        """Ask the training for what the policy does about findings that are new."""
+        newest = int(lane.judge.newest_step)
+        for finding in findings:
+            if finding.key not in lane.acted_on:
+                lane.acted_on.add(finding.key)
+                decision = self._policy.order(finding.code, newest)
+                actions = ["stop"] if decision.stop else list(decision.do)
+                about = {"code": finding.code, "found": finding.step, "why": decision.why}
+                lane.orders += [{"action": action, **about} for action in actions]
+        if lane.orders and lane.ring.post(encode({"orders": lane.orders})):
+            lane.orders = []
+
+    @staticmethod
+    def _tell_errors(lane: _Lane) -> None:
+        if lane.judge.errors:
+            lane.writer.write_events(lane.judge.errors)
+            lane.judge.errors.clear()
+
+    @staticmethod
+    def _worth_writing(lane: _Lane, finding: Finding) -> bool:
+        """New, newly explained, or seen twice as often: a storm must not fill the disk."""
+        key = finding.key, str(finding.evidence.get("headline", ""))
+        count = int(finding.evidence.get("count", 1))
+        if count < 2 * lane.written.get(key, 0):
+            return False
+        lane.written[key] = count
+        return True
+
+    def _give_up(self, lane: _Lane, error: Exception) -> None:
+        """A lane that cannot be written must not take the others along."""
+        self.errors.append(f"{lane.name}: {error}")
+        self._done.add(lane.name)
+        del self._lanes[lane.name]
+
+
+class DrainThread:
+    """A scribe ticked by a daemon thread, for library use."""
+
+    def __init__(self, scribe: Drain, every: float = 0.2) -> None:
+        self._scribe = scribe
+        self._every = every
+        self._stop = threading.Event()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._loop, name="holdfast-scribe", daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._every):
+            self._scribe.tick()
+
+    def close(self) -> None:
+        """Stop the thread and write what is left. In a forked child there is none to stop."""
+        if os.getpid() != self._pid:
+            return
+        self._stop.set()
+        self._thread.join(timeout=30)
+        if not self._thread.is_alive():
+            self._scribe.close()

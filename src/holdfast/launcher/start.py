@@ -1,0 +1,85 @@
+"""Where a run goes: a new folder, or the one the other ranks of this launch have just made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .. import __version__, config
+from ..config import Settings
+from ..errors import RunFolderError
+from ..redaction import redact_command
+from ..run import Run
+
+_PATIENCE = 10.0
+
+
+def start_run(settings: Settings, script: str, command: Sequence[str]) -> Run:
+    """Make the folder of a run, or join it when another rank was faster."""
+    meta = _facts(settings, script, command)
+    launch = _launch(os.environ)
+    if launch is None:
+        if settings.run.dir is not None:
+            return Run.create(settings.run.dir, meta)
+        return Run.create_in(settings.run.root, script, meta)
+    suffix, when = launch
+    path = Path(settings.run.dir) if settings.run.dir is not None else None
+    if path is None:
+        path = Path(settings.run.root) / f"{when:%Y-%m-%d-%H%M%S}-{Path(script).stem}{suffix}"
+    try:
+        return Run.create(path, {**meta, "launch": f"{suffix}{when.isoformat()}"})
+    except RunFolderError:
+        return _join(path, f"{suffix}{when.isoformat()}")
+
+
+def _join(path: Path, launch: str) -> Run:
+    """Open the run another rank of the same launch has made; its folder comes before its facts."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            run = Run.open(path)
+        except RunFolderError:
+            if time.monotonic() > until or not path.is_dir():
+                raise
+            time.sleep(0.05)
+            continue
+        if run.meta.get("launch") != launch:
+            raise RunFolderError(
+                f"{path} already holds a run of another launch; choose a new folder with --run-dir"
+            )
+        return run
+
+
+def _launch(environment: Mapping[str, str]) -> tuple[str, datetime] | None:
+    """What all ranks of one launch on a node agree on without talking.
+
+    Under ``torchrun … -m holdfast run`` every rank has its own parent. They share the launcher,
+    so its start time, and its run id where one was given, names the run.
+    """
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    launcher = psutil.Process().parent()
+    started = launcher.create_time() if launcher is not None else time.time()
+    identity = environment.get("TORCHELASTIC_RUN_ID", "none")
+    suffix = "" if identity in ("none", "") else f"-{identity}"
+    return suffix, datetime.fromtimestamp(started).astimezone()
+
+
+def _facts(settings: Settings, script: str, command: Sequence[str]) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(),
+        "status": "running",
+        "script": script,
+        "command": redact_command(list(command)),
+        "holdfast": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "settings": config.to_dict(settings),
+    }

@@ -1,0 +1,169 @@
+"""The small parent of ``holdfast run``: starts the real python, passes signals on, writes.
+
+The script runs in a child of its own, in the same process group and on the same terminal, so
+that nothing about it changes. The parent drains the rings while it runs and once more when it
+is gone, however it went, and then leaves with the script's own exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from .. import config
+from ..boot import (
+    OWNER_VARIABLE,
+    RUN_VARIABLE,
+    SETTINGS_VARIABLE,
+    SITE,
+)
+from ..config import Settings
+from ..detectors import ALL, load_plugins
+from ..report import end_summary, make_page
+from ..run import Run
+from .drain import Drain
+from .signal_probe import SignalProbe
+
+_TICK = 0.5
+
+# Signals a launcher may send to us and means for the script.
+_FORWARDED = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+)
+# The kernel raised it: Ctrl-C on the terminal, which the script has received as well.
+_FROM_TERMINAL = 0x80
+_TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str]:
+    """The script's environment: its own, and what lets holdfast in."""
+    environment = dict(os.environ)
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([SITE, path] if path else [SITE])
+    environment[RUN_VARIABLE] = str(run.path.resolve())
+    environment[OWNER_VARIABLE] = owner
+    environment[SETTINGS_VARIABLE] = config.to_json(settings)
+    return environment
+
+
+def interpreter_options(words: Sequence[str]) -> list[str]:
+    """The options our own interpreter was given, which the script's gets too.
+
+    Without ``-I``, ``-E`` and ``-S``: they would keep holdfast out.
+
+    >>> interpreter_options(["python", "-uE", "-X", "dev", "-m", "holdfast", "run", "-u"])
+    ['-u', '-X', 'dev']
+    """
+    options: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-m", "-c", "-") or not word.startswith("-"):
+            break
+        if word in _TAKES_VALUE:
+            options += [word, next(rest, "")]
+        elif word.startswith(("--", "-W", "-X")):
+            options.append(word)
+        elif letters := word[1:].translate({ord(c): None for c in "IES"}):
+            options.append(f"-{letters}")
+    return options
+
+
+def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
+    """Run ``python *command`` under guard; returns what ``waitpid`` said about it."""
+    _fill_standard_streams()
+    owner = uuid.uuid4().hex
+    plugins = load_plugins(os.environ, ALL)
+    for warning in plugins.warnings:
+        say(f"holdfast: {warning}")
+    scribe = Drain(run, owner, settings, (*ALL, *plugins.detectors), say)
+    watched = {*_FORWARDED, signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    with SignalProbe(set(_FORWARDED)) as canary:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, *interpreter_options(sys.orig_argv), *command],
+            child_environment(run, owner, settings),
+            setsigmask=mask,
+        )
+        try:
+            status = _wait(pid, watched, scribe, canary)
+        finally:
+            scribe.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for error in scribe.errors:
+        say(f"holdfast: could not record everything: {error}")
+    return status
+
+
+def _wait(pid: int, watched: set[signal.Signals], scribe: Drain, canary: SignalProbe) -> int:
+    while True:
+        info = signal.sigtimedwait(watched, _TICK)
+        if info is not None and info.si_signo in _FORWARDED:
+            if info.si_code != _FROM_TERMINAL and not canary.heard(info.si_signo):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, info.si_signo)
+            continue
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        scribe.tick()
+
+
+def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
+    """Close the books of a run; whatever goes wrong here is not the script's fault."""
+    try:
+        if not run.path.exists():
+            say(f"holdfast: the run folder {run.path} is gone; nothing was recorded")
+        elif not run.remove_if_empty() and main:
+            code = os.waitstatus_to_exitcode(status)
+            run.update_meta(
+                status="finished", exit_code=code, finished=datetime.now(UTC).isoformat()
+            )
+            make_page(run, say)
+            if not quiet:
+                say(end_summary(run, color=os.isatty(2)))
+    except Exception as error:
+        say(f"holdfast: the summary could not be made: {error}")
+
+
+def leave_like(status: int) -> int:
+    """The exit code to leave with; a script ended by a signal ends us by the same."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    # One core dump, the script's, is enough.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to reset
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    time.sleep(1)
+    return 128 - code
+
+
+def say(line: str) -> None:
+    """One write, so that lines of several processes never mix."""
+    with contextlib.suppress(OSError):
+        os.write(2, (line if line.endswith("\n") else line + "\n").encode())
+
+
+def _fill_standard_streams() -> None:
+    """Where one is closed, a file of ours would take its number and receive what is printed.
+
+    The descriptor is ours alone: the script finds its streams as it would without us.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,169 @@
+"""What holdfast did to a run, one line each: the only things it ever changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..run import LaneData
+from ..types import Event
+from . import words
+from .lanes import LaneSummary, column
+from .rescue_words import (
+    KINDS,
+    Rescue,
+    rescue_of,
+    text_in,
+)
+
+_REPLAYED = {
+    "replay": "Ran a poisoned batch again to find the line",
+    "next": "Watched a later step closely to find the line",
+    "look": "Looked at the values of a bad step",
+}
+_TOLD = 6
+# More events of one kind than these are one line.
+_EACH = 4
+_TOGETHER = {
+    "rollback": "rolled back",
+    "trial": "tried older weights",
+    "level": "learned the scale of this run anew",
+    "clipping": "switched automatic clipping on or off",
+    "lowered_lr": "lowered the learning rate after a gradient norm far from usual",
+    "quarantine": "set samples aside",
+    "scaler": "changed the loss scale",
+    "checkpoint": "saved checkpoints",
+    "checkpoint failed": "could not save checkpoints",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionTaken:
+    """One kind of action: what, when, and why or how."""
+
+    what: str
+    when: str
+    why: str = ""
+
+
+def actions_of(lanes: Sequence[LaneData], summaries: Sequence[LaneSummary]) -> list[ActionTaken]:
+    """Everything that was done, what matters most first; what ranks did together is told once."""
+    done: dict[ActionTaken, list[int]] = {}
+    for lane, summary in zip(lanes, summaries, strict=True):
+        for deed in _lane(lane, summary):
+            done.setdefault(deed, []).append(lane.rank)
+    if len({lane.rank for lane in lanes}) < 2:
+        return list(done)
+    return [replace(deed, what=f"{deed.what} ({words.ranks(who)})") for deed, who in done.items()]
+
+
+def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
+    yield from _steps(lane, summary)
+    yield from _rescues(lane.events)
+    causes = [event for event in lane.events if event.kind == "cause"]
+    for how, count in Counter(str(event.data.get("how", "")) for event in causes).items():
+        steps = sorted({e.step for e in causes if e.data.get("how") == how})
+        if how in _REPLAYED:
+            times = f", {count} times" if count > len(steps) else ""
+            yield ActionTaken(what=_REPLAYED[how], when=f"{span(steps)}{times}")
+    told = dict.fromkeys(filter(None, map(_from_event, lane.events)))
+    yield from told
+
+
+def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
+    """What was done to single steps, from their rows."""
+    rows = lane.steps
+    skipped = column(rows, "skipped") > 0
+    exploded = skipped & np.isin(column(rows, "outlier"), (1, 3))
+    poisoned = summary.skipped - int(exploded.sum())
+    if poisoned > 0 and "skipped" in (rows.dtype.names or ()):
+        # Of a long run not every row is left, but how many there were is known.
+        yield ActionTaken(
+            what="Left poisoned steps out",
+            when=span(np.unique(rows["step"][skipped & ~exploded]).tolist(), poisoned),
+            why="weights, optimizer state and buffers are as if the step had never been taken",
+        )
+    if exploded.any():
+        norm, usual = column(rows, "grad_norm")[exploded], column(rows, "norm_usual")[exploded]
+        most = int(np.argmax(np.nan_to_num(norm)))
+        yield ActionTaken(
+            what="Left steps out whose gradients exploded",
+            when=span(np.unique(rows["step"][exploded]).tolist()),
+            why=f"gradient norm up to {words.figure(norm[most])}, usual was "
+            f"{words.figure(usual[most])}",
+        )
+    clip = column(rows, "clip")
+    clipped = (clip < 1) & ~skipped
+    if clipped.any():
+        yield ActionTaken(
+            what="Clipped gradients",
+            when=span(np.unique(rows["step"][clipped]).tolist()),
+            why=f"multiplied with {words.figure(float(clip[clipped].min()))} at least",
+        )
+
+
+def _rescues(events: Sequence[Event]) -> Iterable[ActionTaken]:
+    """What was done to save the run; of many events of one kind only the last is told."""
+    for kind in KINDS:
+        groups: dict[str, list[tuple[Event, Rescue]]] = {}
+        for event in events:
+            if event.kind == kind and (rescue := rescue_of(event)) is not None:
+                groups.setdefault(f"{kind} {rescue.variant}".strip(), []).append((event, rescue))
+        for name, group in groups.items():
+            together = _TOGETHER.get(name, _TOGETHER.get(kind, ""))
+            if len(group) <= _EACH or not together:
+                yield from dict.fromkeys(_rescued(event, rescue) for event, rescue in group)
+                continue
+            last = group[-1][1]
+            yield ActionTaken(
+                what=f"{words.capital(together)}, {words.number(len(group))} times",
+                when=span(sorted({event.step for event, _ in group})),
+                why=f"the last time: {last.what}{f', {last.why}' if last.why else ''}",
+            )
+
+
+def _rescued(event: Event, rescue: Rescue) -> ActionTaken:
+    code = f" [{rescue.code}]" if rescue.code else ""
+    return ActionTaken(
+        what=f"{words.capital(rescue.what)}{code}",
+        when=f"step {words.number(event.step)}",
+        why="; ".join(filter(None, [rescue.why, rescue.after])),
+    )
+
+
+def _from_event(event: Event) -> ActionTaken | None:
+    data, when = event.data, f"step {words.number(event.step)}"
+    name, why = text_in(data, "cls") or "the optimizer", text_in(data, "why")
+    match event.kind:
+        case "switched_to_fused":
+            what = f"Switched {name} to its fused kernel"
+            why = "it can leave a step out by itself; --no-fused keeps yours"
+        case "switched_to_foreach":
+            what = f"Let {name} work on all tensors at once"
+            why = "it is faster and gives the same bits; --no-fused keeps yours"
+        case "switched_to_capturable":
+            what = f"Moved the step counters of {name} to the device"
+        case "replay":
+            what = "Handed out a poisoned batch once more, to name the line"
+            why = "the loop is one turn longer; --no-replay does without"
+        case "backed_off":
+            what = "Looked at optional things less often"
+        case _:
+            return None
+    return ActionTaken(what=what, when=when, why=why)
+
+
+def span(steps: Sequence[int], count: int = 0) -> str:
+    """Steps as a person lists them: all of a few, else how many and between which."""
+    if not steps:
+        return words.plural(count, "step")
+    count = max(count, len(steps))
+    if count == 1:
+        return f"step {words.number(steps[0])}"
+    if count <= _TOLD:
+        return f"steps {words.listed([words.number(step) for step in steps])}"
+    first, last = words.number(steps[0]), words.number(steps[-1])
+    return f"{words.plural(count, 'step')} between {first} and {last}"

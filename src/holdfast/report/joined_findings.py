@@ -1,0 +1,91 @@
+"""Findings put together: one fault is told once, with who saw it and what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..detectors.ranking import explained, ranked
+from ..types import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingGroup:
+    """A finding, the ranks that made it, and what it caused there and on other ranks."""
+
+    finding: Finding
+    ranks: tuple[int, ...]
+    echoes: tuple[tuple[str, int], ...] = ()
+    """Code and rank of findings elsewhere that this one explains."""
+    follows: tuple[FindingGroup, ...] = ()
+    """Findings that this one explains, told below it."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """This one, and those that follow from it."""
+        return self.finding, *(f for group in self.follows for f in group.findings)
+
+
+def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]:
+    """Findings of all lanes, ranked: one of several ranks once, what follows with its cause.
+
+    Args:
+        found: pairs of lane and finding.
+    """
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for lane, finding in found:
+        restart = lane.partition("-")[2]
+        steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
+        groups.setdefault((finding.key, str(steps), restart), []).append(finding)
+    for same in groups.values():
+        # One rank speaks for all: one that knows the cause.
+        same.sort(key=lambda finding: "cause" not in finding.evidence)
+    by_first = {id(same[0]): same for same in groups.values()}
+    order = ranked(same[0] for same in groups.values())
+    elsewhere = {id(finding): _cause(finding, order) for finding in order}
+    told = [finding for finding in order if elsewhere[id(finding)] is None]
+    because = explained(told)
+
+    def group(finding: Finding) -> FindingGroup:
+        return FindingGroup(
+            finding=finding,
+            ranks=_ranks(by_first[id(finding)]),
+            echoes=tuple(
+                (echo.code, rank)
+                for echo in order
+                if elsewhere[id(echo)] is finding
+                for rank in _ranks(by_first[id(echo)])
+            ),
+            follows=tuple(group(f) for f in told if because.get(id(f)) is finding),
+        )
+
+    roots: dict[int, Finding] = {}
+    for finding in told:
+        # A cause stands where the worst that follows from it would.
+        while id(finding) in because:
+            finding = because[id(finding)]
+        roots.setdefault(id(finding), finding)
+    return tuple(map(group, roots.values()))
+
+
+def _ranks(findings: Iterable[Finding]) -> tuple[int, ...]:
+    return tuple(sorted({finding.rank for finding in findings}))
+
+
+def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
+    """What made these gradients bad, if it happened on another rank at the same steps.
+
+    All-reduce carries the NaN of one rank to all of them, where the loss is finite.
+    """
+    if finding.code != "NUM002":
+        return None
+    steps = set(finding.evidence.get("steps", [finding.step]))
+    for other in others:
+        if (
+            other.code in ("NUM005", "NUM003", "NUM001")
+            and other.rank != finding.rank
+            and steps <= set(other.evidence.get("steps", [other.step]))
+        ):
+            return other
+    return None

@@ -1,0 +1,1 @@
+"""Datasets, loaders and the way of a batch to the device."""

@@ -1,0 +1,246 @@
+"""Datasets that are read as a stream: larger than memory, shuffled as well as that allows.
+
+What a rank and a worker read follows from the seed, the epoch and their numbers alone, so a
+resumed run with as many workers reads the same samples again.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ...errors import UsageError
+from ..device import Place
+from ..seeding import mixed
+from .tensor_files import MappedTensors
+
+T = TypeVar("T")
+Shard = str | os.PathLike[str] | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]
+
+# Salts: the order of shards and that of samples must not follow from each other.
+_SHARDS, _SAMPLES = 1, 2
+
+
+class Streamed(IterableDataset[Any]):
+    """Samples of many shards, one after the other, no two processes reading the same.
+
+    Where the length of every shard is known, the samples are cut into equal ranges; otherwise
+    whole shards are dealt out, or, where there are fewer shards than processes, every process
+    reads all of them and keeps its part. At most ``buffer`` samples are held by each.
+
+    >>> list(Streamed([[1, 2], [3, 4, 5]], shuffle=False))
+    [1, 2, 3, 4, 5]
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        *,
+        length: int | None = None,
+        shuffle: bool | None = None,
+        buffer: int = 1024,
+        keys: Sequence[str] | None = None,
+        form: str = "tuple",
+    ) -> None:
+        """What to read.
+
+        Args:
+            shards: each a folder of tensors, a dataset or list, anything else that can be
+                iterated over again and again, or a function that opens one.
+            length: samples of an epoch over all ranks; shards are read again where they hold
+                fewer. All there are by default; that has to be known to train on several ranks.
+            shuffle: shards in another order every epoch, and samples through the buffer; by
+                default while training.
+            buffer: samples among which the next one is drawn; more are mixed better.
+            keys: of folders of tensors, which; see ``MappedTensors``.
+            form: of folders of tensors, "tuple" or "dict" samples.
+        """
+        self._shards = [_opened(shard, keys, form) for shard in shards]
+        if not self._shards:
+            raise UsageError("a stream of no shards; give at least one")
+        if length is not None and length < 1:
+            raise UsageError(f"a stream of length {length}; give at least 1, or None for all")
+        if buffer < 1:
+            raise UsageError(f"a stream with a buffer of {buffer}; give at least 1")
+        sizes = [len(shard) if _is_sized(shard) else None for shard in self._shards]
+        self._sizes = None if None in sizes else [size or 0 for size in sizes]
+        self._asked = length
+        self._shuffle = shuffle
+        self._buffer = buffer
+        self._place = Place(torch.device("cpu"))
+        self._batch = 1
+        self._seed = 0
+        self._train = True
+        # Shared: workers that live from epoch to epoch hold a copy of this object, not this one.
+        self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
+
+    def joined(self, place: Place, batch: int, *, seed: int, train: bool) -> Streamed:
+        """This rank's part of it, in batches of ``batch``; ``make_loader`` asks for it.
+
+        A stream of its own: the same one may be trained on and validated on side by side.
+        """
+        mine = copy.copy(self)
+        mine._place, mine._batch, mine._seed, mine._train = place, batch, seed, train
+        mine._epoch = self._epoch.clone().share_memory_()
+        mine._check_share()
+        return mine
+
+    def _check_share(self) -> None:
+        place, train, total = self._place, self._train, self._total()
+        if train and total is None and place.world > 1:
+            raise UsageError(
+                f"{place.world} ranks cannot train alike on a stream of unknown length; "
+                "give Streamed(length=), in samples per epoch over all ranks"
+            )
+        if train and total is not None and total < place.world:
+            raise UsageError(
+                f"a stream of {total} samples for {place.world} ranks; give it more, or fewer ranks"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose order is read next."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another epoch, another order; workers that are alive know it when they begin again."""
+        self._epoch.fill_(int(epoch))
+
+    def __len__(self) -> int:
+        """Samples of this rank in an epoch."""
+        total = self._total()
+        if total is None:
+            raise TypeError("a Streamed of shards of unknown length has none; give it length=")
+        first, last = self._range(total)
+        return last - first
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        epoch, total = self.epoch, self._total()
+        part = None
+        if total is not None:
+            first, last = self._range(total)
+            batches = -(-(last - first) // self._batch)
+            # Whole batches to each worker, or each would end with a short one of its own.
+            low, high = (batches * n // workers * self._batch for n in (number, number + 1))
+            part = range(first + low, min(first + high, last))
+        if self._sizes is not None and part is not None:
+            return self._ranged(part, epoch, number)
+        return self._dealt(None if part is None else len(part), epoch, number, workers)
+
+    def _total(self) -> int | None:
+        """Samples of an epoch over all ranks."""
+        held = None if self._sizes is None else sum(self._sizes)
+        if self._asked is None or not held:
+            return self._asked if held is None else held
+        return self._asked if self._train else min(self._asked, held)
+
+    def _range(self, total: int) -> tuple[int, int]:
+        """First and last of this rank's samples; of equal lengths while training."""
+        rank, world = self._place.rank, self._place.world
+        if self._train:
+            return rank * (total // world), (rank + 1) * (total // world)
+        return rank * total // world, (rank + 1) * total // world
+
+    def _ranged(self, part: range, epoch: int, worker: int) -> Iterator[Any]:
+        """The samples of a range of the shards put end to end."""
+        where = self._mixed(self._positions(part, epoch), epoch, worker)
+        return (self._shards[shard][index] for shard, index in where)
+
+    def _positions(self, part: range, epoch: int) -> Iterator[tuple[int, int]]:
+        assert self._sizes is not None
+        held = sum(self._sizes)
+        at = part.start
+        while at < part.stop:
+            again, inside = divmod(at, held)
+            order = self._order(epoch, again)
+            ends = accumulate(self._sizes[shard] for shard in order)
+            for shard, end in zip(order, ends, strict=True):
+                begin = end - self._sizes[shard]
+                stop = min(end, inside + part.stop - at)
+                for index in range(max(0, inside - begin), stop - begin):
+                    yield shard, index
+            at = min(part.stop, (again + 1) * held)
+
+    def _dealt(self, count: int | None, epoch: int, worker: int, workers: int) -> Iterator[Any]:
+        """The samples of every so-many-th shard, ``count`` of them or all there are."""
+        slot = self._place.rank * workers + worker
+        slots = self._place.world * workers
+        samples = self._passes(epoch, slot, slots, endless=count is not None and self._train)
+        return self._mixed(islice(samples, count), epoch, worker)
+
+    def _passes(self, epoch: int, slot: int, slots: int, *, endless: bool) -> Iterator[Any]:
+        again = 0
+        while not again or endless:
+            order = self._order(epoch, again)
+            mine = order[slot::slots] if len(order) >= slots else order
+            samples = (sample for shard in mine for sample in _samples(self._shards[shard]))
+            empty = True
+            for sample in samples if len(order) >= slots else islice(samples, slot, None, slots):
+                empty = False
+                yield sample
+            if empty and endless:
+                raise UsageError(
+                    f"the shards of reader {slot} of {slots} hold no sample; "
+                    "leave out empty shards, or use fewer workers"
+                )
+            again += 1
+
+    def _order(self, epoch: int, again: int) -> list[int]:
+        order = list(range(len(self._shards)))
+        if self._shuffles:
+            random.Random(mixed(self._seed, _SHARDS, epoch, again)).shuffle(order)
+        return order
+
+    def _mixed(self, items: Iterator[T], epoch: int, worker: int) -> Iterator[T]:
+        if not self._shuffles:
+            return items
+        dice = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
+        return _through(items, self._buffer, dice)
+
+    @property
+    def _shuffles(self) -> bool:
+        return self._train if self._shuffle is None else self._shuffle
+
+
+def _through(items: Iterator[T], size: int, dice: random.Random) -> Iterator[T]:
+    """Items in another order, of which at most ``size`` are held."""
+    held = list(islice(items, size))
+    for item in items:
+        at = dice.randrange(size)
+        yield held[at]
+        held[at] = item
+    dice.shuffle(held)
+    yield from held
+
+
+def _opened(shard: Any, keys: Sequence[str] | None, form: Any) -> Any:
+    if isinstance(shard, str | os.PathLike):
+        return MappedTensors(shard, keys, form=form)
+    if isinstance(shard, Iterator):
+        raise UsageError(
+            f"a {type(shard).__name__} as a shard can be read only once; "
+            "give the function that makes it"
+        )
+    if not (_is_sized(shard) or callable(shard) or isinstance(shard, Iterable)):
+        raise UsageError(f"a {type(shard).__name__} as a shard cannot be read; give an iterable")
+    return shard
+
+
+def _is_sized(shard: Any) -> bool:
+    return hasattr(shard, "__len__") and hasattr(shard, "__getitem__")
+
+
+def _samples(shard: Any) -> Iterator[Any]:
+    if _is_sized(shard):
+        return (shard[index] for index in range(len(shard)))
+    opened: Any = shard() if callable(shard) else shard
+    return iter(opened)

@@ -1,0 +1,1 @@
+"""The loop of the trainer and what happens around its steps."""

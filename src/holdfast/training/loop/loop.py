@@ -1,0 +1,228 @@
+"""The loop itself: epochs, micro-batches, steps, and what happens between two steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import UsageError
+from ...watching.watch import Watch
+from .. import distributed
+from ..averaging import Average
+from ..compiling import Compiled
+from ..data.loaders import Feed
+from ..data.transfer import Transfer, count
+from ..device import Place
+from ..precision import Precision
+from ..schedules import Schedule
+from ..settings import TrainSettings
+from ..task import Loss
+from .accumulation import Window
+from .interrupts import Interrupts
+from .profiling import Profiler
+from .reporting import StepReporter
+from .validation_schedule import ValidationSchedule
+
+# Ranks ask each other this often whether one of them was told to stop or a checkpoint is due.
+_AGREE_EVERY = 16
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """What the loop works with; made by the trainer, in place and on its device."""
+
+    settings: TrainSettings
+    place: Place
+    model: nn.Module
+    net: nn.Module
+    """The model as it is called: wrapped where there are several ranks."""
+    loss: Loss
+    schedule: Schedule
+    average: Average | None
+    precision: Precision
+    compiled: Compiled
+    transfer: Transfer
+    watch: Watch
+    window: Window
+    telling: StepReporter
+    examination: ValidationSchedule
+    profiler: Profiler
+    stepped: Callable[[int], None] | None
+    feed: Feed
+
+
+class Counter:
+    """Optimizer steps of a run; part of every checkpoint."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Plain numbers."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.step = int(state["step"])
+
+
+class Loop:
+    """Goes through the data until there is a reason to stop."""
+
+    def __init__(self, parts: Parts, counter: Counter) -> None:
+        self._parts = parts
+        self._counter = counter
+        self._saved_at = time.monotonic()
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps so far, those before a resume included."""
+        return self._counter.step
+
+    def run(self, interrupts: Interrupts) -> str:
+        """Train; returns why it ended."""
+        parts, settings = self._parts, self._parts.settings
+        epochs = settings.epochs if settings.epochs is not None else 1 << 30
+        why = self._reached() or parts.examination.why_stop
+        if why:
+            return why
+        for epoch in parts.watch.epochs(epochs):
+            parts.telling.epoch_begins(epoch)
+            for last in self._steps(epoch):
+                why = self._after_step(last, interrupts)
+                if why:
+                    return why
+            with parts.telling.aside():
+                parts.examination.epoch_ends(epoch, self.step)
+            parts.telling.epoch_ends(epoch, self.step)
+            parts.feed.epoch_ends(parts.telling.wait_share, parts.telling.wait_seconds)
+            why = parts.examination.why_stop
+            if epoch + 1 == settings.epochs:
+                why = why or f"{settings.epochs} epochs are done"
+            with parts.telling.aside():
+                parts.examination.keep(final=bool(why))
+            if why:
+                return why
+        return f"{settings.epochs} epochs are done"
+
+    def _steps(self, epoch: int) -> Iterator[bool]:
+        """One pass over the data; yields after every optimizer step, True for its last."""
+        parts = self._parts
+        loader, length = parts.feed.epoch(epoch), parts.feed.length
+        for batch in parts.telling.waiting(parts.watch(loader)):
+            if parts.watch.replaying:
+                self._replay(batch)
+                continue
+            # Where the length is not known a window may turn out to be the last after the fact.
+            last = length is not None and parts.watch.batches >= length
+            self._micro_batch(batch, last=last, inner=length is not None)
+            if parts.window.full or last:
+                self._optimizer_step(last=last)
+                yield last
+        if parts.window.passes:
+            self._optimizer_step(last=True)
+            yield True
+
+    def _replay(self, batch: Any) -> None:
+        """A poisoned window once more, for an exam: the guard leaves its step out."""
+        parts = self._parts
+        self._micro_batch(batch, last=False, inner=False)
+        if parts.watch.last_replay:
+            parts.watch.step()
+            parts.window.drop()
+
+    def _micro_batch(self, batch: Any, *, last: bool, inner: bool) -> None:
+        parts = self._parts
+        batch = parts.transfer(batch)
+        samples = count(batch)
+        weight = parts.window.weigh(samples)
+        inner = inner and not (parts.window.full or last)
+
+        def forward_and_backward(batch: Any) -> None:
+            with parts.precision.autocast():
+                loss, extra = split(parts.loss(parts.net, batch))
+            # Where a graph is replayed the next step would write into what this one returned.
+            loss = parts.compiled.keep(loss)
+            if not loss.requires_grad:
+                raise UsageError(
+                    "the loss has no gradient: nothing it is made of is a trainable parameter; "
+                    "look for detach(), no_grad() or frozen weights in the loss function"
+                )
+            parts.watch.backward(loss, weight=weight)
+            parts.telling.saw(loss, extra, samples)
+
+        with distributed.unsynchronised(parts.net, inner):
+            if self.step < parts.settings.anomaly:
+                with parts.compiled.paused(), torch.autograd.set_detect_anomaly(True):
+                    forward_and_backward(batch)
+            elif parts.watch.replaying:
+                with parts.compiled.paused():
+                    forward_and_backward(batch)
+            else:
+                parts.compiled.run(forward_and_backward, batch)
+
+    def _optimizer_step(self, *, last: bool) -> None:
+        parts = self._parts
+        parts.window.settle(parts.model.parameters(), last=last)
+        parts.watch.step()
+        parts.schedule.step()
+        if parts.average is not None:
+            parts.average.update()
+        self._counter.step += 1
+        if parts.stepped is not None:
+            parts.stepped(self.step)
+        parts.profiler.step()
+
+    def _after_step(self, last: bool, interrupts: Interrupts) -> str:
+        """Tell, validate, save; why the run is to end, empty as a rule.
+
+        What ends it here is saved here: the pass over the data is still open, so that a resumed
+        run goes on with its next batch.
+        """
+        parts = self._parts
+        parts.telling.stepped(self.step)
+        if self._agreed(interrupts):
+            parts.watch.save()
+            return f"it was told to stop ({self._name(interrupts)})"
+        reached = self._reached()
+        if reached or not last:
+            with parts.telling.aside():
+                parts.examination.after_step(self.step, final=bool(reached))
+        return reached or ("" if last else parts.examination.why_stop)
+
+    def _reached(self) -> str:
+        steps = self._parts.settings.steps
+        return f"{steps} steps are done" if steps is not None and self.step >= steps else ""
+
+    def _agreed(self, interrupts: Interrupts) -> bool:
+        place = self._parts.place
+        if place.world == 1:
+            return interrupts.asked is not None
+        if self.step % _AGREE_EVERY:
+            return False
+        minutes = self._parts.settings.holdfast.checkpoint.minutes
+        if minutes and distributed.anyone(time.monotonic() - self._saved_at > 60 * minutes, place):
+            self._saved_at = time.monotonic()
+            self._parts.watch.save()
+        return distributed.anyone(interrupts.asked is not None, place)
+
+    @staticmethod
+    def _name(interrupts: Interrupts) -> str:
+        return interrupts.asked.name if interrupts.asked is not None else "on another rank"
+
+
+def split(result: Tensor | tuple[Tensor, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """The loss and the numbers beside it."""
+    loss, extra = result if isinstance(result, tuple) else (result, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(
+            f"the loss function returned {shown}, not a scalar tensor; "
+            "return the mean over the batch, or (loss, {name: number})"
+        )
+    return loss.reshape(()), dict(extra)

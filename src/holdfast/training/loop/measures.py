@@ -1,0 +1,120 @@
+"""What a run measures of itself beside the loss: pace, memory, how busy the device is.
+
+Read when the numbers of a run are noted, every so many steps. Nothing here waits for the device,
+and what cannot be known is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import psutil
+import torch
+from torch.optim import Optimizer
+
+from ...watching.watch import Watch
+from ..device import Place
+
+# Share of the time between two records that measuring may take.
+_MOST = 0.05
+# Seconds between two questions to the driver how busy a GPU is.
+_APART = 1.0
+
+
+class Measures:
+    """The trainer's own numbers; the dear ones are left out where measuring takes too long.
+
+    Args:
+        place: this rank.
+        watch: knows the newest row and the skipped steps.
+        optimizer: knows the learning rate.
+        say: told once when something is left out from there on.
+    """
+
+    def __init__(
+        self, place: Place, watch: Watch, optimizer: Optimizer, say: Callable[[str], None]
+    ) -> None:
+        self._place, self._watch, self._optimizer, self._say = place, watch, optimizer, say
+        self._lean = False
+        self._busy = place.device.type == "cuda"
+        self._asked = -math.inf
+
+    def take(self, *, seconds: float, steps: int, samples: int) -> dict[str, float]:
+        """The numbers of an interval.
+
+        Args:
+            seconds: of training in it.
+            steps: optimizer steps in it.
+            samples: that this rank has seen in it.
+        """
+        everywhere = samples * self._place.world
+        numbers = {
+            "throughput_samples_per_sec": everywhere / seconds,
+            "step_time": seconds / max(steps, 1),
+            "effective_batch_size": everywhere / max(steps, 1),
+            "learning_rate": float(self._optimizer.param_groups[0]["lr"]),
+            "grad_norm": self._watch.latest.get("grad_norm", math.nan),
+            "skipped_steps": float(self._watch.skipped),
+        }
+        if not self._lean:
+            numbers |= memory_numbers(self._place.device) | self._utilization()
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+    def cost(self, spent: float, seconds: float) -> None:
+        """What taking and writing the numbers took of an interval of so many seconds."""
+        if self._lean or spent <= _MOST * seconds:
+            return
+        self._lean = True
+        self._say(
+            f"holdfast: measuring took {spent / seconds:.0%} of the time between two records; "
+            "memory and utilization are left out from here on"
+        )
+
+    def _utilization(self) -> dict[str, float]:
+        now = time.monotonic()
+        if not self._busy or now - self._asked < _APART:
+            return {}
+        self._asked = now
+        try:
+            return {"gpu_utilization_percent": float(torch.cuda.utilization(self._place.device))}
+        except Exception:  # no NVML for Python, or a driver that does not tell
+            self._busy = False
+            return {}
+
+
+def memory_numbers(device: torch.device) -> dict[str, float]:
+    """Memory in use: on a GPU by tensors, with their share of what is reserved; else resident."""
+    if device.type != "cuda":
+        return {"memory_used_gb": resident() / 1e9}
+    stats = torch.cuda.memory_stats(device)
+    used, held = _allocated(stats), _reserved(stats)
+    numbers = {"memory_used_gb": used / 1e9}
+    return numbers | ({"memory_utilization_percent": 100 * used / held} if held else {})
+
+
+def memory_layout(device: torch.device) -> str:
+    """How memory lies, in words; for the profiling channel."""
+    if device.type != "cuda":
+        return f"resident {resident() / 1e9:.3f} GB"
+    stats = torch.cuda.memory_stats(device)
+    split = stats.get("inactive_split_bytes.all.current", 0)
+    return (
+        f"allocated {_allocated(stats) / 1e9:.3f} GB, reserved {_reserved(stats) / 1e9:.3f} GB, "
+        f"between them {split / 1e9:.3f} GB in pieces; "
+        f"{stats.get('num_alloc_retries', 0)} retries"
+    )
+
+
+def resident() -> float:
+    """Bytes of memory that this process takes."""
+    return float(psutil.Process().memory_info().rss)
+
+
+def _allocated(stats: Mapping[str, int]) -> float:
+    return float(stats.get("allocated_bytes.all.current", 0))
+
+
+def _reserved(stats: Mapping[str, int]) -> float:
+    return float(stats.get("reserved_bytes.all.current", 0))

@@ -1,0 +1,79 @@
+"""Measuring a model on data it does not learn from."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...config import Section, bounded
+from .. import distributed
+from ..device import Place
+from ..task import Scalars
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValidationSettings(Section):
+    """When and how much."""
+
+    epochs: int = bounded(1, 0)  # every so many epochs; 0: not by epochs
+    steps: int = bounded(0, 0)  # every so many optimizer steps; 0: not by steps
+    batches: int | None = bounded(None, 1)  # look at so many only
+    batch: int | None = bounded(None, 1)  # samples at once; that of training by default
+
+
+def validate(
+    model: nn.Module,
+    measure: Callable[[nn.Module, Any], Scalars],
+    loader: Iterable[Any],
+    place: Place,
+    *,
+    prepare: Callable[[Any], tuple[Any, int]],
+    batches: int | None = None,
+) -> dict[str, float]:
+    """The mean of every number over all samples of all ranks.
+
+    Args:
+        model: what is measured; in evaluation mode meanwhile, every module as it was afterwards.
+        measure: numbers of one batch by name, each a mean over its samples.
+        loader: the batches of this rank.
+        place: this rank.
+        prepare: brings a batch to the device; how many samples it has.
+        batches: look at no more than so many.
+    """
+    sums: dict[str, list[tuple[Tensor | float, int]]] = {}
+    with evaluating(model), torch.no_grad():
+        for number, batch in enumerate(loader):
+            if batches is not None and number >= batches:
+                break
+            batch, count = prepare(batch)
+            for name, value in measure(model, batch).items():
+                value = value.detach() if isinstance(value, Tensor) else value
+                sums.setdefault(name, []).append((value, count))
+    # Read only now: until here nothing has waited for the device.
+    mine: dict[str, float] = {}
+    for name, pairs in sums.items():
+        mine[f"{name}/sum"] = sum(float(value) * count for value, count in pairs)
+        mine[f"{name}/count"] = sum(count for _, count in pairs)
+    return _means(distributed.total(mine, place))
+
+
+def _means(totals: Mapping[str, float]) -> dict[str, float]:
+    names = [name.removesuffix("/sum") for name in totals if name.endswith("/sum")]
+    return {n: totals[f"{n}/sum"] / totals[f"{n}/count"] for n in names if totals[f"{n}/count"]}
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is in the mode it was in, frozen ones too."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,364 @@
+"""``holdfast.watch``: the same guard in a loop of your own, a script's or a notebook's."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from .. import config
+from ..boot import session
+from ..checkpoint.search import Resume, find
+from ..checkpoint.store import FOLDER
+from ..checkpoint.training_state import TrainingState
+from ..config import Settings
+from ..detectors import ALL, load_plugins
+from ..errors import RunFolderError, UsageError
+from ..guard.engine import Engine
+from ..launcher.drain import Drain, DrainThread
+from ..launcher.start import start_run
+from ..report import end_summary, make_page
+from ..run import LaneReader, Recorder, Run
+from ..types import Finding
+from .checkpoints import LoopCheckpoints, gather
+
+B = TypeVar("B")
+
+_watched: weakref.WeakKeyDictionary[Optimizer, Watch] = weakref.WeakKeyDictionary()
+
+
+def watch(
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    ema: Any = None,
+    state: Mapping[str, Any] | None = None,
+    resume: Resume = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    settings: Settings | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Watch:
+    """Guard an ordinary training loop, save it now and then, and take it up again.
+
+    Args:
+        model: the model, or several; gives the layers their names.
+        optimizer: the optimizer, or several. ``optimizer.step()`` is guarded from here on,
+            whether called through the watch or directly.
+        scheduler: your learning-rate schedule, or several. You step it; its state is saved.
+        scaler: your ``GradScaler``, if you use one.
+        ema: an average of the model, or several by name; saved.
+        state: whatever else belongs to the run, by name: objects with ``state_dict`` and
+            ``load_state_dict``, or a ``torch.Generator``.
+        resume: True goes on from the newest good checkpoint of ``run_dir``, "auto" does so if
+            there is one, a path names a checkpoint or a folder of them.
+        run_dir: folder of the run; a new one under ``runs/`` by default.
+        name: what the run is called; the script's name by default.
+        settings: see ``holdfast.Settings``.
+        say: where live lines go; standard error by default.
+
+    Calling it again for the same optimizer (a notebook cell run twice) ends the former watch.
+    Under ``holdfast run`` the run that is already being recorded is used.
+    """
+    models = [model] if isinstance(model, nn.Module) else list(model)
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    for given in optimizers:
+        if not isinstance(given, Optimizer):
+            raise UsageError(
+                f"holdfast.watch needs a torch.optim.Optimizer, got {type(given).__name__}; "
+                "optimizers of other kinds cannot be guarded"
+            )
+        former = _watched.get(given)
+        if former is not None:
+            former.close()
+    if run_dir is not None:
+        settings = settings or config.Settings()
+        settings = replace(settings, run=replace(settings.run, dir=os.fspath(run_dir)))
+    training_state = gather(
+        models, optimizers, scheduler=scheduler, scaler=scaler, ema=ema, state=state
+    )
+    return Watch(training_state, settings, say or _to_stderr, resume, name)
+
+
+class Watch:
+    """One guarded loop: ``for batch in watch(loader)``, ``watch.backward``, ``watch.step``."""
+
+    def __init__(
+        self,
+        training_state: TrainingState,
+        settings: Settings | None,
+        say: Callable[[str], None],
+        resume: Resume = None,
+        name: str | None = None,
+    ) -> None:
+        self._name = name
+        self._optimizers = training_state.optimizers
+        self._scaler = training_state.scaler
+        self._say = say
+        self._thread: DrainThread | None = None
+        self._closed = False
+        self._undo: list[Callable[[], None]] = []
+        engine = session.current()
+        self._own = engine is None
+        settings = settings or (engine.settings if engine is not None else config.Settings())
+        keep = settings.checkpoint
+        if not self._own and settings.run.dir is not None and keep.dir is None:
+            # A folder of the script's own is where it will look for them the next time.
+            keep = replace(keep, dir=os.path.join(settings.run.dir, FOLDER))
+        entry = find(resume, keep.dir, settings.run.dir, session.rank(), say)
+        if engine is None:
+            again = resume is not None and resume is not False
+            engine = Engine(settings, lambda: self._record(settings, say, again))
+        self.engine = engine
+        self._checkpoints = LoopCheckpoints(training_state, engine, keep, session.rank(), say)
+        if entry is not None:
+            self._checkpoints.resume(entry)
+        # We know what the run consists of and where it is in its data: the guard need not guess.
+        engine.state_is(training_state)
+        for optimizer in self._optimizers:
+            if self._own:
+                self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
+                after = optimizer.register_step_post_hook(lambda o, a, k: engine.step_ends(o))
+                self._undo.append(after.remove)
+            engine.made(optimizer, training_state.models.values())
+            _watched[optimizer] = self
+        atexit.register(self.close)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers from 0 to ``count``; a resumed run begins with the epoch it was in."""
+        return self._checkpoints.position.epochs(count)
+
+    def __call__(self, loader: Iterable[B], *, fast: bool = False) -> Iterator[B]:
+        """Iterate over batches, counting the time they are waited for.
+
+        A resumed run goes on with the batch that was next. With ``fast`` samples are skipped
+        without loading them, also where workers load them: exact only if their transforms draw
+        no random numbers.
+        """
+        if self._own and hasattr(loader, "drew"):
+            loader.drew = self.engine.drew  # type: ignore[attr-defined]
+        passage = self._checkpoints.begins(loader, fast=fast)
+        if passage is None:
+            return
+        iterator = passage.iterator
+        told = not self._own and isinstance(iterator, _BaseDataLoaderIter)
+        try:
+            while True:
+                self._checkpoints.between()
+                try:
+                    # The iterator's own __next__ tells an engine under `holdfast run`.
+                    batch, again = (next(iterator), False) if told else self._next(iterator)
+                except StopIteration:
+                    return
+                if not again:
+                    passage.handed_out()
+                yield batch
+        finally:
+            self._checkpoints.position.ends(passage)
+
+    def _next(self, iterator: Iterator[B]) -> tuple[B, bool]:
+        """The next batch, and whether it is one that was handed out before."""
+        expected = self.engine.fetch_begins(iterator)
+        again = self.engine.hands_out_again(iterator)
+        if again is not None:
+            return again[0], True
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            self.engine.fetch_fails(iterator)
+            raise
+        self.engine.fetched(iterator, expected, batch)
+        return batch, False
+
+    def backward(self, loss: Tensor, *, weight: float = 1.0, **kwargs: Any) -> None:
+        """``loss.backward()``, scaled when a scaler was given.
+
+        ``weight`` is what the gradients of this pass count in their window (1/4 where four make
+        a step); the loss is recorded as it is.
+        """
+        self._checkpoints.saw_loss(loss)
+        if self._own and self._scaler is not None:
+            self.engine.scaler_used(self._scaler)
+        scaled = loss if weight == 1.0 else loss * weight
+        if self._scaler is not None:
+            scaled = self._scaler.scale(scaled)
+        if not self._own:
+            if scaled is not loss:
+                self.engine.scaled(loss, scaled)
+            scaled.backward(**kwargs)
+            return
+        self.engine.backward_begins(loss)
+        try:
+            scaled.backward(**kwargs)
+        finally:
+            self.engine.backward_ends()
+
+    def step(self, closure: Callable[[], Any] | None = None, *, zero_grad: bool = True) -> None:
+        """Step every optimizer, leave poisoned steps out, and clear the gradients."""
+        for optimizer in self._optimizers:
+            if self._scaler is None:
+                optimizer.step() if closure is None else optimizer.step(closure)
+            else:
+                if self._own:
+                    self.engine.scaler_begins(self._scaler)
+                self._scaler.step(optimizer)
+                if self._own:
+                    self.engine.scaler_ends(optimizer)
+        if self._scaler is not None:
+            self._scaler.update()
+            if self._own:
+                self.engine.scaler_updated(self._scaler)
+        if zero_grad:
+            for optimizer in self._optimizers:
+                optimizer.zero_grad()
+        self._checkpoints.stepped()
+
+    def run_step(self, function: Callable[[B], Tensor], batch: B) -> Tensor:
+        """The whole step at once: ``loss = function(batch)``, backward, step. Returns the loss."""
+        loss = function(batch)
+        self.backward(loss)
+        self.step()
+        return loss.detach()
+
+    def save(self, metrics: Mapping[str, float] | None = None) -> Path | None:
+        """Save the run as it is now, without waiting for the disk; where it will be.
+
+        Call it between a ``backward`` or ``step`` and the next batch, or as the last thing of an
+        epoch: one that is saved after its loop counts as over.
+        """
+        return self._checkpoints.save("asked", metrics)
+
+    def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write an event of one's own into the record of the run: detectors and readers see it."""
+        self.engine.note(kind, self.engine.steps, data)
+
+    @property
+    def passes(self) -> int:
+        """Backward passes since the last step: where the loop is in an accumulation window."""
+        return self._checkpoints.passes
+
+    @property
+    def batches(self) -> int:
+        """Batches handed out in this pass over the loader, those before a resume included."""
+        return self._checkpoints.position.batches
+
+    def open(self) -> Run | None:
+        """Open the run folder now, not with the first backward pass; may raise an error."""
+        return self.engine.open()
+
+    @property
+    def latest(self) -> Mapping[str, float]:
+        """The row of the newest step whose numbers are on the host; its columns by name."""
+        return self.engine.latest
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the batch at hand was handed out before, so that an exam can watch it.
+
+        What is made of it is left out by ``step``: nothing that counts steps should count it.
+        """
+        return self.engine.replaying
+
+    @property
+    def last_replay(self) -> bool:
+        """Whether it is the last one of its kind, after which ``step`` is due."""
+        return self.engine.last_replay
+
+    @property
+    def run(self) -> Run | None:
+        """The run folder, once the first backward pass has opened it."""
+        return self.engine.run
+
+    @property
+    def skipped(self) -> int:
+        """Steps left out so far, as far as is known on the host."""
+        return self.engine.skipped
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What has been found so far."""
+        run = self.run
+        if run is None:
+            return []
+        return [f for lane in run.lanes() for f in LaneReader(run, lane).findings()]
+
+    def report(self) -> str:
+        """The summary a finished run prints; may be asked for at any time after ``close``."""
+        return "" if self.run is None else end_summary(self.run)
+
+    def close(self) -> None:
+        """End the watch: hooks are taken out, the last rows written. Safe to call twice."""
+        self._close(finished=getattr(sys, "last_value", None) is None)
+
+    def _close(self, *, finished: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        while self._undo:
+            self._undo.pop()()
+        for optimizer in self._optimizers:
+            if _watched.get(optimizer) is self:
+                del _watched[optimizer]
+        self._checkpoints.close(finished=finished)
+        self.engine.state_is(None)
+        if self._own:
+            self.engine.close()
+            if self._thread is not None:
+                self._thread.close()
+            if self.run is not None and session.rank() == 0:
+                with contextlib.suppress(RunFolderError):  # a full disk: the next line tells
+                    self.run.update_meta(status="finished", exit_code=0 if finished else 1)
+                make_page(self.run, self._say)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        self._close(finished=kind is None)
+
+    def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
+        script = self._name or (os.path.basename(sys.argv[0]) if sys.argv else "")
+        try:
+            run = _former(settings) if again else None
+            run = run or start_run(settings, script or "session", sys.argv)
+        except RunFolderError as error:
+            say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
+            raise
+        owner = uuid.uuid4().hex
+        recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
+        detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
+        self._thread = DrainThread(Drain(run, owner, settings, detectors, say))
+        return recorder
+
+
+def _to_stderr(line: str) -> None:
+    """Through ``sys.stderr``, which a notebook shows below the cell."""
+    with contextlib.suppress(OSError):  # a log on a full disk must not end the training
+        print(line, file=sys.stderr, flush=True)
+
+
+def _former(settings: Settings) -> Run | None:
+    """The run that a resumed one goes on in: another lane of the same folder."""
+    if settings.run.dir is None:
+        return None
+    try:
+        run = Run.open(settings.run.dir)
+        if session.rank() == 0:
+            run.update_meta(status="running", exit_code=None)
+    except RunFolderError:
+        return None
+    return run

@@ -1,0 +1,147 @@
+"""The arithmetic of a run that was too big."""
+
+from __future__ import annotations
+
+import resource
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.detectors.judge import Judge
+from holdfast.diagnosis.memory import footprint, out_of_memory
+from holdfast.types import Event
+
+MIB = 2**20
+
+
+class Stack(nn.Module):
+    def __init__(self, depth: int, width: int = 512) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x).relu()
+        if type(x) is Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB.")
+        return x
+
+
+def died(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 64) -> dict:
+    names = [name for name, _ in model.named_parameters()]
+    training = SimpleNamespace(models=lambda: [model], optimizers=lambda: [(optimizer, names)])
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        model(torch.randn(rows, 512))
+    return footprint.arithmetic(caught.value, training)  # type: ignore[arg-type]
+
+
+def test_what_is_yet_to_come_is_counted_too() -> None:
+    model = Stack(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    weights = 4 * 2 * (512 * 512 + 512)
+    assert facts["asked"] == 1.5 * 2**30
+    assert facts["parts"] == {"weights": weights, "gradients": 0, "optimizer state": 0}
+    assert facts["needs"]["gradients"] == weights
+    assert facts["needs"]["optimizer state"] == 2 * weights
+    # Input and output of each layer; an input that is an output is one.
+    assert facts["needs"]["activations"] == 4 * 64 * 512 * 3
+    assert set(facts["modules"]) == {"blocks.0", "blocks.1", "Stack"}
+    assert sum(m["weights"] for m in facts["modules"].values()) == weights
+
+
+def test_equal_modules_of_a_stack_stand_together() -> None:
+    model = Stack(12)
+    facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert set(facts["modules"]) == {"blocks.*", "Stack"}
+    assert facts["needs"]["optimizer state"] == 0
+    assert facts["within"] == "" and facts["batch"] == 64
+
+
+def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Stack(2)
+    for capacity, fits in ((16 * MIB, True), (MIB, False)):
+        monkeypatch.setattr(footprint, "capacity", lambda device, there=capacity: there)
+        facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
+        judge = Judge()
+        judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
+        (finding,) = judge.close()
+        activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
+        weights = 2 * facts["needs"]["weights"]
+        wanted = int((0.92 * capacity - weights) / activations) if fits else None
+        assert finding.evidence.get("fits") == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "count"),
+    [
+        ("AdamW", {}, 2),
+        ("Adam", {"amsgrad": True}, 3),
+        ("SGD", {}, 0),
+        ("SGD", {"momentum": 0.9}, 1),
+        ("RMSprop", {"momentum": 0.9, "centered": True}, 3),
+        ("Adagrad", {}, 1),
+        ("Adadelta", {}, 2),
+        ("NAdam", {}, 2),
+        ("Adamax", {}, 2),
+        ("Muon", {}, 1),
+    ],
+)
+def test_what_an_optimizer_keeps_is_what_it_keeps(kind: str, options: dict, count: int) -> None:
+    weight = nn.Parameter(torch.randn(16, 16))
+    optimizer = getattr(torch.optim, kind)([weight], lr=0.1, **options)
+    assert footprint.state_per_weight(optimizer) == count
+    weight.grad = torch.randn(16, 16)
+    optimizer.step()
+    held = sum(v.numel() for v in optimizer.state[weight].values() if torch.is_tensor(v))
+    assert held // weight.numel() == count
+
+
+def test_several_ranks_are_not_called_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "ranks", lambda: 2)
+    model = Stack(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    assert "ranks" in facts["not_counted"]
+    assert facts["needs"]["activations"] == 0 < facts["needs"]["weights"]
+
+
+def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
+    class Asks(Stack):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() < 1e9 else x
+
+    model = Asks(2)
+    facts = died(model, torch.optim.AdamW(model.parameters()))
+    assert "Data" in facts["not_counted"]
+    assert facts["needs"]["activations"] == 0 < facts["needs"]["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("error", "room", "out"),
+    [
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to"), 1 << 40, True),
+        (RuntimeError("could not create a primitive"), 1 << 20, True),
+        (RuntimeError("could not create a primitive"), 1 << 40, False),
+        (RuntimeError("shapes cannot be multiplied"), 1 << 20, False),
+        (MemoryError(), 1 << 40, True),
+        (None, 1 << 20, False),
+    ],
+)
+def test_what_it_looks_like(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, room: int, out: bool
+) -> None:
+    monkeypatch.setattr(footprint, "room", lambda: room)
+    assert out_of_memory.ran_out(error) is out
+
+
+def test_the_room_that_is_left() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    there = footprint.room()
+    mapped = psutil.Process().memory_info().vms
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), limit[1]))
+        assert footprint.room() <= 64 << 20 < there
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)

@@ -1,0 +1,528 @@
+"""The memory watch on loops of this very file: what detectors say of what it records."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import sys
+import weakref
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.config import Settings
+from holdfast.detectors.judge import Judge
+from holdfast.diagnosis.memory import growth, look_schedule
+from holdfast.diagnosis.memory.watcher import MemoryWatch
+from holdfast.types import Event, Finding, Severity
+
+STEPS = 24
+
+# A search ends after some milliseconds: of a clock that no other process makes go faster.
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+class Recorded:
+    """A training that keeps what is recorded of it."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.events: list[Event] = []
+
+    def record(self, kind: str, data: dict[str, Any]) -> None:
+        event = Event(time=0.0, rank=0, step=self.iteration + 1, kind=kind, data=data)
+        # As it is written down: plain values only.
+        self.events.append(Event.from_dict(json.loads(json.dumps(event.to_dict()))))
+
+
+class Loop:
+    """A small training that calls the watch as the engine does."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.recorded = Recorded()
+        self.watch = MemoryWatch(Settings(), self.recorded)  # type: ignore[arg-type]
+        self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.step = 0
+
+    def loss(self) -> torch.Tensor:
+        return self.model(torch.randn(8, 16)).square().mean()
+
+    def train(self, loss: torch.Tensor, **options: Any) -> None:
+        self.watch.backward(loss)
+        loss.backward(**options)
+        self.model.zero_grad()
+        self.recorded.iteration = self.step
+        self.watch.step_ended(SimpleNamespace(step=self.step, opt=0), sys._getframe())  # type: ignore
+        self.step += 1
+
+    def findings(self) -> list[Finding]:
+        """What the detectors say about the events, row by row and all at once."""
+        self.watch.close()
+        rows = np.zeros(self.step, [("step", "<i8"), ("loss", "<f4")])
+        rows["step"] = np.arange(self.step)
+        whole, live = Judge(), Judge()
+        whole.feed(rows, self.recorded.events)
+        for row in rows:
+            due = [e for e in self.recorded.events if e.step == row["step"]]
+            live.feed(rows[row["step"] : row["step"] + 1], due)
+        live.feed(None, [e for e in self.recorded.events if e.step >= self.step])
+        whole.close()
+        live.close()
+        assert whole.errors == live.errors == []
+        assert whole.findings == live.findings
+        return whole.findings
+
+    def found(self) -> tuple[str, str, str]:
+        """Code, name and statement of the first finding."""
+        findings = self.findings()
+        assert findings, "nothing was found"
+        first = min(findings, key=lambda finding: finding.step)
+        path = first.evidence.get("variable", "")
+        return first.code, path, self.statement(first)
+
+    def statement(self, finding: Finding) -> str:
+        lines = {(e.data["file"], e.data["line"]): e.data["code"] for e in self.recorded.events}
+        return lines[finding.file, finding.line]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Code, variable and statement of all of them."""
+        return [
+            (f.code, f.evidence.get("variable", ""), self.statement(f)) for f in self.findings()
+        ]
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    # Steps of a fraction of a millisecond: looks would come rarely, and rarer on a busy machine.
+    monkeypatch.setattr(look_schedule, "_SHARE", 1.0)
+    monkeypatch.setattr(look_schedule, "_SHARE_ALERT", 1.0)
+    # An engine of another test may have begun to follow the lines.
+    theirs = sys.gettrace()
+    sys.settrace(None)
+    yield Loop()
+    assert sys.gettrace() is None
+    sys.settrace(theirs)
+
+
+class Meter:
+    kept: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.total: Any = 0
+        self.history: dict[str, list[Any]] = {"loss": [], "lr": []}
+
+
+def test_a_sum_in_a_local_variable(loop):
+    total = 0
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        total += loss
+    assert loop.found() == ("MEM002", "total", "total += loss")
+
+
+def test_a_list_in_a_dictionary_of_an_object(loop):
+    meter = Meter()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        meter.history["lr"].append(1e-3)
+        meter.history["loss"].append(loss)
+    wanted = "meter.history['loss']", 'meter.history["loss"].append(loss)'
+    assert loop.found() == ("MEM002", *wanted)
+
+
+def test_lists_that_grow_in_turn(loop):
+    pages: dict[str, dict[int, list[Any]]] = {"a": {}, "b": {}}
+    for step in range(140):
+        loop.train(loop.loss())
+        page = pages["ab"[step % 2]].setdefault(step % 14, [])
+        page.append(torch.zeros(1 << 15))
+    code, path, line = loop.found()
+    assert (code, line) == ("MEM001", "page.append(torch.zeros(1 << 15))")
+    assert path.startswith("pages[")
+
+
+def test_a_state_that_no_loss_uses(loop):
+    reservoir = nn.GRUCell(4, 256)
+    state = torch.zeros(128, 256)
+    for _ in range(STEPS):
+        state = reservoir(torch.randn(128, 4), state)
+        loop.train(loop.loss())
+    wanted = "state = reservoir(torch.randn(128, 4), state)"
+    assert loop.found() == ("MEM003", "state", wanted)
+
+
+def test_a_sum_that_a_function_makes_is_no_state(loop):
+    def add(total: Any, value: torch.Tensor) -> Any:
+        return total + value
+
+    total: Any = torch.zeros(())
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        total = add(total, loss)
+    assert loop.found() == ("MEM002", "total", "total = add(total, loss)")
+
+
+def test_a_class_attribute(loop):
+    Meter.kept.clear()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        Meter.kept.append(loss)
+    assert loop.found() == ("MEM002", "Meter.kept", "Meter.kept.append(loss)")
+    Meter.kept.clear()
+
+
+def test_a_closure(loop):
+    def make():
+        seen = []
+
+        def note(value):
+            seen.append(value)
+
+        return note
+
+    note = make()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        note(loss)
+    assert loop.found() == ("MEM002", "seen", "seen.append(value)")
+
+
+def test_a_running_average_of_an_object(loop):
+    meter = Meter()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        meter.total = 0.9 * meter.total + loss
+    assert loop.found() == ("MEM002", "meter.total", "meter.total = 0.9 * meter.total + loss")
+
+
+def test_a_state_that_is_carried_on(loop):
+    state = torch.zeros(())
+    for _ in range(STEPS):
+        state = 0.5 * state + loop.loss()
+        loop.train(state * 2, retain_graph=True)
+    assert loop.found() == ("MEM003", "state", "state = 0.5 * state + loop.loss()")
+
+
+def test_tensors_pile_up(loop):
+    batches = deque()
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        batches.append(torch.zeros(1 << 16))
+    assert loop.found() == ("MEM001", "batches", "batches.append(torch.zeros(1 << 16))")
+    assert loop.recorded.events[0].data["bytes"] == pytest.approx(1 << 18, rel=0.1)
+
+
+def test_what_goes_on_growing_is_measured_again_and_traced_once(loop, monkeypatch):
+    started = []
+    original = growth.LineWatch.start
+
+    def start(self, groups, frame):
+        started.append(len(groups))
+        original(self, groups, frame)
+
+    monkeypatch.setattr(growth.LineWatch, "start", start)
+    epoch: list[torch.Tensor] = []
+    for i in range(160):
+        if i == 80:
+            epoch.clear()
+        loop.train(loop.loss())
+        epoch.append(torch.zeros(1 << 14))
+    assert loop.findings() == [], "it is emptied, though rarely"
+    steps = [e.data["steps"] for e in loop.recorded.events if e.data["path"] == "epoch"]
+    assert started == [1] and 12 < len(steps) < 24
+    assert steps == sorted(steps), "each time later than before"
+
+
+def test_a_tensor_that_is_joined_to_itself(loop):
+    bank = torch.zeros(0)
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        bank = torch.cat([bank, torch.zeros(1 << 15)])
+    assert loop.found()[:2] == ("MEM001", "bank")
+
+
+def test_python_objects_pile_up(loop):
+    log = {}
+    for i in range(STEPS):
+        loop.train(loop.loss())
+        log[i] = list(range(100_000, 104_000))
+    assert loop.found()[:2] == ("MEM005", "log")
+
+
+def test_evaluation_with_a_graph(loop):
+    for _ in range(3):
+        loop.train(loop.loss())
+    for _ in range(2):
+        loop.watch.evaluates(sys._getframe())
+        output = loop.model(torch.randn(8, 16))
+        del output
+        loop.watch.trains()
+        loop.train(loop.loss())
+    assert loop.found()[::2] == ("MEM004", "output = loop.model(torch.randn(8, 16))")
+    assert loop.findings()[0].severity is Severity.WARNING
+
+
+def test_an_attack_in_eval_mode_is_none(loop):
+    for _ in range(4):
+        loop.watch.evaluates(sys._getframe())
+        x = torch.randn(8, 16, requires_grad=True)
+        loop.watch.differentiates()
+        torch.autograd.grad(loop.model(x).sum(), x)
+        loop.watch.trains()
+        loop.train(loop.loss())
+    assert loop.findings() == []
+
+
+def test_what_is_healthy(loop):
+    numbers, recent, average = [], deque(maxlen=4), 0.0
+    best = None
+    epoch: list[torch.Tensor] = []
+    for i in range(3 * STEPS):
+        if i % 6 == 0:
+            epoch = []
+        loss = loop.loss()
+        loop.train(loss)
+        numbers.append(loss.item())
+        recent.append(torch.zeros(1 << 16))
+        average = 0.9 * average + 0.1 * loss.detach()
+        epoch.append(torch.zeros(1 << 14))
+        best = loss if best is None or loss < best else best
+    assert loop.findings() == [], len(numbers) + len(recent) + len(epoch)
+
+
+def test_a_state_that_is_cut_is_healthy(loop):
+    state = torch.zeros(())
+    for i in range(3 * STEPS):
+        state = 0.5 * state + loop.loss()
+        loop.train(state * 2, retain_graph=True)
+        if i % 4 == 3:
+            state = state.detach()
+    assert loop.findings() == []
+
+
+def test_nothing_is_kept_alive(loop):
+    kept, loss = [], loop.loss()
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.train(loss)
+        kept.append(loss)
+    references = [weakref.ref(tensor) for tensor in kept]
+    kept.clear()
+    del loss
+    gc.collect()
+    assert [r() for r in references if r() is not None] == []
+
+
+def test_somebody_elses_trace_is_left_alone(loop):
+    """The line then comes from the source."""
+    seen = []
+
+    def theirs(frame, event, arg):
+        return None
+
+    losses = []
+    sys.settrace(theirs)
+    try:
+        for _ in range(2 * STEPS):
+            loss = loop.loss()
+            loop.train(loss)
+            losses.append(loss)
+        seen.append(sys.gettrace())
+    finally:
+        sys.settrace(None)
+    assert seen == [theirs]
+    assert loop.found() == ("MEM002", "losses", "losses.append(loss)")
+    assert loop.recorded.events[0].data["seen"] == "source"
+    assert inspect.currentframe() is not None
+
+
+def judged(model: nn.Module) -> float:
+    outs = []
+    for _ in range(12):
+        outs.append(model(torch.randn(8, 16)))  # judges
+    return torch.cat(outs).mean().item()
+
+
+def test_an_evaluation_that_calls_neither_eval_nor_a_loader(loop):
+    for step in range(1, 41):
+        loop.train(loop.loss())
+        if step % 10 == 0:
+            judged(loop.model)
+    assert loop.found()[::2] == ("MEM004", "outs.append(model(torch.randn(8, 16)))  # judges")
+
+
+def test_the_same_without_graphs(loop):
+    for step in range(1, 41):
+        loop.train(loop.loss())
+        if step % 10 == 0:
+            with torch.no_grad():
+                judged(loop.model)
+    assert loop.findings() == []
+
+
+def test_graphs_that_are_differentiated_are_wanted(loop):
+    for step in range(1, 61):
+        if step % 20 == 0:
+            x = torch.randn(8, 16, requires_grad=True)
+            for _ in range(12):
+                loop.watch.differentiates()
+                torch.autograd.grad(loop.model(x).sum(), x)
+        loop.train(loop.loss())
+    assert loop.findings() == []
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_leaf_that_its_own_gradient_keeps(loop, freed):
+    for _ in range(48):
+        x = torch.randn(8, 16, requires_grad=True)
+        score = loop.model(x).sum()
+        loop.watch.creates_graph(score, sys._getframe())  # the line that calls
+        score.backward(create_graph=True)
+        assert x.grad is not None
+        slope = x.grad.norm()
+        loop.model.zero_grad()
+        loop.train((slope - 1) ** 2)
+        if freed:
+            x.grad = None
+    line = "loop.watch.creates_graph(score, sys._getframe())  # the line that calls"
+    assert loop.told() == ([] if freed else [("MEM002", "the .grad of a leaf", line)])
+
+
+def test_what_an_evaluation_built_and_somebody_keeps(loop):
+    scores: list[torch.Tensor] = []
+    for step in range(160):
+        loop.train(loop.loss())
+        if step % 4 == 3:
+            loop.watch.evaluates(sys._getframe())
+            score = loop.model(torch.randn(8, 16)).mean()
+            loop.watch.trains()
+            scores.append(score + 1)
+    told = {f.code: f.evidence.get("consequence") for f in loop.findings()}
+    assert told == {"MEM004": None, "MEM002": "MEM004"}
+
+
+class Exponential(torch.autograd.Function):
+    """Keeps its output where a node must not."""
+
+    frees = False
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        out = x.exp()
+        ctx.kept = (x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> torch.Tensor:
+        slope = grad_outputs[0] * ctx.kept[1]
+        if Exponential.frees:
+            ctx.kept = ()
+        return slope
+
+
+@pytest.mark.parametrize("frees", [False, True])
+def test_a_function_that_keeps_its_output_on_its_ctx(loop, monkeypatch, frees):
+    monkeypatch.setattr(Exponential, "frees", frees)
+    for _ in range(48):
+        loop.train(Exponential.apply(loop.model(torch.randn(8, 16))).sum() * 1e-3)
+    assert loop.told() == ([] if frees else [("MEM002", "ctx.kept", "ctx.kept = (x, out)")])
+
+
+class Probe:
+    """Keeps some outputs of a layer, for ever: nobody removes its hook."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        store: list[torch.Tensor] = []
+
+        def note(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            if len(store) < 2:
+                store.append(output.detach().repeat(64, 32))
+
+        layer.register_forward_hook(note)
+
+
+def test_hooks_that_keep_what_they_saw(loop):
+    for step in range(140):
+        if step % 4 == 0:
+            Probe(loop.model[0])
+        loop.train(loop.loss())
+    code, path, line = loop.found()
+    assert (code, line) == ("MEM001", "layer.register_forward_hook(note)")
+    assert path.endswith(".model[0]._forward_hooks")
+
+
+class Memory(nn.Module):
+    """One row per node, of which some are written in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(64, 16)
+
+    def write(self, values: torch.Tensor) -> None:
+        self.table = self.table.index_copy(0, torch.arange(8), values)
+
+
+def test_a_table_of_a_module_is_a_state(loop):
+    memory, cell = Memory(), nn.Linear(16, 16)
+    for _ in range(STEPS):
+        loop.train(loop.loss())
+        memory.write(cell(torch.randn(8, 16)))
+    line = "self.table = self.table.index_copy(0, torch.arange(8), values)"
+    assert loop.found() == ("MEM003", "memory.table", line)
+
+
+class Forecaster(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.step(x)
+
+    def path(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x).relu() + 1
+
+
+def test_who_calls_a_method_that_calls_the_model(loop):
+    model = Forecaster()
+    for _ in range(2):
+        loop.watch.evaluates(sys._getframe())
+        ahead = model.path(torch.randn(4, 16))
+        del ahead
+        loop.watch.trains()
+        loop.train(loop.loss())
+    assert loop.found()[2] == "ahead = model.path(torch.randn(4, 16))"
+
+
+@pytest.mark.filterwarnings("ignore:More than 20 figures")
+@pytest.mark.parametrize("closed", [False, True])
+def test_figures_that_nobody_closes(loop, closed):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    try:
+        for _ in range(STEPS if not closed else 2 * STEPS):
+            loop.train(loop.loss())
+            figure = pyplot.figure(figsize=(2, 2))
+            if closed:
+                pyplot.close(figure)
+    finally:
+        loop.watch.close()
+        pyplot.close("all")
+    line = "figure = pyplot.figure(figsize=(2, 2))"
+    assert loop.told() == ([] if closed else [("MEM005", "pyplot's figures", line)])

@@ -1,0 +1,84 @@
+"""What is usual: blocks, slower steps, stalls, and what another process does to them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from holdfast.diagnosis.throughput.step_times import StepTimes
+
+
+def fed(walls, busy=None, waited=0.0) -> StepTimes:
+    times = StepTimes()
+    for step, wall in enumerate(walls):
+        times.add(step, wall, wall if busy is None else busy[step], waited * wall)
+    return times
+
+
+def test_the_first_steps_do_not_count():
+    times = fed([5.0, 5.0, 5.0] + [0.002] * 16)
+    assert times.reference == 0.002 and times.seconds < 0.1
+
+
+def test_steps_that_grow_are_slower_and_busier():
+    times = fed([0.002 * (1 + i / 20) for i in range(83)])
+    assert times.slower(1.35, 0.0004) > 2 and times.busier
+
+
+def test_another_process_makes_steps_longer_but_not_busier():
+    times = fed([0.002] * 43 + [0.004] * 40, [0.002] * 83)
+    assert times.slower(1.35, 0.0004) and not times.busier
+
+
+def test_one_slow_step_moves_nothing():
+    walls = [0.002] * 83
+    walls[50] = 0.5
+    assert not fed(walls).slower(1.35, 0.0004)
+
+
+def test_stalls_that_come_back_are_counted():
+    walls = [0.03 if i % 10 == 9 else 0.002 for i in range(103)]
+    stalls = fed(walls).stalled(100)
+    assert {b.step - a.step for a, b in pairwise(stalls)} == {10}
+    assert all(0.02 < stall.excess < 0.03 for stall in stalls)
+
+
+def test_only_the_long_stalls_tell():
+    walls = [0.002] * 203
+    walls[20::20] = [0.2] * len(walls[20::20])
+    walls[25::7] = [0.014 if w < 0.1 else w for w in walls[25::7]]
+    times = fed(walls)
+    assert all(stall.excess > 0.1 for stall in times.stalled(128))
+    assert times.is_stall(0.19) and not times.is_stall(0.014)
+
+
+def test_a_preempted_step_is_no_stall():
+    busy = [0.002] * 103
+    walls = [0.008 if i % 10 == 9 else 0.002 for i in range(103)]
+    assert not fed(walls, busy).stalled(100)
+
+
+def test_the_share_of_waiting():
+    assert abs(fed([0.002] * 43, waited=0.4).share_waited() - 0.4) < 1e-6
+
+
+def test_a_wait_for_data_is_no_stall():
+    walls = [0.03 if i % 10 == 9 else 0.002 for i in range(103)]
+    assert fed(walls).stalls
+    assert not fed(walls, waited=0.7).stalls
+
+
+def test_steps_twice_as_slow_need_one_block():
+    assert fed([0.002] * 19 + [0.005] * 16).slower(1.35, 0.0004) > 2
+    assert not fed([0.002] * 19 + [0.003] * 8).slower(1.35, 0.0004)
+    assert fed([0.002] * 19 + [0.003] * 16).slower(1.35, 0.0004)
+
+
+def test_two_long_stalls_come_back_and_three_short_ones():
+    def seen(wall, last):
+        times = fed([wall if i % 10 == 9 and i > 10 else 0.002 for i in range(last)])
+        return times.come_back(times.stalled(100), 3)
+
+    assert not seen(0.02, 25)
+    assert seen(0.02, 35)
+    assert not seen(0.007, 35)
+    assert seen(0.007, 45)

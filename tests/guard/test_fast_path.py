@@ -1,0 +1,157 @@
+"""A step in few words is the step the long way: the same rows, the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from holdfast.guard.engine import Engine
+from holdfast.guard.fast_path import FastPath
+from holdfast.probes.timing import COLUMNS as TIMES
+
+from .conftest import MakeEngine, MemoryRecorder
+
+# Of the host, and of the clock.
+_OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
+
+
+def parts(norm: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
+    model = nn.Sequential(nn.Linear(4, 8), middle, nn.Linear(8, 1))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def batch(step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(16, 4, generator=generator)
+    if step in (40, 41, 77):
+        x[3] = torch.nan
+    return x * (300.0 if step in (120, 150) else 1.0)
+
+
+def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(200):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+
+
+def clipped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(120):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        if step % 3:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+def accumulated(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(120):
+        model(batch(step)).square().mean().backward()
+        if step % 2 or step > 60:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    data = [batch(step)[0] for step in range(64)]
+    for _ in range(6):
+        for x in DataLoader(data, batch_size=4):  # type: ignore[arg-type]
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
+def reloaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(90):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+        if step == 50:
+            optimizer.load_state_dict(optimizer.state_dict())
+
+
+def half_frozen(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(90):
+        optimizer.zero_grad()
+        next(model.parameters()).requires_grad_(step < 45)
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+
+
+def memory_of(engine: Engine) -> MemoryRecorder:
+    return engine.memory  # type: ignore[attr-defined]
+
+
+Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
+
+
+def trained(make_engine: MakeEngine, loop: Loop, norm: bool) -> tuple[MemoryRecorder, list[Tensor]]:
+    engine = make_engine(budget=1.0)  # what is looked at less often must not depend on the clock
+    model, optimizer = parts(norm)
+    loop(model, optimizer)
+    engine.close()
+    return memory_of(engine), [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("loop", [plain, clipped, accumulated, loaded, reloaded, half_frozen])
+def test_both_ways_are_one(make_engine, monkeypatch, loop: Loop, norm: bool):
+    short, here = trained(make_engine, loop, norm)
+    monkeypatch.setattr(FastPath, "open", lambda *_: None)
+    long, there = trained(make_engine, loop, norm)
+    assert all(map(torch.equal, here, there))
+    rows, others = short.rows(), long.rows()
+    assert len(rows) == len(others)
+    for column in rows.dtype.names or ():
+        if column not in _OTHER:
+            np.testing.assert_array_equal(rows[column], others[column], err_msg=column)
+    assert [event[:2] for event in short.events] == [event[:2] for event in long.events]
+    layers = [
+        [payload[:8] for kind, payload in m.ring.records if kind == m.tables["layers0"]]
+        for m in (short, long)
+    ]
+    assert layers[0] == layers[1]
+
+
+def test_most_steps_are_usual(make_engine, monkeypatch):
+    taken: list[bool] = []
+    original = FastPath.open
+
+    def counted(self, *about):
+        opened = original(self, *about)
+        taken.append(opened is not None)
+        return opened
+
+    monkeypatch.setattr(FastPath, "open", counted)
+    make_engine()
+    model, optimizer = parts()
+    x = batch(0)
+    for _ in range(200):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert sum(taken) > 0.9 * len(taken)
+
+
+def test_a_bad_gradient_goes_the_long_way(make_engine):
+    engine = make_engine()
+    model, optimizer = parts()
+    for step in range(40):
+        optimizer.zero_grad()
+        model(batch(0)).square().mean().backward()
+        weight = next(model.parameters())
+        if step == 29:  # not one of the sampled steps
+            assert weight.grad is not None
+            weight.grad[2, 1] = torch.inf
+        before = weight.detach().clone()
+        optimizer.step()
+        assert torch.equal(before, weight) == (step == 29)
+    rows = memory_of(engine).rows()
+    assert rows["skipped"].nonzero()[0].tolist() == [29]

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.policy import Policy
+from holdfast.report import (
+    end_summary,
+    read_record,
+    report_html,
+    report_json,
+    report_md,
+    summarize,
+)
+from holdfast.report.first_layer import stories
+from holdfast.report.layout import plain
+from holdfast.report.live import Live, event_line
+from holdfast.report.rescue_words import KINDS, rescue_of
+from holdfast.report.text import report_lines
+from holdfast.run import Run
+from holdfast.types import Event, Finding, Severity
+
+BACK = {
+    "opt": 0, "to": 969, "steps": 8, "why": "loss", "loss": 61.0, "usual": 2.31, "lr_factor": 1.0,
+    "moments_reset": False, "ms": 12.5, "code": "OPT001", "left": 2,
+}  # fmt: skip
+# One event of every kind, and what a report has to say about it.
+EVENTS = {
+    "rollback": (BACK, "Rolled back 8 steps [OPT001]", "loss 2.31 → 61"),
+    "trial": (
+        {"verdict": "weights", "loss": 61.0, "usual": 2.31, "tried": 2.4},
+        "Kept the rollback",
+        "with the older weights the loss is 2.4",
+    ),
+    "level": ({"before": 2.0, "after": 5.5}, "Learned the scale of this run anew", "2 → 5.5"),
+    "clipping": (
+        {"on": True, "limit": 3.25, "why": "after an explosion"},
+        "Began to clip gradients at a norm of 3.25",
+        "after an explosion",
+    ),
+    "stop": (
+        {"code": "OPT001", "action": "rollback", "why": "the budget of OPT001 is spent",
+         "checkpoint": "a/step-9.safetensors", "budget": 3},
+        "Stopped the run [OPT001]",
+        "the budget of OPT001 is spent; the last good state is in a/step-9.safetensors",
+    ),
+    "checkpoint": (
+        {"file": "step-9.safetensors", "kind": "time", "bytes": 3 << 20, "seconds": 0.5,
+         "good": True},
+        "Saved a checkpoint",
+        "step-9.safetensors, 3 MiB, 500 ms beside the training",
+    ),
+    "snapshots": (
+        {"count": 40, "every": 16, "ms": 1.5, "bytes": 1 << 30, "dropped": 2},
+        "Kept copies of the state in host memory",
+        "40 taken, every 16 steps, 1 GiB, 1.5 ms each, 2 given up",
+    ),
+    "quarantine": (
+        {"index": 1046, "file": "cats/7.png", "reason": "NaN in the input"},
+        "Set sample 1046 (cats/7.png) aside",
+        "NaN in the input",
+    ),
+    "lowered_lr": (
+        {"opt": 0, "factor": 0.5, "norm": 340.0, "usual": 1.2},
+        "Multiplied the learning rate with 0.5",
+        "gradient norm 1.2 → 340",
+    ),
+    "scaler": ({"what": "explosion", "scale": 102.4}, "Set the loss scale to 102.4", "explosion"),
+    "resume": (
+        {"file": "step-9.safetensors", "step": 9, "exact": False, "why": "persistent_workers"},
+        "Resumed from step 9, not exactly: persistent_workers",
+        "from step-9.safetensors",
+    ),
+}  # fmt: skip
+
+
+def event(kind, step=977, rank=0, /, **data):
+    return Event(time=0, rank=rank, step=step, kind=kind, data=data)
+
+
+def text(run):
+    return plain(report_lines(summarize(run), 1000)).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_event_appears_in_every_report_with_its_numbers(make_run, make_event, kind):
+    data, what, why = EVENTS[kind]
+    run = make_run(events=[make_event(kind, 0, 12, **data)])
+    told = text(run)
+    assert f"- {what}" in told and why in told and ", step 12" in told
+    deed = next(d for d in json.loads(report_json(summarize(run)))["deeds"] if what in d["what"])
+    assert why in deed["why"].replace("\N{NO-BREAK SPACE}", " ")
+    page = report_html(run).replace("\N{NO-BREAK SPACE}", " ")
+    assert what in page and why in page
+    assert what.split(" [")[0].replace("_", "\\_") in report_md(run)
+
+
+def test_no_kind_of_event_is_forgotten():
+    assert set(EVENTS) == set(KINDS)
+    assert rescue_of(event("start")) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [None, "NaN", [], {}, True, -1, "x" * 5000, "\x1b[31m\n"])
+def test_whatever_an_event_holds_it_can_be_told(make_run, make_event, kind, value):
+    data = dict.fromkeys(EVENTS[kind][0], value)
+    line = event_line(event(kind, **data))
+    assert "\n" not in line and "\x1b" not in line and len(line) < 2000
+    run = make_run(events=[make_event(kind, 0, 3, **data)])
+    assert report_html(run) and report_md(run) and text(run)
+
+
+def test_live_line_of_a_rollback_as_in_the_design():
+    line = event_line(event("rollback", **BACK))
+    start = "step 977  rolled back 8 steps: loss 2.31 → 61, their data is left behind"
+    assert line.startswith(start) and line.endswith("  [OPT001]")
+    lower = event_line(
+        event("rollback", 977, 2, **BACK | {"lr_factor": 0.5, "moments_reset": True})
+    )
+    assert "step 977  rank 2  rolled back" in lower
+    assert "learning rate × 0.5, moments of the optimizer reset" in lower
+
+
+@pytest.mark.parametrize(
+    ("why", "says"),
+    [("nonfinite", "loss or gradients were not finite"), ("weights", "weights were not finite")],
+)
+def test_a_rollback_says_what_it_was_for(why, says):
+    assert says in event_line(event("rollback", **BACK | {"why": why, "loss": "NaN"}))
+
+
+def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
+    trial = {"verdict": "data", "loss": 9.0, "usual": 2.0, "tried": 8.8}
+    assert "undid the rollback: with the older weights the loss is 8.8 too" in event_line(
+        event("trial", **trial)
+    )
+    events = [make_event("rollback", 0, 5, **BACK), make_event("trial", 0, 7, **trial)]
+    summary = summarize(make_run(events=events))
+    assert summary.rollbacks == 0
+    assert [deed.when for deed in summary.actions_taken] == ["step 5", "step 7"]
+
+
+def test_the_end_counts_rollbacks(make_run, make_event):
+    events = [make_event("rollback", 0, step, **BACK) for step in (5, 9)]
+    run = make_run(events=events)
+    assert "2 rollbacks" in end_summary(run)
+    assert "2 rollbacks" in text(run) and "2 rollbacks" in report_md(run)
+    assert "<dt>rollbacks</dt><dd>2</dd>" in report_html(run)
+    assert "2 steps where the run was rolled back" in report_md(run)
+    assert "rollback" not in end_summary(make_run(name="other")).splitlines()[0]
+
+
+def test_ranks_roll_back_together_and_count_once(make_run, make_rows, make_event, record_lane):
+    run = make_run(events=[make_event("rollback", 0, 5, **BACK)])
+    record_lane(run, make_rows(20), lane="r1", events=[make_event("rollback", 1, 5, **BACK)])
+    summary = summarize(run)
+    assert summary.rollbacks == 1
+    assert summary.actions_taken[0].what == "Rolled back 8 steps [OPT001] (ranks 0-1)"
+
+
+def test_a_run_that_holdfast_stopped_says_so_and_why(make_run, make_event):
+    stop = make_event("stop", 0, 12, **EVENTS["stop"][0])
+    summary = summarize(make_run(events=[stop], exit_code=1))
+    assert summary.outcome == "stopped"
+    assert summary.ending.line == "stopped by holdfast, the budget of OPT001 is spent"
+    assert report_md(make_run(name="b", events=[stop], exit_code=1)).startswith("# Stopped: ")
+    line = event_line(event("stop", **EVENTS["stop"][0] | {"checkpoint": ""}))
+    assert line.startswith(
+        "step 977  stopped the run: the budget of OPT001 is spent; no good state"
+    )
+
+
+def test_of_many_events_of_one_kind_the_last_is_told(make_run, make_event):
+    events = [make_event("quarantine", 0, i, index=i, reason="NaN") for i in range(30)]
+    events += [make_event("checkpoint", 0, i, failed="disk full") for i in range(6)]
+    events += [make_event("checkpoint", 0, i, file=f"s{i}", bytes=10, seconds=1) for i in range(9)]
+    actions_taken = {deed.what: deed for deed in summarize(make_run(events=events)).actions_taken}
+    assert set(actions_taken) == {
+        "Set samples aside, 30 times",
+        "Could not save checkpoints, 6 times",
+        "Saved checkpoints, 9 times",
+    }
+    assert "set sample 29 aside" in actions_taken["Set samples aside, 30 times"].why
+    assert actions_taken["Set samples aside, 30 times"].when.endswith("between 0 and 29")
+
+
+def test_steps_left_out_for_their_norm_are_told_apart_from_poisoned_ones(make_run, make_rows):
+    rows = make_rows(20, skipped={4: 1, 9: 1}, loss_bad={4: 1}, outlier={9: 3},
+                     grad_norm={9: 900.0}, clip={12: 0.25})  # fmt: skip
+    poisoned, exploded, clipped = summarize(make_run(rows)).actions_taken
+    assert (poisoned.what, poisoned.when) == ("Left poisoned steps out", "step 4")
+    assert (exploded.what, exploded.when) == ("Left steps out whose gradients exploded", "step 9")
+    assert exploded.why == "gradient norm up to 900, usual was 1.5"
+    assert (clipped.when, clipped.why) == ("step 12", "multiplied with 0.25 at least")
+
+
+def test_the_policy_is_one_line_at_the_start_and_whole_in_the_report(make_run, make_event):
+    rules = Policy().lines()
+    line = event_line(event("policy", 0, rules=rules))
+    assert line == (
+        "holdfast: policy: NUM001, NUM002: skip; NUM003: rollback; NUM005: skip + quarantine; "
+        "OPT001: rollback; OPT002: skip + clip; OPT003: rollback + lower_lr; all else: observe "
+        "(--observe to only watch)"
+    )
+    assert event_line(event("policy", 0, 1, rules=rules)) == "", "once, not by every rank"
+    assert "change nothing" in event_line(event("policy", 0, rules=["NUM001: observe"]))
+    run = make_run(events=[make_event("policy", 0, 0, rules=rules)])
+    assert all(rule in text(run) and rule in report_html(run) for rule in rules)
+    assert "- OPT001: rollback (stop after 3 times" in report_md(run)
+    assert summarize(run).actions_taken == (), "a policy is no deed"
+    assert event_line(event("policy", 0, rules="odd")) == ""
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "checkpoint"])
+def test_what_goes_well_is_not_told_while_it_runs(kind):
+    assert event_line(event(kind, **EVENTS[kind][0])) == ""
+    failed = event_line(event("checkpoint", failed="No space left on device"))
+    assert failed == "step 977  could not save a checkpoint: No space left on device"
+
+
+def test_a_storm_of_events_is_no_storm_of_lines():
+    said: list[str] = []
+    live = Live(said.append, terminal=False)
+    for i in range(1200):
+        live.show([], [event("quarantine", i, index=i, reason="NaN")])
+    assert [int(line.split()[1]) + 1 for line in said] == [1, 2, 3, 10, 100, 1000]
+    said.clear()
+    for i in range(20):
+        live.show([], [event("rollback", i, **BACK)])
+    assert len(said) == 20, "each rollback is told"
+
+
+def test_a_rollback_is_told_once_by_its_event_not_again_by_its_finding():
+    said: list[str] = []
+    live = Live(said.append, terminal=False)
+    finding = Finding(
+        code="OPT001", name="loss_spike", severity=Severity.ERROR, step=977, last_step=977,
+        message="step 977: rolled back", advice="look", action="rollback", evidence={"count": 1},
+    )  # fmt: skip
+    live.show([finding], [event("rollback", **BACK)])
+    assert len(said) == 1 and "rolled back 8 steps" in said[0]
+    Live(said.append, terminal=False).show([finding])
+    assert len(said) == 2, "without the event the finding speaks"
+
+
+def test_the_story_of_an_incident_tells_what_was_done(
+    make_rows, add_lane, make_layers, incident_finding, tmp_path
+):
+    run = Run.create(tmp_path / "story", {"script": "train.py"})
+    names = ["a.weight", "b.weight"]
+    seen = incident_finding(12, cause=None, code="OPT001", name="loss_spike", action="rollback")
+    add_lane(run, make_rows(30), tables={"layers0": make_layers(range(4, 21), names, {})},
+             events=[event("rollback", 14, **BACK), event("rollback", 29, **BACK)],
+             findings=[seen])  # fmt: skip
+    (story,) = [story for story in stories(read_record(run)) if story.step == 12]
+    assert story.sentences[-1] == (
+        "On step 14 holdfast rolled back 8 steps: loss 2.31 → 61, their data is left behind."
+    )
