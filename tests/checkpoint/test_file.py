@@ -208,8 +208,8 @@ import os, sys, torch
 from pathlib import Path
 from holdfast.checkpoint.file import load, save
 from holdfast.checkpoint.tree import flatten
-from holdfast.checkpoint.shelf import CheckpointStore
-import holdfast.checkpoint.shelf as shelves, time
+from holdfast.checkpoint.store import CheckpointStore
+import holdfast.checkpoint.store as shelves, time
 import holdfast.checkpoint.stream as stream, holdfast.run.durable as durable
 folder = Path(sys.argv[1])
 def state(v):

@@ -275,7 +275,7 @@ def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_st
 
 KILLED = """
 import sys, torch, threading
-from holdfast.checkpoint.shelf import CheckpointStore
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter
 from holdfast.config import CheckpointSettings

@@ -72,7 +72,7 @@ def test_observe_changes_nothing_whatever_the_file_says(tmp_path):
         (["--on", "=observe"], "write it as CODE=ACTION"),
         (["--on", "OPT001="], "write it as CODE=ACTION"),
         (["--on", "OPT001=quarantine"], "quarantine is not possible for OPT001"),
-        (["--on", "OTP001=observe"], "did you mean 'OPT001'?"),
+        (["--on", "OTP001=observe"], "policy.OTP001: no detector has this code; did you mean"),
         (["--observe", "--on", "OPT001=rollback"], "policy is already set to 'observe'"),
         (["--observe", "--clip-norm", "1"], "--clip-norm changes the training; leave one out"),
         (["--observe", "--scaler-policy"], "--scaler-policy changes the training"),

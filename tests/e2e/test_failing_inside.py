@@ -86,9 +86,9 @@ PARTS = {
     "holdfast.probes.host:Host.read": "guard",
     "holdfast.probes.timing:Phases.mark": "",
     "holdfast.probes.timing:Phases.take_host": "guard",
-    "holdfast.guard.recorder:Table.put": "guard",
+    "holdfast.run.recorder:Table.put": "guard",
     "holdfast.run.ring:Ring.put": None,
-    "holdfast.guard.recorder:Recorder.event": None,
+    "holdfast.run.recorder:Recorder.event": None,
     "holdfast.guard.step_writer:StepWriter.close_step": "guard",
     "holdfast.guard.step_writer:StepWriter.close": "closing",
 }

@@ -89,7 +89,9 @@ def test_every_event_appears_in_every_report_with_its_numbers(make_run, make_eve
     run = make_run(events=[make_event(kind, 0, 12, **data)])
     told = text(run)
     assert f"- {what}" in told and why in told and ", step 12" in told
-    deed = next(d for d in json.loads(report_json(summarize(run)))["deeds"] if what in d["what"])
+    deed = next(
+        d for d in json.loads(report_json(summarize(run)))["actions_taken"] if what in d["what"]
+    )
     assert why in deed["why"].replace("\N{NO-BREAK SPACE}", " ")
     page = report_html(run).replace("\N{NO-BREAK SPACE}", " ")
     assert what in page and why in page

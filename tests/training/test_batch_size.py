@@ -38,8 +38,8 @@ def search(most: int, **more: Any) -> tuple[Found, list[str]]:
             raise torch.OutOfMemoryError(f"CUDA out of memory at {size}")
 
     with pytest.MonkeyPatch.context() as patch:  # the search alone: cleaning up takes its time
-        patch.setattr(search, "_clean", lambda device: None)
-        patch.setattr(search, "_peak", lambda device, used: nullcontext(lambda: 0.0))
+        patch.setattr(searching, "_clean", lambda device: None)
+        patch.setattr(searching, "_peak", lambda device, used: nullcontext(lambda: 0.0))
         found = find_batch(step, say=said.append, **{"budget_bytes": never_full, **more})
     return found, said
 

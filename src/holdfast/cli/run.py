@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import config
+from ..config.rules import EVERY
 from ..errors import UsageError
 from ._run_flags import (
     HEALTH,
@@ -92,6 +93,7 @@ class RunCommand:
                 "or `holdfast run -m package.module`"
             )
         settings = config.load(args.config, overrides_of(args))
+        check_codes(settings)
         if command[0] == "-m":
             check_module(command[1:2])
             name = command[1].replace(".", "_")
@@ -115,6 +117,21 @@ class RunCommand:
 
         print("\n".join(Policy.of(settings).lines()))
         return 0
+
+
+def check_codes(settings: config.Settings) -> None:
+    """Refuse a policy about a code that no detector has, ours or a plugin's: mostly a typo."""
+    named = [name for name in settings.policy if name != EVERY]
+    if not named:
+        return
+    from ..detectors import ALL, load_plugins
+
+    codes = [d.code for d in (*ALL, *load_plugins(os.environ, ALL).detectors)]
+    for name in named:
+        if not any(code.startswith(name) for code in codes):
+            near = difflib.get_close_matches(name, codes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "`holdfast explain` lists all of them"
+            raise UsageError(f"policy.{name}: no detector has this code; {hint}")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

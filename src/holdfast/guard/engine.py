@@ -44,10 +44,11 @@ from .closures import closure_of, why_not_skippable, with_guard
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_path import FastPath
 from .grad_scaler import Scaling, note_skip
+from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard
 from .outliers import Outliers
 from .registry import OptimizerRegistry
-from .step_writer import COST_EVERY, StepWriter
+from .step_writer import StepWriter
 from .training import GuardedTraining
 
 
@@ -223,7 +224,7 @@ class Engine:
         self._fast_path.forget()
         guard, parameters = self.registry.with_parameters(optimizer)
         record = self._new_verdict(optimizer, guard)
-        began = self.writer.sample_cost() if record.step % COST_EVERY == 0 else None
+        began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
         window = self._losses if self._losses.passes else self._previous
         leave_out = self.investigation.replaying
         if self.recovery.awaits_step and attempt(
@@ -243,7 +244,7 @@ class Engine:
             alone=ranks() == 1,
         )
         if began is not None:
-            self.writer.cost_sampled(record, began)
+            self.writer.kernel_cost.end(record, began)
         self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
         if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
@@ -295,10 +296,10 @@ class Engine:
             return
         if record.late:
             guard.measure_late(optimizer, record, window)
-        began = self.writer.sample_cost() if record.cost_events else None
+        began = self.writer.kernel_cost.begin() if record.cost_events else None
         guard.after(optimizer, record)
         if began is not None:
-            self.writer.cost_sampled(record, began)
+            self.writer.kernel_cost.end(record, began)
         if record.left_out and record.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
         self._finish(guard, record, window)

@@ -26,9 +26,10 @@ from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
+from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard
 from .registry import OptimizerRegistry
-from .step_writer import COST_EVERY, StepWriter
+from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 

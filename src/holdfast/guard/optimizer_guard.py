@@ -13,21 +13,17 @@ from torch.optim import Optimizer
 
 from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
-from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
 from ..probes.gradients import DeviceReading, EarlyNorms, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
-from ..probes.readback import wait_for
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
+from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .buffers import settle_buffers
 from .outliers import Outliers
 
-HIDDEN = "hidden gradients"
-FUSED = "fused"
-SNAPSHOT = "snapshot"
 DETECT = "detect only"
 
 
@@ -56,15 +52,10 @@ class OptimizerGuard:
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._settings = settings
         self._buffers = buffers
-        self._seasoned: set[int] = set()
-        self._known: Sequence[int] = ()
         self._looked_at_form = False
         self._form_of = 0
-        self._hide = HideGradients()
-        self._raise = RaiseFoundInf()
-        self._snapshot = Snapshot()
+        self._skip = ArmedSkip()
         self._meters = meters
-        self._settle: str = ""
         self.positions: Sequence[int] = ()
         self.norms = HostNorms()
         # Parameters, the device of the first, and where the decision is made for them.
@@ -90,8 +81,8 @@ class OptimizerGuard:
 
         ``leave_out`` skips the step whatever they are; ``alone`` says that there is one rank.
         """
-        if self._settle:
-            self.release(optimizer)
+        if self._skip.armed:
+            self._skip.release(optimizer)
         record.layers = len(self.layers)
         grads = list(map(_grad_of, parameters))
         if any(map(operator.is_, grads, repeat(None))):
@@ -209,8 +200,7 @@ class OptimizerGuard:
                 self.notes.append(("switched_to_foreach", note))
             self._form_of = groups
         if (record.bad or record.wild) and not self.detect_only:
-            self._hide.before(optimizer)
-            self._settle = HIDDEN
+            self._skip.hide(optimizer)
             record.acted = True
             record.row["skipped"] = 1.0
 
@@ -256,56 +246,21 @@ class OptimizerGuard:
         else:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
         record.acted = True
-        if not self._is_seasoned(record.positions):
-            self._first_step(optimizer, record, measured.flag)
-        elif fused:
-            self._raise.before(optimizer, measured.flag)
-            self._settle = FUSED
-        else:
-            self._snapshot.before(optimizer, device)
-            self._settle = SNAPSHOT
-
-    def _first_step(self, optimizer: Optimizer, record: StepRecord, flag: Tensor) -> None:
-        """State is about to be created: look at the flag on the host, this once.
-
-        A skipped first step must leave no state behind (fused SGD would go on with an
-        uninitialised momentum buffer, others with a counter that says one). The wait goes
-        through an event, so that it is no error where a script forbids synchronising reads.
-        """
-        if wait_for(flag):
-            self._hide.before(optimizer)
-            self._settle = HIDDEN
-        else:
-            self._seasoned = {*self._seasoned, *record.positions}
-            self._known = record.positions
-
-    def _is_seasoned(self, positions: Sequence[int]) -> bool:
-        """Whether every parameter in this step has been through one before."""
-        if positions is self._known:
-            return True
-        if self._seasoned.issuperset(positions):
-            self._known = positions
-            return True
-        return False
+        self._skip.on_device(optimizer, measured.flag, record.positions, device, fused=fused)
 
     # ------------------------------------------------------------------ after the step
 
     def after(self, optimizer: Optimizer, record: StepRecord) -> None:
         """Finish what ``before`` armed; the optimizer is as the script knows it again."""
-        settle, self._settle = self._settle, ""
-        if settle == HIDDEN:
-            self._hide.after()
-        elif settle == FUSED:
-            self._raise.after(optimizer)
-        elif settle == SNAPSHOT and record.measured is not None:
-            record.moved = self._snapshot.after(optimizer, record.measured.flag)
+        flag = record.measured.flag if record.measured is not None else None
+        record.moved = self._skip.settle(optimizer, flag)
         if self._buffers.buffers and self._settings.restore_buffers:
             settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
 
     def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: host counters of a skipped step are taken back."""
         if record.left_out and record.moved:
-            self._snapshot.take_back(record.moved)
+            self._skip.take_back(record.moved)
         record.moved = ()
 
     def measure_late(self, optimizer: Optimizer, record: StepRecord, losses: Losses) -> None:
@@ -364,15 +319,11 @@ class OptimizerGuard:
 
     def forget_state(self) -> None:
         """The optimizer's state may be another one: the next step is a first step again."""
-        self._seasoned, self._known = set(), ()
+        self._skip.forget()
 
     def release(self, optimizer: Optimizer) -> None:
         """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
-        settle, self._settle = self._settle, ""
-        if settle == HIDDEN:
-            self._hide.after()
-        elif settle == FUSED:
-            self._raise.after(optimizer)
+        self._skip.release(optimizer)
 
     def description(self) -> dict[str, Any]:
         """What the start of the run says about this optimizer."""

@@ -11,28 +11,24 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
+from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
 from ..probes.step_record import StepRecord
-from ..probes.timing import EventPool
 from ..probes.updates import Before
-from ..run import Recorder, Table
+from ..run import Recorder
 from .bad_batches import BadBatches
 from .by_hand import UpdatesByHand
-from ..probes.cost_budget import LEAN, Budget
 from .grad_scaler import exploded
+from .kernel_cost import KernelCost
 from .lane import Lane
-from .layer_norms import LayerNorms
+from .layer_norms import LayerTables
 from .optimizer_guard import OptimizerGuard
-
-# The kernels of the guard are timed on one step in this many.
-COST_EVERY = 64
 
 
 class StepWriter:
@@ -67,9 +63,8 @@ class StepWriter:
         self._readback = Readback()
         self._host = Host()
         self._memory = Memory()
-        self._events = EventPool()
-        self._layers: dict[int, LayerNorms] = {}
-        self._updates: dict[int, Table] = {}
+        self.kernel_cost = KernelCost()
+        self._by_layer = LayerTables()
         self._stepped: set[int] = set()
         self._suspicious = False
         self._rows = 0
@@ -103,8 +98,8 @@ class StepWriter:
 
     def at_ease(self, guard: OptimizerGuard) -> bool:
         """Whether the next step of this optimizer needs its row written and nothing else."""
-        story = self._layers.get(guard.index)
-        if story is None or story.excited or self._suspicious or self.in_flight:
+        norms = self._by_layer.known_norms(guard.index)
+        if norms is None or norms.excited or self._suspicious or self.in_flight:
             return False
         return guard.announced and not guard.notes and self.scaling is None
 
@@ -162,7 +157,7 @@ class StepWriter:
         if record.timed is not None:
             row.update(record.timed.seconds())
         if record.cost_events:
-            row["guard_device"] = self._cost_of(record)
+            row["guard_device"] = self.kernel_cost.seconds(record)
         if row["skipped"]:
             self.skipped += 1
         if self.scaling is not None and exploded(record):
@@ -195,26 +190,17 @@ class StepWriter:
         steps.put(record.step, record.time, row)
         self.latest = row
         if record.reading is not None and record.layers == len(guard.layers) > 0:
-            story = self._layers.get(guard.index) or self._new_story(recorder, guard)
+            norms = self._by_layer.norms(recorder, guard.index, guard.layers)
             due = not record.usual and record.step % self.often(self._settings.layers_every) == 0
-            story.tell(record, due=due)
+            norms.tell(record, due=due)
         self._rows += 1
-
-    def _new_story(self, recorder: Recorder, guard: OptimizerGuard) -> LayerNorms:
-        """Norms of every layer: every k steps, and each step around an incident."""
-        table = recorder.table(f"layers{guard.index}", guard.layers)
-        story = self._layers[guard.index] = LayerNorms(table)
-        return story
 
     def _send_updates(self, guard: OptimizerGuard, record: StepRecord, weights: Before) -> None:
         def arrived(ratios: np.ndarray | None) -> None:
             recorder = self.lane.opened()
             if ratios is None or recorder is None:
                 return
-            table = self._updates.get(guard.index)
-            if table is None:
-                table = recorder.table(f"updates{guard.index}", guard.layers)
-                self._updates[guard.index] = table
+            table = self._by_layer.updates(recorder, guard.index, guard.layers)
             row = np.full(len(guard.layers), np.nan, dtype=np.float32)
             row[weights.positions] = ratios
             table.put_array(record.step, record.time, row)
@@ -250,22 +236,6 @@ class StepWriter:
         while guard.notes:
             kind, data = guard.notes.pop(0)
             recorder.event(kind, self.iteration, data)
-
-    # ------------------------------------------------------------------ our own cost
-
-    def sample_cost(self) -> torch.cuda.Event | None:
-        """Start timing our kernels; None without a device to time."""
-        return self._events.record() if torch.cuda.is_initialized() else None
-
-    def cost_sampled(self, record: StepRecord, began: torch.cuda.Event) -> None:
-        """Stop timing our kernels."""
-        record.cost_events = (*record.cost_events, (began, self._events.record()))
-
-    def _cost_of(self, record: StepRecord) -> float:
-        done = [(a, b) for a, b in record.cost_events if b.query()]
-        seconds = sum(a.elapsed_time(b) for a, b in done) / 1e3
-        self._events.give_back([e for pair in done for e in pair])
-        return seconds
 
     # ------------------------------------------------------------------ closing
 

@@ -17,7 +17,7 @@ FORMAT = 1
 def report_json(summary: RunSummary) -> str:
     """The summary as one JSON object; NaN and infinity are the strings the run folder uses."""
     known = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
-    finding_groups = known.pop("sightings")
+    finding_groups = known.pop("finding_groups")
     ending = known.pop("ending")
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -25,7 +25,7 @@ def report_json(summary: RunSummary) -> str:
         "ending": ending.line,
         **known,
         "path": str(summary.path),
-        "deeds": [dataclasses.asdict(deed) for deed in summary.actions_taken],
+        "actions_taken": [dataclasses.asdict(action) for action in summary.actions_taken],
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
         "findings": list(_told(finding_groups)),
     }

@@ -8,16 +8,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..config import Section, from_dict, to_dict, yaml_values
 from ..config.strict import Word, put
 from ..errors import RunFolderError, SettingsError, UsageError
 from ..run import Run
 from . import platforms
-
-if TYPE_CHECKING:
-    from .recipes import Recipe
+from .recipe import Recipe
 
 CONFIG = "train.yaml"
 """The settings of a run as ``to_yaml`` writes them, in its folder."""

@@ -30,7 +30,7 @@ def user_line(traceback: TracebackType | None) -> tuple[str, int]:
     libraries = {
         sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
     }
-    libraries.add(str(Path(__file__).parent.parent))
+    libraries.add(str(Path(__file__).parents[2]))
     prefixes = tuple(os.path.join(library, "") for library in libraries)
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

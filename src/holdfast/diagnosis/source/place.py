@@ -40,11 +40,11 @@ def _prefixes(*folders: str | None) -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(f), "") for f in folders if f)
 
 
-_TORCH = _prefixes(os.path.dirname(torch.__file__), str(Path(__file__).parent.parent))
+_TORCH = _prefixes(os.path.dirname(torch.__file__), str(Path(__file__).parents[2]))
 # The catalogue's faults are training scripts that happen to live in our package.
-_SCRIPTS = _prefixes(str(Path(__file__).parent.parent / "faults"))
+_SCRIPTS = _prefixes(str(Path(__file__).parents[2] / "faults"))
 # ``watch.run_step`` calls backward itself, on a loss it made of the user's function.
-_LOOP = os.path.realpath(Path(__file__).parent.parent / "watching/watch.py")
+_LOOP = os.path.realpath(Path(__file__).parents[2] / "watching/watch.py")
 _LIBRARIES = _prefixes(
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 )

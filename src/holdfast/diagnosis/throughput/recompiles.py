@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _ATTRIBUTE = re.compile(r"^(?:G\['(?P<root>\w+)'\])?.*\.(?P<name>\w+) == ")
 _ENTRY = re.compile(r"^\s*\d+/\d+:\s*")
 
-_OURS = os.path.dirname(__file__)
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 @dataclass(slots=True)

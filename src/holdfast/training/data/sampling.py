@@ -22,7 +22,7 @@ class EpochBatches:
     ``world``-th sample. While training every rank gives the same number of batches, or a
     collective would wait for ever: a last batch with fewer samples than ranks is left out.
 
-    >>> from holdfast.training.place import Place
+    >>> from holdfast.training.device import Place
     >>> place = Place(torch.device("cpu"), rank=1, world=2)
     >>> list(EpochBatches(7, 4, place, shuffle=False, seed=0))
     [[1, 3], [5]]

@@ -1,0 +1,117 @@
+"""How a step of one optimizer is skipped: armed before the step, settled after it.
+
+Three ways, by what the optimizer can do: gradients that are known to be bad on the host are hidden
+from it; a fused kernel reads ``found_inf`` by itself; any other step runs and is undone by one
+kernel from a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..actions.skip_update import HideGradients, RaiseFoundInf, Snapshot
+from ..probes.readback import wait_for
+
+HIDDEN = "hidden gradients"
+FUSED = "fused"
+SNAPSHOT = "snapshot"
+
+
+class ArmedSkip:
+    """The skip of one optimizer."""
+
+    def __init__(self) -> None:
+        self.armed = ""
+        """Which of the ways is armed; empty between two steps."""
+        self._hide = HideGradients()
+        self._raise = RaiseFoundInf()
+        self._snapshot = Snapshot()
+        # Parameters that have been through a step, and those of the last one.
+        self._seasoned: set[int] = set()
+        self._last: Sequence[int] = ()
+
+    def hide(self, optimizer: Optimizer) -> None:
+        """The step is known to be bad: the optimizer finds no gradients."""
+        self._hide.before(optimizer)
+        self.armed = HIDDEN
+
+    def on_device(
+        self,
+        optimizer: Optimizer,
+        flag: Tensor,
+        positions: Sequence[int],
+        device: torch.device,
+        *,
+        fused: bool,
+    ) -> None:
+        """The flag on the device will say whether the step counts.
+
+        Args:
+            optimizer: about to step.
+            flag: 1 when the step is bad.
+            positions: parameters that have gradients.
+            device: where they are.
+            fused: the optimizer's kernel reads the flag itself.
+        """
+        if not self._is_seasoned(positions):
+            self._first_step(optimizer, flag, positions)
+        elif fused:
+            self._raise.before(optimizer, flag)
+            self.armed = FUSED
+        else:
+            self._snapshot.before(optimizer, device)
+            self.armed = SNAPSHOT
+
+    def _first_step(self, optimizer: Optimizer, flag: Tensor, positions: Sequence[int]) -> None:
+        """State is about to be created: look at the flag on the host, this once.
+
+        A skipped first step must leave no state behind (fused SGD would go on with an
+        uninitialised momentum buffer, others with a counter that says one). The wait goes
+        through an event, so that it is no error where a script forbids synchronising reads.
+        """
+        if wait_for(flag):
+            self.hide(optimizer)
+        else:
+            self._seasoned = {*self._seasoned, *positions}
+            self._last = positions
+
+    def _is_seasoned(self, positions: Sequence[int]) -> bool:
+        """Whether every parameter in this step has been through one before."""
+        if positions is self._last:
+            return True
+        if self._seasoned.issuperset(positions):
+            self._last = positions
+            return True
+        return False
+
+    def settle(self, optimizer: Optimizer, flag: Tensor | None) -> Sequence[tuple[Any, float]]:
+        """The step is over; host counters that moved with it, where it may have been undone."""
+        armed, self.armed = self.armed, ""
+        if armed == HIDDEN:
+            self._hide.after()
+        elif armed == FUSED:
+            self._raise.after(optimizer)
+        elif armed == SNAPSHOT and flag is not None:
+            return self._snapshot.after(optimizer, flag)
+        return ()
+
+    def take_back(self, moved: Sequence[tuple[Any, float]]) -> None:
+        """A step turned out to have been skipped: its host counters are taken back."""
+        self._snapshot.take_back(moved)
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
+        armed, self.armed = self.armed, ""
+        if armed == HIDDEN:
+            self._hide.after()
+        elif armed == FUSED:
+            self._raise.after(optimizer)
+
+    def forget(self) -> None:
+        """The optimizer's state may be another one: the next step is a first step again."""
+        self._seasoned, self._last = set(), ()

@@ -1,0 +1,52 @@
+"""A recipe: something that can be trained, under a name."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..config import Section
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .device import Place
+    from .task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Something that can be trained.
+
+    Args:
+        name: one word, for the command line.
+        summary: one line, for ``holdfast train --list``.
+        settings: everything that can be set: a ``Section`` with a field ``train:
+            TrainSettings`` beside its own sections.
+        build: makes model, loss and data from the settings, for one process.
+        presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
+    """
+
+    name: str
+    summary: str
+    settings: type[Section]
+    build: Callable[[Any, Place], Task]
+    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", self.name):
+            raise UsageError(
+                f"a recipe cannot be called {self.name!r}; use letters, digits, - and _"
+            )
+        kind: Any = self.settings
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            raise UsageError(f"recipe {self.name}: settings is {kind!r}; give a class of Section")
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        if "train" not in {field.name for field in fields}:
+            raise UsageError(
+                f"recipe {self.name}: {kind.__name__} has no field train; "
+                "add `train: TrainSettings = TrainSettings()`"
+            )
