@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 from typing import get_args
 
@@ -121,3 +122,15 @@ def test_the_glossary_names_what_is_in_the_code() -> None:
     for name, target in named:
         text = (page.parent / target).read_text()
         assert re.search(rf"\b{re.escape(name)}\b", text), f"{target} does not have {name}"
+
+
+def test_the_readme_has_the_guard_cost_of_the_result_files() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in ("detection_cpu_2026-11-16", "detection_cpu_arm_2026-11-16"):
+        path = f"benchmarks/results/{name}.md"
+        cells = [line.split(" | ") for line in (ROOT / path).read_text().splitlines()]
+        told = [row for row in cells if len(row) == 12 and re.fullmatch(r"[\d.]+%", row[10])]
+        groups = [told, [row for row in told if row[1] == "silence"]]
+        costs = [[float(row[10][:-1]) for row in group] for group in groups]
+        numbers = [f"{of(group):.1f} %" for group in costs for of in (statistics.median, max)]
+        assert f"| {len(told)} | {' | '.join(numbers)} | [table]({path}) |" in readme
