@@ -105,7 +105,7 @@ def code_of(text: str) -> str:
 
 
 def test_every_command_and_script_that_is_named_exists() -> None:
-    families = {path.name for path in (ROOT / "models/src/holdfast_models").iterdir()}
+    families = {path.name for path in (ROOT / "models" / "src").glob("*/*/")}
     known = {name for name, _, _ in COMMANDS} | families
     for page in pages():
         code = code_of(page.read_text())
