@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format prove bench clean
+.PHONY: help install demo test lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -62,6 +62,9 @@ lint: install  ## ruff and pyright
 format: install  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+docs: install  ## build docs/detectors from the classes
+	@$(BIN)/python docs/build_detectors.py
 
 prove: install  ## the slow proofs: every drill and every fault
 	@$(BIN)/python -m pytest -m 'slow and not gpu'

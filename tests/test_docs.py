@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from holdfast import config
+from holdfast.cli._commands import COMMANDS
 from holdfast.config.rules import Action
 from holdfast.policy import DEFAULTS
 from holdfast.probes import STEP_COLUMNS
@@ -59,8 +61,76 @@ def test_the_reading_example_works(tmp_path: Path) -> None:
     assert np.array_equal(scope["rows"], rows)  # type: ignore[arg-type]
 
 
+def pages() -> list[Path]:
+    written = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    return [*written, *(ROOT / "models").rglob("*.md")]
+
+
 def test_links_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    for page in [*pages, *(ROOT / "models").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+    for page in pages():
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_anchors_lead_to_a_heading() -> None:
+    for page in pages():
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            text = (page.parent / target).read_text() if target else page.read_text()
+            headings = re.findall(r"^#+ (.+)$", text, re.M)
+            anchors = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
+            assert anchor in anchors, f"{page.name}: {target}#{anchor}"
+
+
+# Options of other programs that the documents name.
+FOREIGN = {"--nproc-per-node"}
+OPTION = re.compile(r'"(--[a-z][a-z-]*)"')
+
+
+def test_every_option_that_is_named_exists() -> None:
+    folders = ("src/holdfast/cli", "benchmarks", "examples", "models/src")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    known = {option for path in sources for option in OPTION.findall(path.read_text())}
+    # What a decision or a benchmark once was called stays in what was written then.
+    for page in pages():
+        if page.name != "decisions.md":
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
+            assert named <= known | FOREIGN, f"{page.name}: {sorted(named - known - FOREIGN)}"
+
+
+def code_of(text: str) -> str:
+    """What a page shows as code: in fences, indented, or between backticks."""
+    fences = re.findall(r"```\w*\n(.*?)```", text, re.S)
+    indented = re.findall(r"^    (.+)$", text, re.M)
+    return "\n".join([*fences, *indented, *re.findall(r"`([^`]+)`", text)])
+
+
+def test_every_command_and_script_that_is_named_exists() -> None:
+    families = {path.name for path in (ROOT / "models" / "src").glob("*/*/")}
+    known = {name for name, _, _ in COMMANDS} | families
+    for page in pages():
+        code = code_of(page.read_text())
+        for command in re.findall(r"^(?:\$ |.* -m )?holdfast ([a-z_]+)\b", code, re.M):
+            assert command in known, f"{page.name}: holdfast {command}"
+        for script in re.findall(r"python ((?:benchmarks|docs|examples)/[\w/]+\.py)", code):
+            assert (ROOT / script).exists(), f"{page.name}: {script}"
+
+
+def test_the_glossary_names_what_is_in_the_code() -> None:
+    page = ROOT / "docs" / "glossary.md"
+    named = re.findall(r"\[`([^`]+)`\]\(([^)]+)\)", page.read_text())
+    assert len(named) > 30
+    for name, target in named:
+        text = (page.parent / target).read_text()
+        assert re.search(rf"\b{re.escape(name)}\b", text), f"{target} does not have {name}"
+
+
+def test_the_readme_has_the_guard_cost_of_the_result_files() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in ("detection_cpu_2026-11-16", "detection_cpu_arm_2026-11-16"):
+        path = f"benchmarks/results/{name}.md"
+        cells = [line.split(" | ") for line in (ROOT / path).read_text().splitlines()]
+        told = [row for row in cells if len(row) == 12 and re.fullmatch(r"[\d.]+%", row[10])]
+        groups = [told, [row for row in told if row[1] == "silence"]]
+        costs = [[float(row[10][:-1]) for row in group] for group in groups]
+        numbers = [f"{of(group):.1f} %" for group in costs for of in (statistics.median, max)]
+        assert f"| {len(told)} | {' | '.join(numbers)} | [table]({path}) |" in readme

@@ -26,7 +26,7 @@ class MemoryDetector(Detector):
 
     severity = Severity.WARNING
     needs = ("loss",)
-    since = "0.4"
+    since = "0.1"
     within = 20
     judges_events = True
     kinds: ClassVar[tuple[str, ...]]

@@ -62,7 +62,7 @@ class TimedDetector(Detector):
     """Of the events that it judges."""
     needs = ("data_wait",)
     severity = Severity.WARNING
-    since = "0.3"
+    since = "0.1"
     within = 40
     judges_events = True
 

@@ -85,7 +85,7 @@ class Divergence(Detector):
     name = "divergence"
     severity = Severity.ERROR
     needs = ("loss", "grad_norm")
-    since = "0.2"
+    since = "0.1"
     within = 96
 
     @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ class Fragmentation(Detector):
     name = "fragmentation"
     severity = Severity.WARNING
     needs = ("mem_allocated", "mem_reserved")
-    since = "0.4"
+    since = "0.1"
     within = 128
 
     @dataclass(frozen=True, kw_only=True)

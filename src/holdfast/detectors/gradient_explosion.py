@@ -79,7 +79,7 @@ class GradientExplosion(Detector):
     name = "gradient_explosion"
     severity = Severity.WARNING
     needs = ("grad_norm", "outlier")
-    since = "0.2"
+    since = "0.1"
     within = 16
 
     @dataclass(frozen=True, kw_only=True)

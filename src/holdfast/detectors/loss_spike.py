@@ -85,7 +85,7 @@ class LossSpike(Detector):
     name = "loss_spike"
     severity = Severity.ERROR
     needs = ("loss", "outlier")
-    since = "0.2"
+    since = "0.1"
     within = 18
 
     @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class RecordDetector(Detector):
 
     kind = "numbers"
     needs = ("loss",)
-    since = "0.2"
+    since = "0.1"
     within = 150
     judges_events = True
 

@@ -1,0 +1,54 @@
+"""The pages about detectors are built from the classes, and are as new as these."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import holdfast
+from holdfast.detectors import ALL
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "build_detectors.py"
+
+
+def load_builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_detectors", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+builder = load_builder()
+
+
+def test_there_is_a_page_for_each_detector_and_no_other() -> None:
+    there = {path.name for path in builder.FOLDER.glob("*.md")}
+    wanted = {"README.md", *(f"{detector.code}.md" for detector in ALL)}
+    assert there == wanted, f"run: {builder.COMMAND}"
+
+
+@pytest.mark.parametrize(("name", "text"), builder.pages().items())
+def test_a_page_is_not_stale(name: str, text: str) -> None:
+    stale = (builder.FOLDER / name).read_text() != text
+    assert not stale, f"docs/detectors/{name} is older than its class; run: {builder.COMMAND}"
+
+
+def test_a_page_has_the_options_with_defaults_and_meaning() -> None:
+    (detector,) = [detector for detector in ALL if detector.code == "MEM002"]
+    text = builder.page(detector)
+    assert "| `cycles` | 3 | graphs that hold themselves" in text  # of its own
+    assert "| `least` | 8,192 | bytes per step" in text  # of the class above
+    (detector,) = [detector for detector in ALL if detector.code == "TPT005"]
+    assert "| `share` | 0.2 | Of the time" in builder.page(detector)  # told below the field
+
+
+@pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.code)
+def test_no_detector_is_newer_than_the_project(detector: type[holdfast.Detector]) -> None:
+    def parts(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")]
+
+    assert parts(detector.since) <= parts(holdfast.__version__)
