@@ -16,8 +16,8 @@ def test_a_line_with_everything_a_user_asks_for(make_rows):
     rows = make_rows(101, loss=2.5, loss_usual=2.4, grad_norm=1.25, norm_usual=1.5, norm_limit=15.0,
                      skipped={7: 1, 60: 1})  # fmt: skip
     assert lines(rows) == [
-        "step 50  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  100 steps/s  "
-        "1 skipped",
+        "step 50  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  "
+        "100 steps/s  1 skipped",
         "step 100  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  "
         "100 steps/s  2 skipped",
     ]

@@ -28,7 +28,8 @@ def test_the_same_story_as_the_page(incident):
         "- how sure: 95 %; holdfast reran this batch", "- more: `holdfast explain NUM001`",
         "## The layers around it", "**Step 412, rank 1, NUM001.**", "## How far the layers moved",
         "| head.bias |", "## Curves, r0", "- Loss: Loss from", "## What holdfast did",
-        "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## Processes", "## The run",
+        "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## Processes",
+        "## The run",
         "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost 0.5 %",
     ]  # fmt: skip
     places = [told.find(part) for part in order]
