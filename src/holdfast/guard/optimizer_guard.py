@@ -1,4 +1,4 @@
-"""One optimizer under guard: decides about each of its steps and carries the decision out."""
+"""Guard of one optimizer: decides about each step and carries the decision out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DETECT = "detect only"
 
 
 class OptimizerGuard:
-    """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
+    """Guard of one optimizer: its layers, how to skip a step, and its last decision."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class OptimizerGuard:
             record.see_parameters(nonfinite_on_host(everything))
 
     def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the verdict is known on the host before the step")
+        self._say(HIDDEN, "the decision is known on the host before the step")
         # Loading a state makes a new list of groups, with the form that was saved.
         groups = id(optimizer.param_groups)
         if self._form_of != groups and not (record.late or self.detect_only):
@@ -252,7 +252,7 @@ class OptimizerGuard:
         self._look_at_form(optimizer, grads)
         fused = switch_to_fused.is_fused(optimizer)
         if fused:
-            self._say(FUSED, "the kernel itself leaves the step out")
+            self._say(FUSED, "the kernel itself skips the step")
         else:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
         record.acted = True
@@ -266,7 +266,7 @@ class OptimizerGuard:
             self._settle = SNAPSHOT
 
     def _first_step(self, optimizer: Optimizer, record: StepRecord, flag: Tensor) -> None:
-        """State is about to be created: look at the flag on the host, this once.
+        """Read the flag on the host, once, where optimizer state is about to be created.
 
         A skipped first step must leave no state behind (fused SGD would go on with an
         uninitialised momentum buffer, others with a counter that says one). The wait goes
@@ -291,7 +291,7 @@ class OptimizerGuard:
     # ------------------------------------------------------------------ after the step
 
     def after(self, optimizer: Optimizer, record: StepRecord) -> None:
-        """Finish what ``before`` armed; the optimizer is as the script knows it again."""
+        """Finish what ``before`` armed; the optimizer is again as the script expects it."""
         settle, self._settle = self._settle, ""
         if settle == HIDDEN:
             self._hide.after()
@@ -303,7 +303,7 @@ class OptimizerGuard:
             settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
 
     def arrived(self, record: StepRecord) -> None:
-        """The device row is on the host: host counters of a skipped step are taken back."""
+        """The device row is on the host: undo the host counters of a skipped step."""
         if record.left_out and record.moved:
             self._snapshot.take_back(record.moved)
         record.moved = ()
@@ -352,7 +352,7 @@ class OptimizerGuard:
         self._looked_at_form = True
 
     def only_detect(self, why: str) -> None:
-        """From now on steps are watched, not left out; ``why`` is told to the user."""
+        """From now on steps are observed, not skipped; ``why`` is reported to the user."""
         if not self.detect_only:
             self.detect_only = why
             self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
@@ -375,7 +375,7 @@ class OptimizerGuard:
             self._raise.after(optimizer)
 
     def description(self) -> dict[str, Any]:
-        """What the start of the run says about this optimizer."""
+        """Description of this optimizer for the start of the run."""
         return {
             "opt": self.index,
             "cls": self.cls,
@@ -390,7 +390,7 @@ _grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 
 
 def _still_scaled(optimizer: Optimizer, scale: float) -> float:
-    """What gradients are multiplied with: a fused kernel undoes a GradScaler's scale itself."""
+    """Factor on the gradients: a fused kernel undoes a GradScaler's scale itself."""
     return scale if optimizer.__dict__.get("grad_scale") is not None else 1.0
 
 

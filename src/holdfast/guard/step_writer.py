@@ -1,4 +1,4 @@
-"""From verdicts to rows: waits for numbers from the device without waiting, then writes.
+"""Write step records as rows, once their numbers have arrived from the device.
 
 Opens the run lane with the first backward pass, so that a script that never trains leaves
 nothing behind.
@@ -15,6 +15,7 @@ import torch
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
+from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
@@ -25,7 +26,6 @@ from ..probes.updates import Before
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
 from .by_hand import UpdatesByHand
-from ..probes.cost_budget import LEAN, Budget
 from .grad_scaler import exploded
 from .lane import Lane
 from .layer_norms import LayerNorms
@@ -36,7 +36,7 @@ COST_EVERY = 64
 
 
 class StepWriter:
-    """The written side of the engine."""
+    """Writes the rows of the engine."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class StepWriter:
         self.budget = Budget(settings.guard.budget)
         self.bad_batches = BadBatches(settings.quarantine)
         self.scaling: ScalerPolicy | None = None
-        """What a script's GradScaler is told, on request."""
+        """Policy for the script's GradScaler, on request."""
         if settings.scaler.policy:
             self.scaling = ScalerPolicy(
                 settings.scaler, lambda data: self.tell("scaler", self.iteration, data)
@@ -75,7 +75,7 @@ class StepWriter:
         self._rows = 0
 
     def saw_backward(self, losses: Losses) -> None:
-        """A backward pass is over; without optimizers this is all we will ever see."""
+        """A backward pass is over; without optimizers nothing else is visible."""
         self.iteration = self.by_hand.saw_backward(losses, self.iteration)
 
     def number(self, guard: OptimizerGuard) -> int:
@@ -91,7 +91,7 @@ class StepWriter:
         return self.iteration
 
     def wants_parameters(self, record: StepRecord) -> bool:
-        """Whether this step looks at the weights too: at the start, now and then, in trouble."""
+        """Whether this step checks the weights too: at the start, periodically, after bad steps."""
         every = self._settings.parameters_every
         return self._suspicious or record.step % (every * LEAN if self.budget.lean else every) == 0
 
@@ -188,7 +188,7 @@ class StepWriter:
                 {
                     "cost": self.budget.measured,
                     "why": f"the guard took {self.budget.measured:.1%} of the step time: weights, "
-                    f"memory and layers are looked at {LEAN} times less often; "
+                    f"memory and layers are measured {LEAN} times less often; "
                     "skipping goes on as before",
                 },
             )
@@ -225,15 +225,15 @@ class StepWriter:
             self._readback.send(weights.ratios(), arrived)
 
     def not_covered(self, what: str, why: str) -> None:
-        """Say, once, what the guard cannot do for this run."""
+        """Report, once, what the guard cannot do for this run."""
         self.lane.not_covered(self.iteration, what, why)
 
     def failure(self, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed and was switched off."""
+        """Record that a part of holdfast failed and was switched off."""
         self.lane.failure(self.iteration, where, error)
 
     def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        """Write down what an exam does or has found."""
+        """Record what an investigation does or has found."""
         recorder = self.lane.opened()
         if recorder is not None:
             recorder.event(kind, step, data)
@@ -270,7 +270,7 @@ class StepWriter:
     # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """Write what is still on its way and the last words."""
+        """Write pending rows and the final record."""
         recorder, passes = self.lane.recorder, self.by_hand.passes
         if recorder is None:
             return
