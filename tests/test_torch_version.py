@@ -74,5 +74,5 @@ def test_a_script_whose_own_torch_is_too_old_runs_unguarded(version, capsys):
     version("2.10.1+cpu")
     session.begin()
     assert session.current() is None
-    told = f"holdfast: could not get in ({TOO_OLD}); the script runs unguarded\n"
+    told = f"holdfast: could not start ({TOO_OLD}); the script runs unguarded\n"
     assert capsys.readouterr().err == told

@@ -57,7 +57,7 @@ def test_a_row_that_holds_nan_names_its_sample(quarantine: Quarantine, data: Ten
     assert bad == 1
     assert found == [
         {
-            "index": 12, "file": "", "reason": "batch[0] holds values that are not finite",
+            "index": 12, "file": "", "reason": "batch[0] holds non-finite values",
             "tensor": "batch[0]", "position": 2, "worker": 3, "dataset": "TensorDataset",
             "sample": 12, "length": 100, "skip": True,
         }
@@ -124,7 +124,7 @@ def test_an_exam_names_a_sample_before_or_after_its_batch_is_told(data: TensorDa
         if first == "batch":
             found += quarantine.accuse(cause())
         assert named(found) == [11]
-        assert found[0]["reason"] == "log at train.py:7 makes values that are not finite of it"
+        assert found[0]["reason"] == "log at train.py:7 makes non-finite values from it"
         assert found[0]["skip"] is False
 
 

@@ -66,7 +66,7 @@ def test_holdfast_comes_in_with_torch_however_it_is_imported(python, how: str):
     seen = python(SEEN.format(how=how))
     assert seen.returncode == 0, seen.stderr
     assert seen.stdout.splitlines() == ["1 SourceFileLoader SourceFileLoader", "[]", "True"]
-    assert seen.stderr.startswith("holdfast: could not get in (")
+    assert seen.stderr.startswith("holdfast: could not start (")
     assert seen.stderr.endswith("the script runs unguarded\n") and seen.stderr.count("\n") == 1
 
 

@@ -106,7 +106,7 @@ def test_help_of_a_command_is_its_docstring(capsys):
     assert main(["report", "--help"]) == 0
     told = capsys.readouterr().out
     assert "usage: holdfast report" in told
-    assert "Tell how a run went" in told
+    assert "Report on a run" in told
 
 
 def test_a_command_gets_its_arguments_and_gives_the_exit_code(commands):

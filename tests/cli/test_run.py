@@ -74,7 +74,7 @@ def test_observe_changes_nothing_whatever_the_file_says(tmp_path):
         (["--on", "OPT001=quarantine"], "quarantine is not possible for OPT001"),
         (["--on", "OTP001=observe"], "policy.OTP001: no detector has this code; did you mean"),
         (["--observe", "--on", "OPT001=rollback"], "policy is already set to 'observe'"),
-        (["--observe", "--clip-norm", "1"], "--clip-norm changes the training; leave one out"),
+        (["--observe", "--clip-norm", "1"], "--clip-norm changes the training; remove one of them"),
         (["--observe", "--scaler-policy"], "--scaler-policy changes the training"),
         (["--clip-norm", "-1"], "clip.norm must be a number above 0.0"),
         (["--health=often"], "run.health must be a whole number"),

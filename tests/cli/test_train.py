@@ -130,7 +130,7 @@ def test_the_printed_settings_are_settings(trained, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no recipe was given; see what there is: holdfast train --list"),
+        ([], "no recipe was given; list them: holdfast train --list"),
         (["--resume", "mine"], "RUN follows --resume: holdfast train mine --resume"),
         (["mien"], "no recipe 'mien'; did you mean 'mine'?"),
         (["mine", "--preset", "smal"], "did you mean 'small'?"),
@@ -166,7 +166,7 @@ def test_a_run_goes_on_in_its_own_folder_with_its_own_settings(trained, capsys):
         assert (call["settings"].width, call["settings"].train.epochs) == (5, 9)
         told = capsys.readouterr().err
         assert told == (
-            f"holdfast: settings of the former run, {path / CONFIG}, changed by train.epochs=9\n"
+            f"holdfast: settings of the previous run, {path / CONFIG}, changed by train.epochs=9\n"
         )
 
 

@@ -231,8 +231,8 @@ def test_an_override_below_a_value_says_which_two_clash(file):
     ("content", "hint"),
     [
         ("guard: [", "line 1"),
-        ("guard:\n  skip: true\n  skip: false\n", "line 3: the key 'skip' stands twice"),
-        ("guard: {}\nguard: {}\n", "line 2: the key 'guard' stands twice"),
+        ("guard:\n  skip: true\n  skip: false\n", "line 3: the key 'skip' appears twice"),
+        ("guard: {}\nguard: {}\n", "line 2: the key 'guard' appears twice"),
         ("x: !!python/object:os.system ls", "constructor"),
         ("guard: {skip: !!bool maybe}", "tag"),
         ("guard: {skip: !!timestamp maybe}", "tag"),

@@ -138,7 +138,7 @@ def test_a_rollback_soon_after_another(make_rows, make_event):
 def test_a_rollback_out_of_slow_growth(make_rows, make_event):
     (finding,) = scan(make_rows(200), [rollback(make_event, 165, lr_factor=1.0)])
     assert finding.evidence["how"] == "trend"
-    assert finding.message.endswith("loss 0.0137 -> 290.8 bit by bit")
+    assert finding.message.endswith("loss 0.0137 -> 290.8 over many steps")
     assert "times" not in finding.message
 
 
@@ -146,7 +146,7 @@ def test_the_end_of_patience(make_rows, make_event):
     stop = make_event("stop", 0, 199, code="OPT003", why="budget of 3 spent", checkpoint="")
     (finding,) = scan(make_rows(200), [stop])
     assert finding.action == "stop" and "budget of 3 spent" in finding.message
-    assert finding.advice.startswith("go on from the last good checkpoint and lower the learning")
+    assert finding.advice.startswith("resume from the last good checkpoint and lower the learning")
 
 
 def test_a_stop_because_of_something_else_is_not_ours(make_rows, make_event):

@@ -25,7 +25,7 @@ def test_a_norm_alone_is_information_at_once(make_rows):
     (finding,) = scan(rows)
     assert finding.severity is Severity.INFO
     assert finding.message == (
-        "step 7 skipped: gradient norm 900, 600 times the usual 1.5 (loss 2 is usual)"
+        "step 7 skipped: gradient norm 900, 600 times the baseline 1.5 (loss 2 is normal)"
     )
     assert finding.evidence["times"] == 600 and finding.evidence["norm_limit"] == 15
 
@@ -33,7 +33,7 @@ def test_a_norm_alone_is_information_at_once(make_rows):
 def test_a_clipped_step_says_by_how_much(make_rows):
     rows = make_rows(8, outlier={7: 1}, grad_norm={7: 900}, clip={7: 0.01})
     (finding,) = scan(rows)
-    assert "multiplied with 0.01" in finding.message
+    assert "clipped by a factor of 0.01" in finding.message
 
 
 def test_without_a_judged_loss_it_does_not_claim_that_it_is_usual(make_rows):
@@ -47,8 +47,8 @@ def test_a_batch_unlike_all_others_is_a_warning_that_names_it(make_rows):
     (finding,) = scan(exploding(make_rows), batches=batches)
     assert finding.severity is Severity.WARNING
     assert finding.message == (
-        "step 40 skipped: gradient norm 900, 600 times the usual 1.5 and loss 400, usual 1: this "
-        "batch, the loss was back at step 41"
+        "step 40 skipped: gradient norm 900, 600 times the baseline 1.5 and loss 400, baseline 1: "
+        "this batch; the loss was back at step 41"
     )
     assert "dataset[17]" in finding.advice and "(4, 99)" in finding.advice
     assert finding.evidence["samples"] == [17, 4, 99]

@@ -25,7 +25,7 @@ def test_three_steps_far_above_that_come_back_are_a_warning(make_rows):
     (finding,) = scan(spiking(make_rows, [60.0, 50.0, 40.0]))
     assert finding.severity is Severity.WARNING
     assert finding.step == 43
-    assert "after 3 steps up to 60, usual 1 (since step 40)" in finding.message
+    assert "after 3 steps up to 60, baseline 1 (since step 40)" in finding.message
     assert finding.evidence["spike_start"] == 40 and finding.evidence["limit"] == 10
 
 

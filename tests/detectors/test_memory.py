@@ -171,7 +171,7 @@ def test_events_of_an_earlier_version_are_left_alone(make_rows, make_event):
         ("losses.append(loss)", "losses.append(loss.detach())"),
         ("total += loss  # for the log", "total += loss.item()"),
         ("self.last = out", "self.last = out.detach()"),
-        ("log(loss=loss, step=i)", ".detach() on what goes into it"),
+        ("log(loss=loss, step=i)", "call .item() or .detach() first"),
     ],
 )
 def test_the_change_for_the_line(judged, code, change):
@@ -193,7 +193,7 @@ def test_a_run_that_dies_before_its_first_step(make_event):
     parts = {"weights": 4e9, "gradients": 0, "optimizer state": 0}
     judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, parts=parts)])
     (finding,) = judge.close()
-    assert finding.code == "MEM008" and "1.9 GiB could not be had" in finding.message
+    assert finding.code == "MEM008" and "allocating 1.9 GiB failed" in finding.message
     assert "weights 3.7 GiB" in finding.message and "smaller" in finding.advice
 
 
@@ -207,8 +207,8 @@ def test_what_a_step_needs_by_part_and_by_module(make_event):
     (finding,) = judge.close()
     assert "out of memory in blocks.3.attn" in finding.message
     assert "a step of 64 samples needs at least 18.6 GiB" in finding.message
-    assert "activations 14.9 GiB), there are 11.2 GiB" in finding.message
-    assert "most of it for blocks.*.attn 18.6 GiB" in finding.message
+    assert "activations 14.9 GiB), capacity 11.2 GiB" in finding.message
+    assert "largest: blocks.*.attn 18.6 GiB" in finding.message
     assert finding.evidence["fits"] == fits == 21
     assert "about 21 of the 64 samples" in finding.advice
     assert "over 4 smaller ones" in finding.advice

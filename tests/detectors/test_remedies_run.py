@@ -287,15 +287,15 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str, str]] = [
      "(y.view(-1) != pad).sum().clamp_min(1)) + 1"),
     # fp16
     ("s = x.sum()", lazily(x=[60000.0, 60000.0], dtype=HALF),
-     "fp16 overflow (max 120 000 > 65 504)",
+     "fp16 overflow (max 120,000 > 65,504)",
      "x.float().sum()"),
     ("l = (d ** 2).mean()", lazily(d=[300.0, 1.0], dtype=HALF),
-     "fp16 overflow (max 90 000 > 65 504)", "(d.float() ** 2).mean()"),
+     "fp16 overflow (max 90,000 > 65,504)", "(d.float() ** 2).mean()"),
     ("l = (0.5 * (a - b).pow(2)).sum()", lazily(a=[300.0, 1.0], b=[0.0, 1.0], dtype=HALF),
-     "fp16 overflow (max 90 000 > 65 504)", "(a - b).float().pow(2)"),
-    ("s = q @ k.transpose(-2, -1) / math.sqrt(64)", QK, "fp16 overflow (in mm, beyond 65 504)",
+     "fp16 overflow (max 90,000 > 65,504)", "(a - b).float().pow(2)"),
+    ("s = q @ k.transpose(-2, -1) / math.sqrt(64)", QK, "fp16 overflow (in mm, beyond 65,504)",
      "s = (q / math.sqrt(64)) @ k.transpose(-2, -1)"),
-    ("s = torch.matmul(q, k.mT) * scale", QKS, "fp16 overflow (in mm, beyond 65 504)",
+    ("s = torch.matmul(q, k.mT) * scale", QKS, "fp16 overflow (in mm, beyond 65,504)",
      "torch.matmul(q * scale, k.mT)"),
 ]  # fmt: skip
 

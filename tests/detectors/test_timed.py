@@ -167,13 +167,15 @@ def test_the_slow_sample_is_in_the_advice(make_rows):
     assert findings(make_rows, even) == []
 
 
-@pytest.mark.parametrize(("event", "cure"), [(waits, "room for all"), (loader, "persistent")])
+@pytest.mark.parametrize(
+    ("event", "cure"), [(waits, "large enough for all"), (loader, "persistent")]
+)
 def test_a_cache_that_is_lost_has_its_own_cure(make_rows, event, cure):
     kind, data = event(passes=2)
     for line in data["lines"] if kind == "loader_times" else data["now"]["lines"]:
         line["cache"] = 0
     (finding,) = findings(make_rows, (kind, data))
-    assert cure in finding.advice and "pass after pass" in finding.message
+    assert cure in finding.advice and "misses on every pass" in finding.message
 
 
 def test_a_loader_without_a_line_that_stands_out(make_rows):
@@ -254,7 +256,7 @@ def test_a_device_that_is_slower_by_itself_has_no_line(make_rows, before, now, w
     assert [f.evidence["what"] for f in found] == ([what] if what else [])
     for finding in found:
         assert (finding.file, finding.line, finding.severity) == ("", 0, WARNING)
-        assert "5 ms, 2 ms at first" in finding.message
+        assert "5 ms, 2 ms at the beginning" in finding.message
 
 
 @pytest.mark.parametrize(("each", "what"), [(1.0, "retries"), (0.25, "retries"), (0.1, "work")])

@@ -123,7 +123,7 @@ def test_health_on_request(bench: Bench):
     lines = [line for line in seen.told.splitlines() if " steps/s" in line]
     assert [line.split("  ")[0] for line in lines] == ["step 20", "step 40", "step 60"]
     assert all(" grad norm " in line and "  lr " in line for line in lines)
-    assert "(usual " in lines[1] and lines[1].endswith("  1 skipped")
+    assert "(baseline " in lines[1] and lines[1].endswith("  1 skipped")
 
 
 def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorded(bench: Bench):

@@ -186,7 +186,7 @@ def test_a_sample_that_makes_such_values_is_named_by_the_exam(make: Make) -> Non
     assert sample["index"] == POISONED
     assert sample["file"] == f"class/{POISONED:03d}.png"
     assert sample["reason"].startswith("log at ")
-    assert "makes values that are not finite" in sample["reason"]
+    assert "makes non-finite values" in sample["reason"]
     assert bad_steps(recorder) <= 2
 
 

@@ -85,7 +85,7 @@ def compare(make_engine: MakeEngine, optimizer: str, *, guard: dict[str, Any], *
     make_engine(**guard)
     clean = train(make, leave_out=poison, **loop)
     if guard.get("device_path"):
-        # The random state is put back only where the verdict is known on the host.
+        # The random state is put back only where the decision is known on the host.
         del poisoned["random"], clean["random"]
     assert differences(poisoned, clean) == []
 

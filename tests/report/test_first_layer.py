@@ -34,26 +34,27 @@ def told(tmp_path, add_lane, make_layers, make_rows, incident_finding):
 
 def test_the_only_bad_layer(told):
     words, story = told({412: [1]}, layer="b")
-    assert "On step 412 b went first: the gradients of 1 of 3 layers were not finite." in words
-    assert "On step 411, the last one before, every gradient was finite" in words
-    assert "It came at once" in words and "All was finite again in the 8 steps after it" in words
+    assert "On step 412 b was first: the gradients of 1 of 3 layers were non-finite." in words
+    assert "On step 411, the one before, every gradient was finite" in words
+    assert "It came suddenly" in words
+    assert "Everything was finite again in the 8 steps after it" in words
     assert (story.first, story.steps[0], story.steps[-1]) == ("b", 404, 420)
 
 
 def test_the_layer_comes_from_the_row_when_the_finding_has_none(told):
     words, story = told({412: [0, 2]}, grad_layer={412: 2})
-    assert story.first == "c" and "it is the nearest to the loss" in words
+    assert story.first == "c" and "it is the one nearest to the loss" in words
 
 
 def test_trouble_before_and_after(told):
     words, _ = told({410: [0], 412: [1], 413: [1]}, layer="b")
-    assert "seen before it, on step 410" in words
+    assert "non-finite gradients before it, on step 410" in words
     assert "Of the 8 steps recorded after it, 1 had" in words
 
 
 def test_a_bad_loss_blames_no_layer(told):
     words, story = told({412: [0, 1, 2]}, loss_bad={412: 1})
-    assert story.first == "" and "the loss itself was not finite" in words
+    assert story.first == "" and "the loss itself was non-finite" in words
 
 
 def test_what_built_up_is_told(told):
@@ -91,8 +92,8 @@ def test_a_first_step_away_from_zero_is_no_update_size(make_rows, make_layers, a
 def test_deeds_of_ranks_are_told_once(incident):
     actions_taken = [deed.what for deed in read_record(incident(ranks=3)).summary.actions_taken]
     assert actions_taken == [
-        "Left poisoned steps out (ranks 0-2)",
-        "Ran a poisoned batch again to find the line (rank 2)",
+        "Skipped steps with non-finite values (ranks 0-2)",
+        "Reran a bad batch to find the line (rank 2)",
     ]
 
 
@@ -106,7 +107,7 @@ def test_deeds_from_events(make_run, make_event):
     assert [deed.what for deed in actions_taken] == [
         "Switched Adam to its fused kernel",
         "Moved the step counters of NAdam to the device",
-        "Looked at optional things less often",
+        "Reduced optional measurements",
     ]
     assert actions_taken[-1].when == "step 127"
 

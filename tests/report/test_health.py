@@ -16,22 +16,22 @@ def test_a_line_with_everything_a_user_asks_for(make_rows):
     rows = make_rows(101, loss=2.5, loss_usual=2.4, grad_norm=1.25, norm_usual=1.5, norm_limit=15.0,
                      skipped={7: 1, 60: 1})  # fmt: skip
     assert lines(rows) == [
-        "step 50  loss 2.5 (usual 2.4)  grad norm 1.25 healthy (usual 1.5)  lr 0.001  100 steps/s  "
-        "1 skipped",
-        "step 100  loss 2.5 (usual 2.4)  grad norm 1.25 healthy (usual 1.5)  lr 0.001  "
+        "step 50  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  "
+        "100 steps/s  1 skipped",
+        "step 100  loss 2.5 (baseline 2.4)  grad norm 1.25 healthy (baseline 1.5)  lr 0.001  "
         "100 steps/s  2 skipped",
     ]
 
 
 def test_what_is_not_known_is_left_out(make_rows):
     rows = make_rows(11, loss=math.nan, lr=math.nan)[["step", "time", "loss", "lr"]]
-    assert lines(rows, 10) == ["step 10  loss NaN  grad norm NaN not finite  100 steps/s"]
+    assert lines(rows, 10) == ["step 10  loss NaN  grad norm NaN non-finite  100 steps/s"]
 
 
 @pytest.mark.parametrize(
     ("norm", "word"),
     [(0.49, "low"), (0.5, "healthy"), (5.0, "healthy"), (5.1, "high"), (10.0, "high"),
-     (10.1, "critical"), (math.nan, "not finite"), (math.inf, "not finite")],
+     (10.1, "critical"), (math.nan, "non-finite"), (math.inf, "non-finite")],
 )  # fmt: skip
 def test_bands_are_the_labels_until_the_scale_of_the_run_is_known(norm, word):
     assert label(norm, usual=math.nan, limit=math.nan) == word
@@ -40,7 +40,7 @@ def test_bands_are_the_labels_until_the_scale_of_the_run_is_known(norm, word):
 @pytest.mark.parametrize(
     ("norm", "word"),
     [(400.0, "healthy"), (39.0, "low"), (900.0, "high"), (1001.0, "critical"),
-     (math.inf, "not finite")],
+     (math.inf, "non-finite")],
 )  # fmt: skip
 def test_afterwards_the_run_is_its_own_measure(norm, word):
     assert label(norm, usual=400.0, limit=1000.0) == word

@@ -72,7 +72,7 @@ def test_the_order_of_the_page(incident):
     text = report_html(incident())
     order = [
         "Finished with findings", "1 finding</h2>", "> Log of 0</h3>", "src/project/model.py:88",
-        'class="excerpt"', "What went in", "Fix:", 'class="diff"', "dataset index 20817",
+        'class="excerpt"', "Inputs and output", "Fix:", 'class="diff"', "dataset index 20817",
         "holdfast explain NUM001", "The layers around it", "How far the layers moved", "Plots, r0",
         ">Loss</h3>", ">Gradient norm</h3>", "Gradient norm by layer", "Time of a step by phase",
         ">Memory</h3>", "What holdfast did", "The run</h2>", "Guard cost",
@@ -87,7 +87,12 @@ def test_the_order_of_the_page(incident):
 @pytest.mark.parametrize(
     ("exit_code", "word", "tone", "sentence"),
     [
-        (0, "Finished with findings", "warn", "Log of 0 at model.py:88: 1 of 600 steps was left"),
+        (
+            0,
+            "Finished with findings",
+            "warn",
+            "Log of 0 at model.py:88: 1 of 600 steps was skipped",
+        ),
         (3, "Crashed", "bad", "Exit code 3 after 600 steps; found: log of 0 at model.py:88."),
         (-9, "Killed", "bad", "Killed by SIGKILL, perhaps out of host memory, after 600 steps"),
         (-2, "Interrupted", "warn", "Interrupted from the keyboard after 600 steps"),
@@ -104,15 +109,15 @@ def test_a_healthy_run_is_green_and_short(make_run):
     text = report_html(make_run())
     assert verdict(text) == ("good", "Finished")
     page, told = Page(text), Page(text).text
-    assert "Nothing wrong was found in 20 steps; loss 2.0" in told
+    assert "No problem was found in 20 steps; loss 2.0" in told
     assert not page.named("article") and not page.named("table")
-    assert "It watched, and changed nothing." in told
+    assert "It recorded, and changed nothing." in told
 
 
 def test_harm_that_was_not_prevented_is_red(make_run, make_rows):
     text = report_html(make_run(make_rows(9, grad_bad={5: 1})))
     assert verdict(text) == ("bad", "Finished with findings")
-    assert "nothing: it was seen, not prevented" in text
+    assert "nothing: it was detected, not prevented" in text
 
 
 def test_the_guilty_line_is_marked_not_only_by_colour(incident):
@@ -133,15 +138,15 @@ def test_the_numbers_of_the_operation(incident):
         " ", ""
     )
     assert "log in the forward pass, function loss_fn, module encoder.gru" in told
-    assert "95 %; the very batch was run again and watched (step 413)" in told
+    assert "95 %; holdfast reran this batch and traced it (step 413)" in told
 
 
 def test_ranks_are_told(incident):
     text = report_html(incident(ranks=3))
     told = Page(text).text
-    assert "NUM002 on ranks 0-1: all-reduce carried it there" in told
+    assert "NUM002 on ranks 0-1, spread by all-reduce" in told
     assert "Step 412, rank 2: NUM001" in told
-    assert "Left poisoned steps out (ranks 0-2)" in told
+    assert "Skipped steps with non-finite values (ranks 0-2)" in told
     assert text.count("<details>") == 2 and "Plots, r2" in told
 
 
@@ -159,9 +164,9 @@ def test_heat_map_signs(incident, add_lane, make_layers, make_rows, incident_fin
     page, told = Page(text), Page(text).text
     bad = page.named("td", "bad")
     assert [cell["title"] for cell in bad] == ["NaN", "inf"]
-    assert "blocks.41.weight went first: the gradients of 2 of 100 layers were not finite" in told
+    assert "blocks.41.weight was first: the gradients of 2 of 100 layers were non-finite" in told
     assert "It built up: in the 8 steps before, the gradient of blocks.41.weight grew from" in told
-    assert "All was finite again in the 8 steps after it." in told
+    assert "Everything was finite again in the 8 steps after it." in told
     assert "68 layers of 100 not shown" in told
     assert "all names begin with blocks." in told
     assert len(page.named("td")) < 40 * 17 + 100
@@ -276,8 +281,8 @@ def test_the_page_stays_small_whatever_the_run(tmp_path, make_rows, make_layers,
     text = report_html(record_of(run, *lanes))
     assert len(text.encode()) < 2_000_000
     page = Page(text)
-    assert "highest 77 at step 150 003" in page.text
-    assert "2 968 layers of 3 000 not shown" in page.text
+    assert "highest 77 at step 150,003" in page.text
+    assert "2,968 layers of 3,000 not shown" in page.text
     assert "24 further processes without plots here" in page.text
     assert "more findings of this kind" in page.text
 
@@ -287,7 +292,7 @@ def test_thinned_rows_of_a_long_run_are_told(tmp_path, make_rows, make_event):
     rows["step"] *= 1000
     end = make_event("end", 0, 0, steps=1_000_000, skipped=12)
     text = report_html(record_of(Run.create(tmp_path / "run", {}), lane_of(rows, events=[end])))
-    assert "1 000 rows kept of a long run" in Page(text).text
+    assert "1,000 rows kept of a long run" in Page(text).text
 
 
 def test_an_empty_run(tmp_path):
@@ -312,7 +317,7 @@ def test_a_run_that_was_never_finite(make_run, make_rows):
     rows = make_rows(30, loss=NAN, loss_bad=1, grad_bad=8, grad_norm=NAN, grad_max=INF, skipped=1)
     text = report_html(make_run(rows))
     assert verdict(text) == ("warn", "Finished with findings")
-    assert "30 of 30 steps were left out" in Page(text).text
+    assert "30 of 30 steps were skipped" in Page(text).text
 
 
 def test_columns_that_were_never_recorded(make_run, make_rows):

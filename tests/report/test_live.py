@@ -99,7 +99,7 @@ def test_events_worth_hearing_are_told_once(said):
     fused = event("switched_to_fused", cls="Adam")
     live.show([], [event("start"), fused, fused, event("end")])
     assert said == [
-        "holdfast: Adam now runs as its fused kernel, which can leave a step out by itself "
+        "holdfast: Adam now runs as its fused kernel, which can skip a step by itself "
         "(--no-fused to keep yours)"
     ]
     live.show([], [event("not_covered", what="skip", why="LBFGS")])
@@ -236,5 +236,5 @@ def test_a_cause_reaches_the_screen_through_a_judge(said, make_rows):
 
 def test_a_batch_that_is_handed_out_twice_is_announced(make_event):
     line = event_line(make_event("replay", 0, 7, batches=1))
-    assert line.startswith("step 7  its data goes through the loop once more")
+    assert line.startswith("step 7  running its batch again to find the line")
     assert "--no-replay" in line

@@ -25,10 +25,11 @@ def test_the_same_story_as_the_page(incident):
         "| input | float32 64×1 | 0 | 0.9931 |", "**Fix:** Keep the argument of log above zero",
         "```diff\n@@ src/project/model.py:88 @@\n-    loss", "+    loss = -torch.log(picked.clamp",
         "- sample: dataset index 20817 (row 5 of the batch)", "- ranks: rank 1",
-        "- how sure: 95 %; the very batch", "- more: `holdfast explain NUM001`",
+        "- how sure: 95 %; holdfast reran this batch", "- more: `holdfast explain NUM001`",
         "## The layers around it", "**Step 412, rank 1, NUM001.**", "## How far the layers moved",
         "| head.bias |", "## Curves, r0", "- Loss: Loss from", "## What holdfast did",
-        "| Left poisoned steps out (ranks 0-1) | step 412 |", "## Processes", "## The run",
+        "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## Processes",
+        "## The run",
         "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost 0.5 %",
     ]  # fmt: skip
     places = [told.find(part) for part in order]
@@ -46,7 +47,7 @@ def test_fences_and_tables_are_whole(incident):
 
 def test_a_healthy_run_is_short(make_run):
     told = report_md(make_run())
-    assert told.startswith("# Finished: `train.py`\n\nNothing wrong was found in 20 steps;")
+    assert told.startswith("# Finished: `train.py`\n\nNo problem was found in 20 steps;")
     assert "## Findings" not in told and len(told) < 2000
 
 

@@ -20,10 +20,10 @@ def timed(make_rows, each, stride=1):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({}, "90 % of a step is in the model"),
+        ({}, "90 % of a step is spent in the model"),
         ({"data_wait": 0.03}, "75 % of a step waits for data"),
         ({"h2d": 0.01}, "copies to the device"),
-        ({"other": 0.01}, "beside training"),
+        ({"other": 0.01}, "outside training"),
         ({"optimizer": 0.01}, "in the optimizer"),
         ({"data_wait": 0.001}, "in the model"),
     ],

@@ -33,7 +33,7 @@ EVENTS = {
         "Kept the rollback",
         "with the older weights the loss is 2.4",
     ),
-    "level": ({"before": 2.0, "after": 5.5}, "Learned the scale of this run anew", "2 → 5.5"),
+    "level": ({"before": 2.0, "after": 5.5}, "Reset the loss baseline", "2 → 5.5"),
     "clipping": (
         {"on": True, "limit": 3.25, "why": "after an explosion"},
         "Began to clip gradients at a norm of 3.25",
@@ -49,21 +49,21 @@ EVENTS = {
         {"file": "step-9.safetensors", "kind": "time", "bytes": 3 << 20, "seconds": 0.5,
          "good": True},
         "Saved a checkpoint",
-        "step-9.safetensors, 3 MiB, 500 ms beside the training",
+        "step-9.safetensors, 3 MiB, 500 ms in the background",
     ),
     "snapshots": (
         {"count": 40, "every": 16, "ms": 1.5, "bytes": 1 << 30, "dropped": 2},
-        "Kept copies of the state in host memory",
-        "40 taken, every 16 steps, 1 GiB, 1.5 ms each, 2 given up",
+        "Kept snapshots of the state in host memory",
+        "40 taken, every 16 steps, 1 GiB, 1.5 ms each, 2 dropped",
     ),
     "quarantine": (
         {"index": 1046, "file": "cats/7.png", "reason": "NaN in the input"},
-        "Set sample 1046 (cats/7.png) aside",
+        "Quarantined sample 1046 (cats/7.png)",
         "NaN in the input",
     ),
     "lowered_lr": (
         {"opt": 0, "factor": 0.5, "norm": 340.0, "usual": 1.2},
-        "Multiplied the learning rate with 0.5",
+        "Multiplied the learning rate by 0.5",
         "gradient norm 1.2 → 340",
     ),
     "scaler": ({"what": "explosion", "scale": 102.4}, "Set the loss scale to 102.4", "explosion"),
@@ -115,18 +115,18 @@ def test_whatever_an_event_holds_it_can_be_told(make_run, make_event, kind, valu
 
 def test_live_line_of_a_rollback_as_in_the_design():
     line = event_line(event("rollback", **BACK))
-    start = "step 977  rolled back 8 steps: loss 2.31 → 61, their data is left behind"
+    start = "step 977  rolled back 8 steps: loss 2.31 → 61, their data is skipped"
     assert line.startswith(start) and line.endswith("  [OPT001]")
     lower = event_line(
         event("rollback", 977, 2, **BACK | {"lr_factor": 0.5, "moments_reset": True})
     )
     assert "step 977  rank 2  rolled back" in lower
-    assert "learning rate × 0.5, moments of the optimizer reset" in lower
+    assert "learning rate × 0.5, optimizer state reset" in lower
 
 
 @pytest.mark.parametrize(
     ("why", "says"),
-    [("nonfinite", "loss or gradients were not finite"), ("weights", "weights were not finite")],
+    [("nonfinite", "loss or gradients were non-finite"), ("weights", "weights were non-finite")],
 )
 def test_a_rollback_says_what_it_was_for(why, says):
     assert says in event_line(event("rollback", **BACK | {"why": why, "loss": "NaN"}))
@@ -179,22 +179,22 @@ def test_of_many_events_of_one_kind_the_last_is_told(make_run, make_event):
     events += [make_event("checkpoint", 0, i, file=f"s{i}", bytes=10, seconds=1) for i in range(9)]
     actions_taken = {deed.what: deed for deed in summarize(make_run(events=events)).actions_taken}
     assert set(actions_taken) == {
-        "Set samples aside, 30 times",
+        "Quarantined samples, 30 times",
         "Could not save checkpoints, 6 times",
         "Saved checkpoints, 9 times",
     }
-    assert "set sample 29 aside" in actions_taken["Set samples aside, 30 times"].why
-    assert actions_taken["Set samples aside, 30 times"].when.endswith("between 0 and 29")
+    assert "quarantined sample 29" in actions_taken["Quarantined samples, 30 times"].why
+    assert actions_taken["Quarantined samples, 30 times"].when.endswith("between 0 and 29")
 
 
 def test_steps_left_out_for_their_norm_are_told_apart_from_poisoned_ones(make_run, make_rows):
     rows = make_rows(20, skipped={4: 1, 9: 1}, loss_bad={4: 1}, outlier={9: 3},
                      grad_norm={9: 900.0}, clip={12: 0.25})  # fmt: skip
     poisoned, exploded, clipped = summarize(make_run(rows)).actions_taken
-    assert (poisoned.what, poisoned.when) == ("Left poisoned steps out", "step 4")
-    assert (exploded.what, exploded.when) == ("Left steps out whose gradients exploded", "step 9")
-    assert exploded.why == "gradient norm up to 900, usual was 1.5"
-    assert (clipped.when, clipped.why) == ("step 12", "multiplied with 0.25 at least")
+    assert (poisoned.what, poisoned.when) == ("Skipped steps with non-finite values", "step 4")
+    assert (exploded.what, exploded.when) == ("Skipped steps with exploding gradients", "step 9")
+    assert exploded.why == "gradient norm up to 900, baseline 1.5"
+    assert (clipped.when, clipped.why) == ("step 12", "by a factor of 0.25 or more")
 
 
 def test_the_policy_is_one_line_at_the_start_and_whole_in_the_report(make_run, make_event):
@@ -203,7 +203,7 @@ def test_the_policy_is_one_line_at_the_start_and_whole_in_the_report(make_run, m
     assert line == (
         "holdfast: policy: NUM001, NUM002: skip; NUM003: rollback; NUM005: skip + quarantine; "
         "OPT001: rollback; OPT002: skip + clip; OPT003: rollback + lower_lr; all else: observe "
-        "(--observe to only watch)"
+        "(--observe to only record)"
     )
     assert event_line(event("policy", 0, 1, rules=rules)) == "", "once, not by every rank"
     assert "change nothing" in event_line(event("policy", 0, rules=["NUM001: observe"]))
@@ -257,5 +257,5 @@ def test_the_story_of_an_incident_tells_what_was_done(
              findings=[seen])  # fmt: skip
     (story,) = [story for story in stories(read_record(run)) if story.step == 12]
     assert story.sentences[-1] == (
-        "On step 14 holdfast rolled back 8 steps: loss 2.31 → 61, their data is left behind."
+        "On step 14 holdfast rolled back 8 steps: loss 2.31 → 61, their data is skipped."
     )

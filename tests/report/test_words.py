@@ -32,7 +32,7 @@ def test_sizes(count, text):
 def test_counts():
     assert words.plural(1, "step") == "1 step"
     assert words.plural(0, "step") == "no steps"
-    assert shown(words.plural(1234567, "step")) == "1 234 567 steps"
+    assert shown(words.plural(1234567, "step")) == "1,234,567 steps"
     assert words.plural(2, "process", "es") == "2 processes"
 
 

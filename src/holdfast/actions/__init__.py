@@ -1,1 +1,1 @@
-"""What holdfast does about a bad step: one response, one file."""
+"""Actions on a bad step: one response, one file."""

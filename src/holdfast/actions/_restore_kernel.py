@@ -1,4 +1,4 @@
-"""One launch that puts many tensors back if, and only if, a device flag says so.
+"""Restore kernel: one launch that restores many tensors if a device flag is set.
 
 There is no ``_foreach_where``; a loop of ``torch.where`` reads and writes everything on every
 step. This kernel looks at the flag first, so a good step costs a launch and nothing else. It
@@ -21,7 +21,7 @@ Pair = tuple[Tensor, Tensor]  # what is live, and what it may go back to
 
 
 class Restorer:
-    """Restores the same list of tensors step after step; what was found out about it is kept."""
+    """Restores the same list of tensors every step; its layout is cached."""
 
     def __init__(self) -> None:
         self._pairs: Sequence[Pair] = ()
@@ -35,7 +35,7 @@ class Restorer:
     def restore(self, pairs: Sequence[Pair], flag: Tensor, when: float = 1.0) -> None:
         """Where ``flag`` equals ``when``: the first tensor of each pair becomes its second.
 
-        A caller that hands in the very same list again vouches for what is in it.
+        A caller that passes the same list again guarantees the same content.
         """
         kernel = _kernel() if flag.is_cuda else None
         if kernel is None:
@@ -93,8 +93,8 @@ class Settler(Restorer):
 
         Args:
             pairs: live tensors and their copies; the very same list means the very same tensors.
-            running: which of them must never stay spoilt.
-            flags: the step is bad; something among the pairs is not finite.
+            running: which of them must never stay non-finite.
+            flags: the step is bad; one of the pairs holds non-finite values.
             act: whether live tensors may be put back at all.
         """
         kernel = _settle_kernel()

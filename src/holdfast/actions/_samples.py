@@ -1,4 +1,4 @@
-"""Where a sample comes from: the dataset below all wrappers, its index there, its file."""
+"""Origin of a sample: the dataset below all wrappers, its index there, its file."""
 
 from __future__ import annotations
 

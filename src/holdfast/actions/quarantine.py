@@ -1,9 +1,9 @@
-"""Samples that make non-finite values: named, written down and, on request, not drawn again.
+"""Quarantine of samples that make non-finite values: recorded and, on request, skipped.
 
-A sample is accused by one of two witnesses. The batch of a bad step was searched and holds the
-values in its row; or an exam has computed the step again and found them born in its row alone.
-A whole batch of suspects is no quarantine: where more than half of the rows hold such values
-(masks of minus infinity, gaps in a series) that is the manner of the data.
+There are two kinds of evidence against a sample. The batch of a bad step holds such values in its
+row; or an investigation reran the step and found that they arise in its row alone. Where more than
+half of the rows hold such values (masks of minus infinity, gaps in a series), the data is like
+that, and nothing is quarantined.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
 from ._samples import file_of, innermost, length_of
 
-# Batches of bad steps that an exam may still have something to say about.
+# Batches of bad steps that an investigation may still refer to.
 _REMEMBERED = 16
 
 Record = dict[str, Any]
-"""One sample as it is written to ``quarantine.rN.jsonl``."""
+"""Record of one sample in ``quarantine.rN.jsonl``."""
 
 
 class Quarantine:
@@ -35,16 +35,16 @@ class Quarantine:
     >>> batch = Batch(torch.tensor(data), [0, 1, 2], -1, 0, dataset=lambda: data)
     >>> tensors_bad, samples = quarantine.look([batch])
     >>> samples[0]["index"], samples[0]["reason"]
-    (1, 'batch holds values that are not finite')
+    (1, 'batch holds non-finite values')
     >>> quarantine.kept(iter(DataLoader(data, 3)), [0, 1, 2], equal=False)
     [0, 2]
     """
 
     def __init__(self, settings: QuarantineSettings) -> None:
         self.left_out = 0
-        """How often a sample was not drawn for being in here."""
+        """How often a quarantined sample was skipped."""
         self.skips = False
-        """Whether any draw must be looked at: asked for, and there is something to leave out."""
+        """Whether draws must be checked: requested, and there is something to skip."""
         self._settings = settings
         self._known: dict[int, _Dataset] = {}
         self._recent: deque[Batch] = deque(maxlen=_REMEMBERED)
@@ -67,14 +67,14 @@ class Quarantine:
             count = sum(len(rows) for _, rows in named)
             if count > 1 and 2 * count > sum(len(b.indices or ()) for b, _ in named):
                 continue
-            reason = f"{path} holds values that are not finite"
+            reason = f"{path} holds non-finite values"
             found += [self._admit(b, r, reason, tensor=path) for b, rows in named for r in rows]
         self._recent.extend(batches)
         charge, self._charge = self._charge, None
         return bad, [r for r in found if r] + (self.accuse(charge) if charge else [])
 
     def accuse(self, cause: Mapping[str, Any]) -> list[Record]:
-        """An exam names a sample in the batch of a bad step, one of the last or the next one."""
+        """An investigation names a sample in the batch of a recent bad step or the next one."""
         row, sample = cause.get("row"), cause.get("sample")
         if not self._settings.write or sample is None or not isinstance(row, int):
             return []
@@ -92,7 +92,7 @@ class Quarantine:
         return []
 
     def _admit(self, batch: Batch, position: int, reason: str, *, tensor: str) -> Record:
-        """One sample goes in; an empty record when it is in already or cannot be told."""
+        """Quarantine one sample; an empty record when it is in already or cannot be identified."""
         dataset = batch.dataset() if batch.dataset is not None else None
         if dataset is None or batch.indices is None:
             return {}
@@ -129,7 +129,7 @@ class Quarantine:
             equal: whether the number must stay: other samples of the batch then come twice.
 
         Returns:
-            ``drawn`` itself where nothing is left out; None when nothing would be left of it.
+            ``drawn`` itself where nothing is skipped; None when nothing would remain.
         """
         dataset = getattr(iterator, "_dataset", None)
         together = isinstance(drawn, list) or (
@@ -209,6 +209,6 @@ def _convicts(cause: Mapping[str, Any]) -> bool:
 
 def _reason(cause: Mapping[str, Any]) -> str:
     if cause.get("phase") == "input":
-        return "it holds values that are not finite"
+        return "it holds non-finite values"
     where = f" at {cause.get('file')}:{cause.get('line')}" if cause.get("file") else ""
-    return f"{cause.get('op') or 'an operation'}{where} makes values that are not finite of it"
+    return f"{cause.get('op') or 'an operation'}{where} makes non-finite values from it"

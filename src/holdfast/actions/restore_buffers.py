@@ -1,8 +1,8 @@
-"""Put back module buffers that a poisoned forward pass has changed.
+"""Restore module buffers that a bad forward pass has changed.
 
-BatchNorm folds every batch into its running statistics during forward, long before anyone
-knows that the batch was poisoned. Buffers that move are copied at the end of each good step and
-put back when a step is left out. Buffers that never move (masks, tables) are watched by their
+BatchNorm folds every batch into its running statistics during forward, before the step is known
+to be bad. Buffers that change are copied at the end of each good step and restored when a step is
+skipped. Buffers that never change (masks, tables) are watched by their
 version counter and cost nothing.
 """
 
@@ -95,7 +95,7 @@ class BufferKeeper:
             self._trials[i] -= 1
 
     def nonfinite_on_host(self) -> list[int]:
-        """Moving buffers on the CPU that are not finite."""
+        """Changing buffers on the CPU with non-finite values."""
         live = [(i, t) for i, t in self._live() if t.device.type == "cpu"]
         return [live[bad][0] for bad in nonfinite_on_host([t for _, t in live])]
 
@@ -144,7 +144,7 @@ class BufferKeeper:
         """Restore or keep, as the device decides.
 
         Args:
-            flags: the step is bad; a buffer is not finite.
+            flags: the step is bad; a buffer holds non-finite values.
             act: whether anything may be put back.
         """
         pairs = self._pairs()

@@ -1,7 +1,7 @@
-"""A calmer loss scale for fp16: a small start, slow growth, a floor, a step back on explosions.
+"""Loss-scale policy for fp16: low start, slow growth, a floor, a cut on explosions.
 
-torch's own scaler begins at 65 536, doubles, and may halve for ever: a run whose gradients are
-really infinite ends with a scale of zero. Here the scale begins at 1024, grows by half every 200
+torch's own scaler begins at 65,536, doubles, and may halve for ever: a run whose gradients are
+really infinite ends with a scale of zero. Here the scale begins at 1,024, grows by half every 200
 clean steps, is halved by an overflow and divided by ten when gradients explode, and never falls
 below 1. All of it goes through what a scaler offers to everybody; one whose private scale was
 replaced raises on the second overflow in a row.
@@ -72,7 +72,7 @@ class ScalerPolicy:
         self._exploded = True if outlier is None else outlier.detach().reshape(()) % 2 == 1
 
     def lowered(self, scale: float) -> float:
-        """What an explosion makes of a scale."""
+        """The scale after an explosion."""
         return max(scale * self._settings.explosion, self._settings.floor)
 
     def updated(self, scaler: Any) -> None:
@@ -128,7 +128,7 @@ class _CalmGradScaler(torch.amp.GradScaler):
         self._take_policy(self.settings)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Update the scale, then hold the floor; a scale set by hand is left as it is."""
+        """Update the scale, then hold the floor; a scale set by hand is kept."""
         super().update(new_scale)
         if new_scale is None:
             self.policy.updated(self)
@@ -137,7 +137,7 @@ class _CalmGradScaler(torch.amp.GradScaler):
 def apply_scaler_policy(
     device: str = "cuda", settings: ScalerSettings | None = None, *, enabled: bool = True
 ) -> torch.amp.GradScaler:
-    """A ``GradScaler`` that keeps the calm policy by itself, whoever updates it.
+    """Make a ``GradScaler`` that follows this policy by itself, whoever updates it.
 
     >>> apply_scaler_policy("cpu").get_scale()
     1024.0

@@ -1,11 +1,11 @@
-"""Leave a poisoned optimizer step out, exactly.
+"""Skip a bad optimizer step, exactly.
 
 Three ways, chosen by where the decision is known and what the optimizer can do:
 
 - ``HideGradients``: the host knows the step is bad. Every gradient is hidden during ``step()``,
   which every optimizer treats as "nothing to do": no state is created, nothing moves.
 - ``RaiseFoundInf``: the decision is a device tensor and the kernel is fused. The kernels of
-  Adam, AdamW, SGD and Adagrad look at ``optimizer.found_inf`` and leave everything alone when
+  Adam, AdamW, SGD and Adagrad read ``optimizer.found_inf`` and change nothing when
   it is exactly 1.0.
 - ``Snapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
   state are copied before the step and put back after it by one kernel that does nothing on a
@@ -34,7 +34,7 @@ class HideGradients:
         self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def before(self, optimizer: Optimizer) -> None:
-        """Take the gradients away; counters kept in the groups are remembered."""
+        """Hide the gradients; save counters kept in the groups."""
         for group in optimizer.param_groups:
             # Some optimizers count steps in the group itself, whether or not a gradient came.
             kept = {
@@ -49,7 +49,7 @@ class HideGradients:
                     parameter.grad = None
 
     def after(self) -> None:
-        """Give gradients and counters back."""
+        """Restore gradients and counters."""
         hidden, self._hidden = self._hidden, []
         for parameter, grad in hidden:
             parameter.grad = grad
@@ -71,7 +71,7 @@ class RaiseFoundInf:
         self._armed = False
 
     def before(self, optimizer: Any, flag: Tensor) -> None:
-        """Set ``found_inf``; a GradScaler's own verdict is joined, never overwritten."""
+        """Set ``found_inf``; combined with a GradScaler's own, never overwriting it."""
         self._scaler = optimizer.__dict__.get("found_inf", _MISSING)
         if isinstance(self._scaler, Tensor):
             # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
@@ -84,7 +84,7 @@ class RaiseFoundInf:
         self._armed = True
 
     def after(self, optimizer: Any) -> None:
-        """Leave the optimizer as a scaler, or nobody, expects to find it."""
+        """Restore the ``found_inf`` that a scaler expects, or remove it."""
         if not self._armed:
             return
         self._armed = False
@@ -100,7 +100,7 @@ Place = tuple[Any, Any]  # the container that holds a counter, and its key
 
 
 class _Plan:
-    """Everything one optimizer may change in a step, found once and kept while it holds."""
+    """Everything that one optimizer may change in a step, cached while it is valid."""
 
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
         self.live: list[Tensor] = []

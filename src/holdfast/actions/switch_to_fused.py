@@ -1,7 +1,7 @@
-"""Give the user's optimizer the form in which a step can be skipped on the device.
+"""Switch the user's optimizer to a kernel that can skip a step on the device.
 
 On a GPU the fused kernels of Adam, AdamW, SGD and Adagrad are faster than the default ones and
-can leave a step out by themselves, so optimizers that did not ask for another form are switched
+can skip a step by themselves, so optimizers that did not ask for another form are switched
 (announced; ``--no-fused`` keeps them). Optimizers without a fused form whose arithmetic uses the
 step counter get it moved to the device (``capturable``), where a skip can hold it back.
 
@@ -141,7 +141,7 @@ def _as_chosen(saved: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
 
 
 def to_best_form(optimizer: Optimizer, grads: list[Tensor], *, allowed: bool) -> tuple[str, str]:
-    """Give an optimizer the form that is skipped most cheaply; what was done, and why not more."""
+    """Switch an optimizer to its cheapest skippable form; what was done, and why not more."""
     reason = reason_not_fused(optimizer, grads)
     if not allowed and not reason:
         reason = "switched off"
@@ -154,7 +154,7 @@ def to_best_form(optimizer: Optimizer, grads: list[Tensor], *, allowed: bool) ->
 
 
 def to_foreach(optimizer: Optimizer, grads: list[Tensor]) -> bool:
-    """Let it work on all its tensors on a CPU at once; False where that would not be the same."""
+    """Switch to foreach on a CPU; False where that would change the result."""
     if reason_not_foreach(optimizer, grads):
         return False
     _change(optimizer, {"foreach": True})

@@ -1,8 +1,8 @@
-"""Getting into an unmodified script: the boot folder, the import hook, the table of patches.
+"""Load holdfast into an unmodified script: boot folder, import hook, table of patches.
 
-``site/`` is put in front of ``PYTHONPATH``; its ``sitecustomize`` runs before the script, hands
-over to the user's own, and waits for ``import torch``. Then the patches of ``patches.py`` go in.
-Spawned children and ranks inherit the variable and get in the same way.
+``site/`` is put in front of ``PYTHONPATH``; its ``sitecustomize`` runs before the script, calls
+the user's own, and waits for ``import torch``. Then the patches of ``patches.py`` are installed.
+Spawned children and ranks inherit the variable and load holdfast the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 # No pathlib: this is imported before the script, which may bring modules of any name.
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
-# How the parent talks to the processes below it.
+# Environment variables by which the parent configures its child processes.
 RUN_VARIABLE = "HOLDFAST_RUN"
 OWNER_VARIABLE = "HOLDFAST_OWNER"
 SETTINGS_VARIABLE = "HOLDFAST_SETTINGS"

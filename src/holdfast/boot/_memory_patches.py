@@ -1,4 +1,4 @@
-"""Patches for the memory watch: where evaluation begins and ends, and who asks for gradients."""
+"""Patches for the memory watchers: begin and end of evaluation, and calls for gradients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _grad(engine_of: GetEngine, original: Function) -> Function:
 PATCHES = (
     Patch(
         target="torch.nn.Module.eval",
-        why="an evaluation begins: graphs that are built from here on are built for nobody",
+        why="an evaluation begins: graphs built from here on are unused",
         make=_eval,
     ),
     Patch(
@@ -56,7 +56,7 @@ PATCHES = (
     ),
     Patch(
         target="torch.autograd.grad",
-        why="a graph that is built in evaluation is used after all: attacks, saliency, penalties",
+        why="a graph built in evaluation is used after all: attacks, saliency, penalties",
         make=_grad,
     ),
 )

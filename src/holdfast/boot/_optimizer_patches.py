@@ -1,9 +1,9 @@
-"""The shortest way through torch's own ``step`` and ``zero_grad``, to pay for the guard.
+"""Fast path through torch's own ``step`` and ``zero_grad``, to pay for the guard.
 
 Around the arithmetic of an optimizer torch opens a span for its profiler, asks the compiler for
 graph breaks and walks lists of hooks: 70 µs of a step and 36 of ``zero_grad`` on a CPU, more than
 the guard takes to read the gradients of a small model. While nobody listens (no profiler, no
-compiler, no hooks but ours) none of this has an effect, and it is left out: the same arithmetic
+compiler, no hooks but ours) none of this has an effect, and it is skipped: the same arithmetic
 by the same code of torch, to the same bits. ``--no-fused`` leaves it as it is.
 """
 
@@ -95,7 +95,7 @@ def _code_of_hooks() -> CodeType:
 
 
 def _bare(step: Function) -> Function | None:
-    """The step without what torch wraps around it; None when something else is around it too."""
+    """The step without torch's wrappers; None when something else wraps it too."""
     while (inner := getattr(step, "__wrapped__", None)) is not None:
         if step.__globals__["__name__"] not in _WRAPPERS:
             return None
@@ -115,7 +115,7 @@ PATCHES = (
         Patch(
             target=f"torch.optim.{kind}.step",
             why="what torch does around a step for its profiler and its compiler costs as much "
-            "as the guard; left out while neither is there",
+            "as the guard; skipped while neither is there",
             make=_step,
         )
         for kind in _KINDS

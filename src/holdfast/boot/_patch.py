@@ -1,4 +1,4 @@
-"""The shape of an entry in the table of patches."""
+"""Entry in the table of patches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """One replaced function: where it stands, under which other names, why, and when."""
+    """One replaced function: its target, aliases, reason, and when it is active."""
 
     target: str
     why: str
@@ -26,4 +26,4 @@ class Patch:
     aliases: tuple[str, ...] = ()
     when: Callable[[], bool] = _always
     on_order: bool = False
-    """In only while an exam asks for it."""
+    """Installed only while a measurement needs it."""

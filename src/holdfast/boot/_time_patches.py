@@ -1,4 +1,4 @@
-"""Patches for exams of the time: who reads numbers out of tensors, what workers are busy with."""
+"""Patches for time measurements: lines that read tensor values, lines that keep workers busy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PATCHES = (
     *(
         Patch(
             target=f"torch.Tensor.{name}",
-            why="which lines read numbers out of tensors, how often and for how long",
+            why="which lines read tensor values, how often and for how long",
             make=_read,
             on_order=True,
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _TorchFinder:
-    """Finds torch like everybody else and asks to be told when it has been executed."""
+    """Finds torch as usual and wraps its loader."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         """The spec of torch with its loader wrapped; None for everything else."""
@@ -34,7 +34,7 @@ class _TorchFinder:
 
 
 class _Announcing:
-    """Executes torch with its real loader, restores that loader, then lets holdfast in."""
+    """Executes torch with its real loader, restores that loader, then starts holdfast."""
 
     def __init__(self, real: Any, finder: _TorchFinder) -> None:
         self._real = real
@@ -48,7 +48,7 @@ class _Announcing:
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute torch, and from here on nobody who looks at it shall find us."""
+        """Execute torch and remove every trace of the hook."""
         module.__loader__ = self._real
         if module.__spec__ is not None:
             module.__spec__.loader = self._real

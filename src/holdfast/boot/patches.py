@@ -1,7 +1,7 @@
 """Every change holdfast makes to torch, in one table.
 
 An entry names the target, says why, and builds the replacement around the original. A patch of
-torch anywhere else fails the architecture test. All of them do the same: tell the engine what
+torch anywhere else fails the architecture test. All of them do the same: notify the engine of what
 the script is doing, then do exactly what torch would have done.
 """
 
@@ -192,7 +192,7 @@ TABLE = (
     Patch(
         target="torch.utils.data.dataloader._BaseDataLoaderIter._next_index",
         why="the dataset indices, at the only place where they pass through the main process; on "
-        "request those of poisoned samples are left out",
+        "request those of quarantined samples are skipped",
         make=_loader_index,
     ),
     Patch(
@@ -225,7 +225,7 @@ TABLE = (
     *(
         Patch(
             target=f"torch.optim.lr_scheduler.{scheduler}.step",
-            why="a batch that is handed out twice, to name a fault, must not advance the schedule; "
+            why="a batch that is fed twice, to find a fault, must not advance the schedule; "
             "a rollback takes it along; all others inherit the first one's step",
             make=_scheduler_step,
         )
@@ -259,7 +259,7 @@ _undo_order: list[Callable[[], None]] = []
 
 
 def install(engine_of: GetEngine) -> None:
-    """Put every patch in, and the two optimizer hooks that torch offers for this."""
+    """Install every patch, and the two optimizer hooks that torch offers for this."""
     if _undo:
         return
     for patch in TABLE:
@@ -281,7 +281,7 @@ def install(engine_of: GetEngine) -> None:
 
 
 def uninstall() -> None:
-    """Take every patch out again, last one first."""
+    """Remove every patch, last one first."""
     host_reads.withdraw()
     _take_out_order()
     while _undo:

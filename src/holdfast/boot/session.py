@@ -21,12 +21,12 @@ _engine: Engine | None = None
 
 
 def current() -> Engine | None:
-    """The engine of this process, if holdfast is in."""
+    """The engine of this process, if holdfast is loaded."""
     return _engine
 
 
 def begin() -> None:
-    """Torch has been imported: make the engine and put the patches in.
+    """Start after ``import torch``: make the engine and install the patches.
 
     What needs torch is imported in here, where a torch that is broken or too old is noticed
     and the script runs all the same.
@@ -45,7 +45,7 @@ def begin() -> None:
         if undo is not None:
             undo()
         text = " ".join(str(error).split())
-        sys.stderr.write(f"holdfast: could not get in ({text}); the script runs unguarded\n")
+        sys.stderr.write(f"holdfast: could not start ({text}); the script runs unguarded\n")
 
 
 def _make_engine() -> None:
@@ -74,7 +74,7 @@ def _make_engine() -> None:
 
 
 def _forked() -> None:
-    """A child shares our mapping of the ring and must never write to it: it starts anew."""
+    """After a fork: the child must not write to our ring and starts a new one."""
     if _engine is not None:
         _make_engine()
 
@@ -92,7 +92,7 @@ def rank() -> int:
 
 
 def _end() -> None:
-    """The interpreter leaves: what is on its way is written, and what it died of."""
+    """At exit: write pending rows, and the exception that ended the process."""
     global _engine
     engine, _engine = _engine, None
     if engine is not None:

@@ -1,7 +1,7 @@
 """The command line: a plain list of commands, one file each, and a small ``main``.
 
 A command is a class with a ``name``, a docstring that is its help, ``prepare_parser(parser)``
-and ``run(args) -> int``. One with ``raw = True`` is handed its words unparsed, together with
+and ``run(args) -> int``. One with ``raw = True`` gets its arguments unparsed, together with
 its parser, in ``run_raw(argv, parser)``: what follows ``holdfast run SCRIPT`` is not ours to
 read. Commands are imported when they are used, so that ``holdfast --version`` costs nothing.
 """
@@ -19,7 +19,7 @@ from ._parser import Leave, Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line and return the exit code; bad input is one line and 2."""
+    """Run a command line and return the exit code; bad input prints one line and returns 2."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _carry_out(words)

@@ -1,4 +1,4 @@
-"""Finding checkpoints by what a user calls them, and telling about them."""
+"""Find checkpoints by path and print them."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def shelf_of(path: str) -> CheckpointStore:
 
 
 def entries_of(path: str) -> list[Entry]:
-    """Every checkpoint that is meant by a path."""
+    """Every checkpoint that a path refers to."""
     return shelf_of(path).entries() if Path(path).is_dir() else [_single(Path(path))]
 
 
 def entry_of(path: str) -> Entry:
-    """The one checkpoint that is meant by a path: of a folder the newest good one."""
+    """The checkpoint that a path refers to: of a folder the newest good one."""
     if not Path(path).is_dir():
         return _single(Path(path))
     shelf = shelf_of(path)
@@ -123,17 +123,17 @@ def table(entries: Sequence[Entry]) -> list[Line]:
         elif entry.damage:
             lines.append(line(text, Span(f"DAMAGED: {entry.damage}", "red")))
         else:
-            note = Span("" if entry.good else "  saved while the run was not well", "yellow")
+            note = Span("" if entry.good else "  saved while the run was unhealthy", "yellow")
             lines.append(line(text, row[5], note))
     return lines
 
 
 def verdict_lines(entry: Entry) -> list[Line]:
-    """Whether one checkpoint is what was written."""
+    """Result of verifying one checkpoint."""
     if entry.damage:
         return [line(Span("damaged", "red"), f"  {entry.path}: {entry.damage}")]
     tensors = plural(len(entry.record["tensors"]), "tensor")
-    return [line(Span("whole  ", "green"), f"  {entry.path}: {size(entry.bytes)}, {tensors}")]
+    return [line(Span("intact ", "green"), f"  {entry.path}: {size(entry.bytes)}, {tensors}")]
 
 
 def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
@@ -145,7 +145,7 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
         "step": f"{entry.step}, rank {entry.rank} of {record.get('world', 1)}",
         "saved": f"{when}, {record.get('kind')}, holdfast {record.get('holdfast')}, "
         f"torch {record.get('torch')}",
-        "good": "yes" if entry.good else f"no: {entry.damage or 'the run was not well'}",
+        "good": "yes" if entry.good else f"no: {entry.damage or 'the run was unhealthy'}",
         "size": f"{size(entry.bytes)}, sha256 {str(record['sha256'])[:16]}…",
         "metrics": _metrics(entry) or "none",
     }
@@ -174,23 +174,23 @@ def diff_lines(first: Entry, second: Entry, found: Contrast) -> list[Line]:
         line(Span("2  ", "bold"), str(second.path)),
     ]
     if not found:
-        return [*lines, line(f"equal, bit for bit: {plural(found.equal, 'tensor')}")]
+        return [*lines, line(f"bitwise equal: {plural(found.equal, 'tensor')}")]
     if found.shapes:
         text = found.shapes.message(saved=names[0], live=names[1])
         lines += [line(visible(row)) for row in text.splitlines()]
     if found.tensors:
-        lines += [line(f"{plural(len(found.tensors), 'tensor')} with other values:")]
+        lines += [line(f"{plural(len(found.tensors), 'tensor')} with different values:")]
         for one in found.tensors[:_SHOWN]:
             share = f"{number(one.changed)} of {plural(one.elements, 'element')}"
             apart = f"by up to {figure(one.largest)}, {figure(one.relative)} of its norm"
             lines += [line("  ", visible(one.name), f": {share}, {apart}")]
         lines += _more(len(found.tensors))
     if found.values:
-        lines += [line(f"{plural(len(found.values), 'other value')} differing:")]
+        lines += [line(f"{plural(len(found.values), 'other value')} that differ:")]
         shown = [(name, _short(a), _short(b)) for name, a, b in found.values[:_SHOWN]]
         lines += [line("  ", visible(name), f": {a} → {b}") for name, a, b in shown]
         lines += _more(len(found.values))
-    return [*lines, line(f"{plural(found.equal, 'tensor')} equal, bit for bit")]
+    return [*lines, line(f"{plural(found.equal, 'tensor')} bitwise equal")]
 
 
 def plain_contrast(found: Contrast) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def plain_contrast(found: Contrast) -> dict[str, Any]:
 
 
 def prune_lines(gone: Sequence[Entry], kept: Sequence[Entry], *, dry_run: bool) -> list[Line]:
-    """What was removed and what is left."""
+    """What was removed and what remains."""
     verb = "would remove" if dry_run else "removed"
     lines = [
         line(f"{verb}  {entry.path.name}  {size(entry.bytes)}", _reason(entry)) for entry in gone

@@ -1,4 +1,4 @@
-"""The list of commands, and how one is found."""
+"""Table of commands, and lookup by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_command(word: str) -> Any:
         raise UsageError(f"unknown option {word!r} before a command; see: holdfast --help")
     if word.endswith(".py") and Path(word).exists():
         raise UsageError(f"no command {word!r}; to run a script: holdfast run {word}")
-    # Only now: our own commands start without importing anybody's package.
+    # Only now: our own commands start without importing other packages.
     added = plugin_commands()
     if word in added:
         return added[word]()
@@ -54,7 +54,7 @@ def find_command(word: str) -> Any:
 def plugin_commands() -> dict[str, type[Any]]:
     """The commands of installed packages and of ``HOLDFAST_PLUGINS``, by name.
 
-    A package that cannot be used is told on standard error and left out.
+    A package that cannot be used is skipped, with a line on standard error.
     """
     from ..plugins import find_offers
 
@@ -65,7 +65,7 @@ def plugin_commands() -> dict[str, type[Any]]:
         name: str = offer.value.name
         if name in owners:
             warnings.append(
-                f"the command {name} of plugin {offer.source} is left out: "
+                f"skipped the command {name} of plugin {offer.source}: "
                 f"the name belongs to {owners[name]}"
             )
             continue
@@ -90,7 +90,7 @@ def overview() -> str:
         "",
         f"  {'--version'.ljust(_SPACE)}Print the version",
         "",
-        "holdfast COMMAND --help tells more about a command.",
+        "See `holdfast COMMAND --help` for the options of a command.",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Where a command's text goes: a terminal in colour, a pipe or a file in plain."""
+"""Output of a command: coloured on a terminal, plain in a pipe or a file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WIDEST = 100
 
 
 def width() -> int:
-    """How wide a text may be: the terminal's width within reason, the usual one elsewhere."""
+    """Text width: that of the terminal within limits, the default elsewhere."""
     if not sys.stdout.isatty():
         return WIDTH
     return max(40, min(_WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def show(lines: Sequence[Line]) -> None:
-    """Print lines, in colour where a person looks and has not said ``NO_COLOR``."""
+    """Print lines, in colour on a terminal without ``NO_COLOR``."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     write(painted(lines) if colour and os.environ.get("TERM") != "dumb" else plain(lines))
 

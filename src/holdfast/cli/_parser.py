@@ -1,4 +1,4 @@
-"""argparse, made to answer a mistake with one line that helps."""
+"""argparse with one-line errors that name the next step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Command(Protocol):
 
 
 class Leave(Exception):
-    """argparse is done (``--help``): leave with this code."""
+    """argparse is done (``--help``): exit with this code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def error(self, message: str) -> NoReturn:
-        """One line: what is wrong, and where the options are told."""
+        """One line: what is wrong, and where the options are listed."""
         joint = " " if message.endswith("?") else "; "
         raise UsageError(f"{message}{joint}see: {self.prog} --help")
 

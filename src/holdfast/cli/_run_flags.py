@@ -1,4 +1,4 @@
-"""The options of ``holdfast run`` that are short names for settings."""
+"""Options of ``holdfast run`` that are short names for settings."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--observe",
         action="store_true",
-        help="only watch: detect and report, never skip, clip, roll back or stop",
+        help="only detect and report: never skip, clip, roll back or stop",
     )
     group.add_argument(
         "--on",
         metavar="CODE=ACTION",
         action="append",
         default=[],
-        help="what to do about a finding, e.g. OPT001=observe or OPT002=skip,clip (repeatable)",
+        help="action for a finding, e.g. OPT001=observe or OPT002=skip,clip (repeatable)",
     )
     group.add_argument(
         "--show-policy",
         action="store_true",
-        help="print what would be done about which finding, and leave",
+        help="print which finding gets which action, and exit",
     )
     group.add_argument(
         "--no-rollback",
         action="store_true",
-        help="keep no copies of the state in host memory and never roll back",
+        help="keep no snapshots of the state in host memory and never roll back",
     )
     group.add_argument("--clip-norm", metavar="X", help="clip gradients to this global L2 norm")
     group.add_argument(
@@ -63,12 +63,12 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--clip-adaptive",
         action="store_true",
-        help="clip gradients to what is usual in this run",
+        help="clip gradients to a threshold from the baseline of this run",
     )
     group.add_argument(
         "--scaler-policy",
         action="store_true",
-        help="make the GradScaler of the script grow and shrink more calmly",
+        help="make the script's GradScaler start lower and grow more slowly, with a floor",
     )
     group.add_argument(
         "--no-watchers",
@@ -79,7 +79,7 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         "--fetch-samples",
         action="store_true",
         help="fetch samples of a slow or leaking loader in this process too, to name the line of "
-        "its dataset (may move the random numbers that the dataset draws)",
+        "its dataset (may shift the RNG state of the dataset)",
     )
     group.add_argument(
         "--checkpoint-minutes",
@@ -89,7 +89,7 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(args: argparse.Namespace) -> list[str]:
-    """Flags are short names for settings, and settle after the file and before ``--set``."""
+    """Apply flags as settings, after the file and before ``--set``."""
     flags = {
         "run.dir": args.run_dir,
         "guard.fused": "false" if args.no_fused else None,
@@ -113,7 +113,7 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         if asked:
             flag = f"--{asked.replace('.', '-')}"
             raise UsageError(
-                f"--observe changes nothing, {flag} changes the training; leave one out"
+                f"--observe changes nothing, {flag} changes the training; remove one of them"
             )
         changing = _WATCH_ONLY
     given = {**flags, **changing}

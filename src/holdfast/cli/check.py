@@ -16,7 +16,7 @@ from . import _output
 class CheckCommand:
     """Run the detectors over a recorded run: the same code as live, offline.
 
-    The exit code is 0 when nothing was found, 1 when something was, 2 when RUN cannot be read.
+    The exit code is 0 without findings, 1 with findings, 2 when RUN cannot be read.
 
       holdfast check runs/2026-11-15-1204-train
       holdfast check RUN --select NUM --ignore NUM006 --format json
@@ -33,7 +33,7 @@ class CheckCommand:
                 metavar="CODES",
                 action="append",
                 default=[],
-                help=f"{what}: codes or their beginnings, with commas (NUM,OPT001)",
+                help=f"{what}: codes or prefixes, separated by commas (NUM,OPT001)",
             )
         parser.add_argument("--format", choices=("text", "json"), default="text")
 

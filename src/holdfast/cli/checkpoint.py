@@ -20,11 +20,11 @@ class CheckpointCommand:
     """List, verify, show, compare and prune checkpoints.
 
     PATH is a run folder, a folder of checkpoints, or one checkpoint; of a folder, show and
-    diff take the newest good one. The exit code is 0 when all is well, 1 when a checkpoint is
-    damaged or two differ, 2 when PATH is wrong. --json is for programs.
+    diff take the newest good one. The exit code is 0 on success, 1 when a checkpoint is
+    damaged or two differ, 2 when PATH is wrong. --json prints JSON.
 
       holdfast checkpoint ls runs/2026-11-15-1204-train
-      holdfast checkpoint verify RUN                     read everything, prove it unchanged
+      holdfast checkpoint verify RUN                     read everything, compare checksums
       holdfast checkpoint show RUN --tensors
       holdfast checkpoint diff RUN RUN2                  shapes, values, settings of both
       holdfast checkpoint prune RUN --last 1 --best 1 --dry-run
@@ -44,19 +44,19 @@ class CheckpointCommand:
                 nargs=paths,
                 help="run folder, folder of checkpoints, or a checkpoint",
             )
-            one.add_argument("--json", action="store_true", help="for programs")
+            one.add_argument("--json", action="store_true", help="print JSON")
             one.set_defaults(act=run)
             return one
 
         verb("ls", "List checkpoints with step, age, size and metrics.", _ls, "+")
-        verb("verify", "Read checkpoints to the end and prove them unchanged.", _verify, "+")
-        show = verb("show", "Tell what a checkpoint holds.", _show)
+        verb("verify", "Read checkpoints completely and compare their checksums.", _verify, "+")
+        show = verb("show", "Show the contents of a checkpoint.", _show)
         show.add_argument("--tensors", action="store_true", help="name every tensor with its shape")
-        verb("diff", "Compare two checkpoints, bit for bit (needs torch).", _diff, 2)
+        verb("diff", "Compare two checkpoints bitwise (needs torch).", _diff, 2)
         _prune_options(verb("prune", "Remove all but the newest and the best.", _prune))
 
     def run(self, args: argparse.Namespace) -> int:
-        """Carry out one verb."""
+        """Run one verb."""
         return args.act(args)
 
 
@@ -72,16 +72,16 @@ def _prune_options(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--metric", metavar="NAME", default=usual.metric,
-        help=f"best by which metric (default: {usual.metric})",
+        help=f"metric that decides which is best (default: {usual.metric})",
     )  # fmt: skip
     parser.add_argument("--mode", choices=("min", "max"), default=usual.mode)
-    parser.add_argument("--dry-run", action="store_true", help="tell, remove nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list only, remove nothing")
 
 
 def _count(least: int) -> Callable[[str], int]:
     def whole(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return whole

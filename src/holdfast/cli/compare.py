@@ -17,11 +17,11 @@ from . import _output
 class CompareCommand:
     """Compare two runs: time, memory, loss, findings.
 
-    A is the measure, B is judged. The exit code is 0 when B is the same or better, 1 when it is
+    A is the reference, B is judged. The exit code is 0 when B is the same or better, 1 when it is
     worse by more than a limit, 2 when a run cannot be read. Step times are compared by their
     medians, and only where they differ by more than their noise; the loss on the last tenth of the
     steps that both have. The limits: step_time, samples_per_second, rss and mem_allocated 10 %,
-    loss 5 %, new findings from warning on, and B has to finish if A did.
+    loss 5 %, no new findings of warning or worse, and B has to finish if A did.
 
       holdfast compare runs/before runs/after
       holdfast compare A B --fail-on step_time=5%,loss=off --fail-on findings=error
@@ -32,12 +32,12 @@ class CompareCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("before", metavar="A", help="run folder that is the measure")
-        parser.add_argument("after", metavar="B", help="run folder that is judged")
-        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("before", metavar="A", help="run folder of the reference")
+        parser.add_argument("after", metavar="B", help="run folder to judge")
+        parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
             "--fail-on", metavar="NAME=LIMIT", action="append", default=[],
-            help="another limit, with commas: step_time=5%%,data_wait=0.2,loss=off,findings=error",
+            help="other limits, with commas: step_time=5%%,data_wait=0.2,loss=off,findings=error",
         )  # fmt: skip
 
     def run(self, args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ SCRIPT = "dies_of_nan.py"
 
 
 class DemoCommand:
-    """See a script die of NaN, and the same script survive.
+    """Run a script that dies of NaN, then the same script under holdfast.
 
     Runs an ordinary training script twice: with python, and with holdfast run. The script is
     examples/dies_of_nan.py; it is not changed in between.
@@ -46,7 +46,7 @@ class DemoCommand:
         print(f"  python        final loss {plain}")
         print(f"  holdfast run  final loss {guarded}")
         print(
-            "\n  The whole report:  holdfast report\n  What a code means: holdfast explain NUM001"
+            "\n  Full report:       holdfast report\n  What a code means: holdfast explain NUM001"
         )
         survived = plain == "nan" and guarded not in ("", "nan")
         return 0 if survived else 1

@@ -23,9 +23,9 @@ from . import _output
 
 
 class FaultsCommand:
-    """List and run scripts that go wrong in a known way.
+    """List and run small training scripts with a known fault.
 
-    There is one small training script for each detector. run exits with 1 when the first finding
+    There is one script for each detector. run exits with 1 when the first finding
     has another code than the fault, or names another line.
 
       holdfast faults list --only NUM
@@ -40,20 +40,20 @@ class FaultsCommand:
 
         def verb(name: str, what: str, act: Callable[[Any], int]) -> Any:
             one = verbs.add_parser(name, help=what, description=what, allow_abbrev=False)
-            one.add_argument("--json", action="store_true", help="for programs")
+            one.add_argument("--json", action="store_true", help="print JSON")
             one.set_defaults(act=act)
             return one
 
         listing = verb("list", "List the faults with code and reason.", _list)
         listing.add_argument(
-            "--only", metavar="WHICH", default="", help="names, codes or their beginnings; commas"
+            "--only", metavar="WHICH", default="", help="names, codes or prefixes, with commas"
         )
         run = verb("run", "Run one under python and under holdfast, and show the findings.", _run)
-        run.add_argument("name", metavar="NAME", help="a name of the list")
+        run.add_argument("name", metavar="NAME", help="name of a fault; see list")
         run.add_argument("--keep", metavar="DIR", type=Path, help="keep the run folder here")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Carry out one verb."""
+        """Run one verb."""
         return args.act(args)
 
 

@@ -22,14 +22,14 @@ from . import _output
 
 
 class ReportCommand:
-    """Tell how a run went: verdict, findings with cause and fix, facts.
+    """Report on a run: verdict, findings with cause and fix, facts.
 
-    Works while the run is going on and after any kind of death.
+    Works during the run and after any kind of crash.
 
       holdfast report                              the newest run under runs/
       holdfast report runs/2026-11-15-1204-train
       holdfast report RUN --format html            a page with plots: RUN/report.html
-      holdfast report RUN --format md              to be pasted into an issue
+      holdfast report RUN --format md              to paste into an issue
       holdfast report RUN --format json --output run.json
     """
 
@@ -67,7 +67,7 @@ class ReportCommand:
 
     @staticmethod
     def _page(run: Run, form: str, output: str | None) -> int:
-        """Forms that tell what can be read of a damaged run, and say what could not."""
+        """Formats that also show the readable part of a damaged run."""
         record = read_record(run)
         for damage in record.summary.unreadable:
             print(f"holdfast: {damage}", file=sys.stderr)

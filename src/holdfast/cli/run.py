@@ -49,25 +49,25 @@ class RunCommand:
         parser.add_argument(
             "--no-fused",
             action="store_true",
-            help="keep optimizers in the form the script chose, with what torch wraps around them",
+            help="keep optimizers as the script made them: no fused or foreach kernels",
         )
         parser.add_argument(
             "--no-replay",
             action="store_true",
-            help="never hand a poisoned batch to the loop a second time to name the line",
+            help="never feed a bad batch through the loop again to find the line",
         )
         describe_rescue(parser)
         parser.add_argument(
             "--quiet",
             action="store_true",
-            help="no live lines and no summary; the run folder has it all",
+            help="no live lines and no summary; the run folder has everything",
         )
         parser.add_argument(
             "--health",
             metavar="N",
             nargs="?",
             const=str(HEALTH),
-            help=f"a line every N steps: loss, gradient norm, pace (N is {HEALTH} if not given)",
+            help=f"a line every N steps: loss, gradient norm, steps/s (default N: {HEALTH})",
         )
         parser.add_argument("--config", metavar="FILE", help="settings as YAML")
         parser.add_argument(
@@ -158,7 +158,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_script(path: Path) -> None:
-    """One clear line for what python would answer with a traceback, or worse, run."""
+    """Check the script: one clear line where python would print a traceback, or worse, run it."""
     try:
         _check_script(path)
     except OSError as error:

@@ -22,8 +22,8 @@ class TrainCommand:
     """Train a recipe: a model, its data and its settings under one name.
 
     RECIPE is a name from --list, path/to/file.py:NAME or package.module:NAME. Settings come
-    from the recipe's defaults, then the platform, the preset, the file and --set; each beats
-    those before it. A run that was cut short goes on exactly with --resume.
+    from the recipe's defaults, then the platform, the preset, the file and --set; each overrides
+    those before it. --resume continues an interrupted run exactly.
 
       holdfast train demo
       holdfast train demo --set train.optimizer.lr=1e-3 --set train.steps=500
@@ -55,7 +55,7 @@ class TrainCommand:
             metavar="RUN",
             nargs="?",
             const=True,
-            help="go on from the newest good checkpoint of RUN, or of --run-dir, with the "
+            help="continue from the newest good checkpoint of RUN, or of --run-dir, with the "
             "settings of that run; --config and --preset replace them, --set changes them",
         )
         parser.add_argument(
@@ -68,15 +68,15 @@ class TrainCommand:
         parser.add_argument(
             "--print-config",
             action="store_true",
-            help="print every setting as YAML that --config reads, and leave",
+            help="print every setting as YAML that --config reads, and exit",
         )
         parser.add_argument(
             "--find-batch",
             action="store_true",
-            help="try how large a batch fits and which is fast, and leave",
+            help="measure which batch sizes fit and which is fastest, and exit",
         )
         parser.add_argument(
-            "--list", action="store_true", help="list the recipes and their presets, and leave"
+            "--list", action="store_true", help="list the recipes and their presets, and exit"
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -91,7 +91,7 @@ class TrainCommand:
             raise UsageError(
                 f"no recipe was given; RUN follows --resume: holdfast train {args.resume} --resume"
                 if eaten
-                else "no recipe was given; see what there is: holdfast train --list"
+                else "no recipe was given; list them: holdfast train --list"
             )
         from ..training.recipes import find_recipe, resolve, to_yaml
 
@@ -147,7 +147,7 @@ def _tell_choices(args: argparse.Namespace, config: str | None, resume: Any, set
 
     if resume is not None and config is not None and config != args.config:
         changed = f", changed by {' '.join(args.set)}" if args.set else ""
-        _tell(f"settings of the former run, {config}{changed}")
+        _tell(f"settings of the previous run, {config}{changed}")
     platform = platforms.named(args.platform)
     for suggestion, line in zip(platform.suggestions, platform.lines(), strict=True):
         value = settings

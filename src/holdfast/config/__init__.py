@@ -64,14 +64,14 @@ class GuardSettings(Section):
     device_path: bool = False  # force the path of a GPU onto CPU tensors, for tests
     restore_buffers: bool = True
     restore_rng: bool = True
-    explain: bool = True  # compute a poisoned step again, once per fault, to name the line
-    replay: bool = True  # where that needs it, hand a poisoned batch to the loop once more
+    explain: bool = True  # rerun a bad step, once per fault, to find the line
+    replay: bool = True  # where that needs it, feed a bad batch through the loop again
     budget: float = bounded(0.02, 0.0, 1.0)  # share of the step time the guard may take
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings(Section):
-    """Where a run is recorded and every how many steps the costlier signs are taken."""
+    """Where a run is recorded and how often the costlier measurements are taken."""
 
     root: str = "runs"
     dir: str | None = None
@@ -85,11 +85,11 @@ class RunSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpikeSettings(Section):
-    """When a loss or a gradient norm is far from what is usual in this run."""
+    """When a loss or a gradient norm is far above its baseline."""
 
     detect: bool = True
-    warmup: int = bounded(20, 8, 64)  # steps until the run's own scale is known
-    patience: int = bounded(6, 2)  # losses in a row far above it before weights are suspected
+    warmup: int = bounded(20, 8, 64)  # steps until there is a baseline
+    patience: int = bounded(6, 2)  # consecutive losses far above it before weights are suspected
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,25 +99,25 @@ class ClipSettings(Section):
     norm: float | None = bounded(None, 0.0, above=True)  # largest global L2 norm
     per_parameter: float | None = bounded(None, 0.0, above=True)  # largest L2 norm of each gradient
     value: float | None = bounded(None, 0.0, above=True)  # largest absolute value of each element
-    adaptive: bool = False  # largest global norm taken from what is usual in this run
+    adaptive: bool = False  # largest global norm taken from the baseline of this run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RollbackSettings(Section):
-    """Copies of the whole state in host memory, and what is done with one after a spike."""
+    """Snapshots of the whole state in host memory, and rollback after a spike."""
 
     snapshots: int = bounded(3, 0, 16)  # 0: none are taken, nothing can be rolled back
     every: int = bounded(16, 1)  # steps between two at least; more where that would cost too much
     cost: float = bounded(0.005, 0.0, 1.0)  # share of the step time they may take
     memory: float = bounded(0.25, 0.0, 1.0)  # share of the free host memory they may take
-    lr: float = bounded(0.5, 0.0, 1.0, above=True)  # what `lower_lr` multiplies the rate with
-    schedule: bool = False  # put learning-rate schedules back too; they go on with the loop if not
-    reset_moments: bool = False  # forget the optimizer's moments after a rollback
+    lr: float = bounded(0.5, 0.0, 1.0, above=True)  # factor of `lower_lr` on the learning rate
+    schedule: bool = False  # roll learning-rate schedules back too; else they follow the loop
+    reset_moments: bool = False  # reset the optimizer state after a rollback
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScalerSettings(Section):
-    """A calmer GradScaler for fp16; a script's own is changed only on request."""
+    """GradScaler policy for fp16: low start, slow growth, a floor; only on request."""
 
     policy: bool = False
     init: float = bounded(1024.0, 1.0)
@@ -133,7 +133,7 @@ class QuarantineSettings(Section):
     """Samples that make non-finite values."""
 
     write: bool = True
-    skip: bool = False  # leave them out of later epochs
+    skip: bool = False  # skip them in later epochs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class CheckpointSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorSettings(Section):
-    """Which detectors speak: codes or prefixes of codes, ``ALL`` for every one."""
+    """Which detectors run: codes or prefixes of codes, ``ALL`` for every one."""
 
     select: tuple[str, ...] = ("ALL",)
     ignore: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class DetectorSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WatcherSettings(Section):
-    """What is watched over many steps; ``--no-watchers`` switches all of it off."""
+    """Watchers over many steps; ``--no-watchers`` switches all of them off."""
 
     memory: bool = True  # leaks: graphs, tensors and objects that are kept
     time: bool = True  # lost time: data, reads, recompilations, stalls, slowdowns

@@ -1,8 +1,8 @@
-"""What a user may say about one code in ``policy:``; part of config/__init__.py.
+"""Settings for one code in ``policy:``; part of config/__init__.py.
 
-Which actions exist and which of them the guard can take for which finding stands here, so that
-a wish that cannot be carried out is refused when settings are read and not in the middle of a
-run. What happens when nothing is said, and the counting, is in policy.py.
+This module says which actions exist and which of them the guard can take for which finding, so
+that an impossible action is refused when settings are read and not in the middle of a run. The
+defaults and the counting are in policy.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EVERY = "ALL"
 _BACK: tuple[Action, ...] = ("rollback", "lower_lr", "reset_moments")
 
 LATER: tuple[Action, ...] = ("checkpoint", "lower_lr", "stop")
-"""What any other finding can earn, a plugin's too: done between two steps, once it is known."""
+"""Actions for any other finding, a plugin's too: taken between two steps, once known."""
 
 _CODE = re.compile(r"[A-Z]{2,8}(\d{3})?")
 
-# The codes the guard itself can tell while it trains, and what it can do about each. A bad weight
-# cannot be left out by a skip; a loss that stays up is not the fault of one sample.
+# The codes that the guard itself detects while it trains, and its actions for each. A skip does not
+# repair a bad weight; a loss that stays high is not the fault of one sample.
 POSSIBLE: Mapping[str, tuple[Action, ...]] = {
     "NUM001": ("skip", "quarantine", *_BACK, "stop"),
     "NUM002": ("skip", "quarantine", *_BACK, "stop"),
@@ -44,7 +44,7 @@ POSSIBLE: Mapping[str, tuple[Action, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleSettings(Section):
-    """What is done about a finding, and how often; None: as it is by default.
+    """Action for a finding, and how often; None: the default.
 
     >>> RuleSettings(do="rollback", budget=5).do
     ('rollback',)
@@ -68,9 +68,9 @@ class RuleSettings(Section):
             raise ValueError("an empty list of actions; write observe to do nothing")
         for alone in ("observe", "stop"):
             if alone in self.do and len(self.do) > 1:
-                raise ValueError(f"{alone} goes with no other action; write it alone")
+                raise ValueError(f"{alone} cannot be combined with another action; write it alone")
         if len(set(self.do)) < len(self.do):
-            raise ValueError(f"an action stands twice in {', '.join(self.do)}; remove one")
+            raise ValueError(f"an action appears twice in {', '.join(self.do)}; remove one")
         for code in codes or (name,):
             able = ("observe", *POSSIBLE.get(code, LATER))
             for action in self.do:
@@ -83,7 +83,7 @@ class RuleSettings(Section):
             goes_back = any("rollback" in POSSIBLE[code] for code in codes)
             if goes_back and action in self.do and "rollback" not in self.do:
                 raise ValueError(
-                    f"{action} is a part of going back; write [rollback, {action}] or leave it out"
+                    f"{action} needs a rollback; write [rollback, {action}] or remove it"
                 )
 
 
@@ -95,7 +95,7 @@ def codes_of(name: str) -> Iterator[str]:
 
 def _unknown(name: str) -> str:
     hint = _meant(name) or f"a code is like OPT001, and {EVERY} stands for all of ours"
-    return f"no code of a finding, nor the beginning of one; {hint}"
+    return f"not a code of a finding, nor a prefix of one; {hint}"
 
 
 def _meant(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Fills settings dataclasses from plain data without guessing; the engine of config/__init__.py.
+"""Strict loading of settings dataclasses from plain data; used by config/__init__.py.
 
 It knows no setting by name: any dataclass that derives from ``Section`` and holds bool, int,
 float, str, None, choices (``Literal``), tuples of these, further sections or mappings of names
@@ -54,7 +54,7 @@ class Section:
             object.__setattr__(self, field.name, value)
 
     def check_name(self, name: str) -> None:
-        """Raise ``ValueError`` when this cannot stand under that name in a mapping."""
+        """Raise ``ValueError`` when this is not valid under that name in a mapping."""
 
 
 class Word(str):
@@ -94,7 +94,7 @@ def build(
 
 
 def put(kind: Any, data: dict[str, Any], path: Sequence[str], word: Word) -> None:
-    """Set one value deep in plain data; a short form in its way becomes the section it means."""
+    """Set one nested value in plain data; a short form on the way becomes its section."""
     place, annotation = data, kind
     for i, name in enumerate(path):
         inner = _inside(annotation, name)

@@ -1,4 +1,4 @@
-"""YAML as its writers mean it, for config/__init__.py alone.
+"""Strict YAML loader, for config/__init__.py alone.
 
 PyYAML follows YAML 1.1: ``1e-4`` is text, ``no`` is false, ``010`` is eight, ``1:30`` is
 ninety, a date becomes an object and the first of two equal keys vanishes. Here numbers are
@@ -78,7 +78,7 @@ def _loader() -> type[yaml.SafeLoader]:
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode):
                     if key.value in seen:
-                        problem = f"the key {key.value!r} stands twice"
+                        problem = f"the key {key.value!r} appears twice"
                         raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                     seen.add(key.value)
             return super().construct_mapping(node, deep=deep)

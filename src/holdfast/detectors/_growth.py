@@ -1,8 +1,8 @@
-"""What the detectors of growth share: what a measured value is made of, and when it is believed.
+"""Shared by the leak detectors: what kind of value grows, and when the growth is believed.
 
-A ``growth`` event is one measurement of a container, tensor or text that got larger at every look;
-a ``graph_chain`` event one of a tensor whose graph reaches back over several steps. What they are
-made of decides whose they are, so that exactly one detector may claim each of them.
+A ``growth`` event is one measurement of a container, tensor or string that got larger every time; a
+``graph_chain`` event is one of a tensor whose graph reaches back over several steps. The kind of
+content decides which detector reports them, so that exactly one does.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class GrowthOptions(Detector.Options):
 
     Attributes:
         least: bytes per step below which it is a log.
-        clear: bytes per step from which on it is believed at once.
-        small: steps of growth from which on less than ``clear`` is believed.
-        steady: growth that has slowed down to less than this share of its pace levels off.
-        passes: passes over the data that must go by where the source empties the value, asks what
-            is in it before it grows, or makes it anew with each call of its function.
+        clear: bytes per step above which it is believed at once.
+        small: steps of growth after which less than ``clear`` is believed.
+        steady: growth at less than this share of its former rate levels off.
+        passes: passes over the data to wait for where the source empties the value, checks its
+            content before adding, or creates it again with each call of its function.
         doubtful: steps instead of these passes where the size of the data is not known.
-        apart: steps between the last two looks at most, in that case: it may have ended between.
+        apart: in that case, most steps between the last two measurements: it may have ended.
         missed: a cache is believed to miss always where it has this many items per hit.
-        queue: a queue of tensors with graphs that has this many places at most is meant to be one.
+        queue: a queue of tensors with graphs of at most this size is intended.
     """
 
     least: float = 8 * 1024.0
@@ -49,7 +49,7 @@ class GrowthOptions(Detector.Options):
 
 
 def substance(event: Event) -> str:
-    """What the value of an event is made of: graphs, state, tensors or objects."""
+    """Kind of content of an event's value: graphs, state, tensors or objects."""
     data = event.data
     if event.kind == "graph_chain":
         return STATE if data.get("fed") or data.get("through_model") else GRAPHS
@@ -59,7 +59,7 @@ def substance(event: Event) -> str:
 
 
 def grows_for_ever(event: Event, options: GrowthOptions) -> bool:
-    """Whether a value that is not kept small on purpose, and no log, is growing."""
+    """Whether a value grows that the script does not bound and that is no log."""
     data = event.data
     if not _unbounded(event, options):
         return False
@@ -100,24 +100,24 @@ def _unbounded(event: Event, options: GrowthOptions) -> bool:
 
 
 def _made_of_itself(data: Mapping[str, Any], *, graphs: bool) -> bool:
-    """Whether a single value is joined to its former self, and not another one each time."""
+    """Whether one value is concatenated to itself, and not a new one each time."""
     seen = data.get("seen") == "trace" and data.get("how") != "item"
     return seen and (graphs or bool(data.get("itself")))
 
 
 class GrowthDetector(MemoryDetector):
-    """Claims what grows and is made of one thing."""
+    """Base class: reports growing values with one kind of content."""
 
     kinds = ("growth",)
     made_of: ClassVar[str]
-    """What it claims."""
+    """The kind of content it reports."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
-        """As for all that grows."""
+        """Thresholds of all leak detectors."""
 
     def believes(self, event: Event) -> bool:
-        """Whether it grows for ever."""
+        """Whether it grows without a bound."""
         return substance(event) == self.made_of and grows_for_ever(event, self.options)
 
 

@@ -1,7 +1,7 @@
-"""Measured lines of the user's code, as detectors of lost time read them from an Event.
+"""Line timings of the user's code, as the throughput detectors read them from an Event.
 
-The training side writes them down (``line_times``, ``loader_times``, ``tensor_reads``); here they
-become objects again. An event that is not complete is no measurement: ``None``.
+The training side records them (``line_times``, ``loader_times``, ``tensor_reads``); this module
+parses them. An incomplete event is no measurement: ``None``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Place:
     calls: tuple[str, ...] = field(default=(), compare=False)
     """Dotted names of what the statement calls."""
     loop: tuple[int, int] = field(default=(0, 0), compare=False)
-    """First and last line of the loop it heads, or that stands around it."""
+    """First and last line of the loop that it starts or is in."""
     head: str = field(default="", compare=False)
     """The first line of that loop, as text."""
 
@@ -50,13 +50,13 @@ class Line:
     mark: str
     """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
     direct: bool
-    """The line's own code took the time, not the model or the optimizer it called."""
+    """The line's own code took the time, not the model or the optimizer that it called."""
     seconds: float
     hits: float
     calls: float
     """Calls into libraries."""
     cache: Place | None = None
-    """Where a cache is asked on the way."""
+    """Line of the call stack that reads a cache."""
 
     @property
     def at(self) -> Place:
@@ -66,12 +66,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A loop that takes the steps."""
+    """The training loop."""
 
     path: tuple[Place, ...]
-    """The lines down to the one that takes the step."""
+    """The call stack down to the line that takes the step."""
     depth: int
-    """Which of them stands in the loop."""
+    """Index of the one in the loop."""
     first: int
     last: int
 
@@ -82,7 +82,7 @@ class Turn:
         return self.spans(line.path[self.depth])
 
     def spans(self, place: Place) -> bool:
-        """Whether a line stands in the loop itself."""
+        """Whether a line is in the loop body itself."""
         return place.file == self.path[self.depth].file and self.first <= place.line <= self.last
 
     def inner(self, line: Line) -> Place:
@@ -90,7 +90,7 @@ class Turn:
         return line.path[self.depth]
 
     def is_loop(self, file: str, first: int) -> bool:
-        """Whether a loop that begins at a line is this one."""
+        """Whether the loop that starts at a line is this one."""
         return (file, first) == (self.path[self.depth].file, self.first)
 
 
@@ -102,12 +102,12 @@ class Profile:
     models: float
     """Outermost calls of modules."""
     per_model: float
-    """Numbers given to one call of a model."""
+    """Numbers in the inputs of one model call."""
     lines: Sequence[Line]
     counts: Mapping[str, float]
 
     def count(self, name: str) -> float:
-        """One of the counts; 0 where nobody has counted."""
+        """One of the counts; 0 where it was not measured."""
         return self.counts.get(name, 0.0)
 
     def spent(self, *marks: str) -> float:
@@ -122,18 +122,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of the steps of a run, when an event was written down."""
+    """Step times of a run in seconds, when an event was recorded."""
 
     fastest_block: float
-    """The median step of the fastest eight in a row."""
+    """Median of the fastest eight consecutive steps."""
     last_block: float
-    """The median step of the last eight."""
+    """Median of the last eight steps."""
     typical: float
-    """A step without a stall, these days."""
+    """Typical recent step without a stall."""
     waiting: float
     """Share of the last steps that was spent waiting for data."""
     busier: bool
-    """The processor has more to do than in the fastest block."""
+    """The processor is busier than in the fastest block."""
     seconds: float
     """All steps."""
 
@@ -154,7 +154,7 @@ class Look:
     purpose: str
     """``reference``, ``look``, ``waits``, ``slow`` or ``stall``."""
     rare: bool
-    """Only the few steps that waited long were looked at."""
+    """Only the few steps that waited long were timed."""
     times: Times
     batch: int
     passes: int
@@ -195,7 +195,7 @@ def read_look(event: Event) -> Look | None:
 
 
 def read_times(data: Mapping[str, Any]) -> Times:
-    """Seconds of steps; as all below, fails where something is missing."""
+    """Parse step times; like all below, raises where something is missing."""
     return Times(**data["times"])
 
 
@@ -236,7 +236,7 @@ def _profile(data: Mapping[str, Any], places: Sequence[Place]) -> Profile:
 
 
 def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
-    """Lines of the same place added up, whoever called them."""
+    """Sum the lines at the same place, whoever called them."""
     found: dict[Place, Line] = {}
     for line in lines:
         known = found.get(line.at)
@@ -252,9 +252,9 @@ def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
 
 
 def own_work(look: Look) -> tuple[list[Line], list[Line]]:
-    """What a step takes beside model, loader and optimizer: before the model is called, and after.
+    """Work of a step outside model, loader and optimizer: before the model call, and after.
 
-    Both are empty where no model is called, for then nobody knows what is before.
+    Both are empty where no model is called: there is no before then.
     """
     turn, lines = look.turn, look.now.lines
     if turn is None or look.rare or look.purpose == "stall":
@@ -264,7 +264,7 @@ def own_work(look: Look) -> tuple[list[Line], list[Line]]:
     stepping = [line for line in calling if line.mark == "optimizer"]
     if not models:
         return [], []
-    # A line that asks a model, or for gradients, makes no batch: it is part of the training.
+    # A line that calls a model or asks for gradients makes no batch: it is part of the training.
     asked = {line.at for line in lines if line.mark == "model"}
     own = [
         line
@@ -276,7 +276,7 @@ def own_work(look: Look) -> tuple[list[Line], list[Line]]:
 
 
 def _precedes(line: Line, others: Sequence[Line]) -> bool:
-    """Whether a line stands above all of the others where their ways part."""
+    """Whether a line comes before all others where their call stacks diverge."""
     for other in others:
         for mine, its in zip(line.path, other.path, strict=False):
             if mine != its:

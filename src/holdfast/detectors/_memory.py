@@ -1,8 +1,8 @@
-"""What all detectors of memory share: they judge what was measured and recorded as events.
+"""Shared by the memory detectors: they judge measurements that were recorded as events.
 
-An event says what holds the memory, the line that lets it grow, and by how much. It belongs to the
-first row that is not older than it. A value that goes on growing is measured again and again; the
-first measurement that a detector believes is its finding.
+An event says what holds the memory, which line makes it grow, and by how much. It belongs to the
+first row that is not older than it. A value that keeps growing is measured repeatedly; the first
+measurement that a detector believes becomes its finding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SURE = {"trace": 0.95, "source": 0.85, "guess": 0.5}
 
 
 class MemoryDetector(Detector):
-    """Makes a finding of the first event about each value that it believes."""
+    """Base class: makes a finding of the first event about each value that it believes."""
 
     severity = Severity.WARNING
     needs = ("loss",)
@@ -32,7 +32,7 @@ class MemoryDetector(Detector):
     kinds: ClassVar[tuple[str, ...]]
     """The events that it judges."""
     names_a_variable: ClassVar[bool] = True
-    """The fault is something that a variable holds."""
+    """Whether the fault is something that a variable holds."""
 
     def scan(self, window: Window) -> Iterator[Finding]:
         """Every event that belongs to a new row."""
@@ -118,7 +118,7 @@ class MemoryDetector(Detector):
 
 
 def place_of(data: Mapping[str, Any]) -> str:
-    """``file:line``, or what is known of it."""
+    """``file:line``, or the part of it that is known."""
     file, line = data.get("file") or "", data.get("line") or 0
     return f"{file}:{line}" if file and line else str(file)
 
@@ -130,13 +130,13 @@ def at(data: Mapping[str, Any]) -> str:
 
 
 def code_of(data: Mapping[str, Any]) -> str:
-    """The statement, in one line and not too long."""
+    """The statement on one line, shortened."""
     words = " ".join(str(data.get("code") or "").split("#")[0].split())
     return words if len(words) <= 72 else words[:69] + "..."
 
 
 def amount(size: float) -> str:
-    """Bytes for people."""
+    """Bytes in readable units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,8 +1,8 @@
-"""What the guard called far from usual, put together to spikes.
+"""Spikes: consecutive rows that the guard marked as outliers.
 
-The guard knows the run's own scale and marks single rows (``outlier``: 1 for the gradient norm,
-2 for the loss). Whether a mark was one bad batch, a wound of the weights or a new kind of data
-is only known some rows later; here the rows in a row are found and measured.
+The guard keeps the baseline of the run and marks single rows (``outlier``: 1 for the gradient
+norm, 2 for the loss). Whether a mark was one bad batch, damaged weights or a change of the data
+is only known some rows later; this module finds and measures the consecutive rows.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NORM, LOSS = 1, 2
 
 
 def far(rows: Rows, bit: int) -> Mask:
-    """Rows whose gradient norm (``NORM``) or loss (``LOSS``) was far above the usual."""
+    """Rows whose gradient norm (``NORM``) or loss (``LOSS``) was far above its baseline."""
     marks = column(rows, "outlier")
-    # What is no such mark (NaN, a number of a later version) marks nothing.
+    # Anything else (NaN, a number of a later version) marks nothing.
     known = np.isin(marks, (1, 2, 3))
     return known & ((np.where(known, marks, 0).astype(np.int64) & bit) > 0)
 
 
 def ends_spike(window: Window) -> Mask:
-    """Which of the new rows have a usual loss where the one before it was far above."""
+    """New rows with an ordinary loss right after one far above the baseline."""
     rows = window.rows
     high = far(rows, LOSS)
     ends = np.zeros(len(rows), dtype=np.bool_)
@@ -50,34 +50,34 @@ def ends_spike(window: Window) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """Losses in a row that were far above the usual, up to the row before the judged one."""
+    """Consecutive losses far above the baseline, up to the row before the judged one."""
 
     rows: NDArray[np.intp]
-    """Where they stand in the window."""
+    """Their indices in the window."""
     applied: int
     """How many of these steps changed the weights."""
     height: float
-    """The middle of the losses."""
+    """Median of the losses."""
     peak: float
     usual: float
     limit: float
-    """The usual loss and where spikes began, as known when this one began."""
+    """Baseline and threshold of the loss when the spike began."""
     before: float
     """The largest absolute loss before it, other spikes included; NaN where there was none."""
     familiar: bool
-    """Whether an earlier spike was at least half as high: then this run is like that."""
+    """Whether an earlier spike was at least half as high: then such spikes are normal here."""
     back: bool
-    """Whether the judged loss is usual by the measure of before."""
+    """Whether the judged loss is ordinary by the earlier baseline."""
 
     @property
     def clearness(self) -> float:
-        """How far it is above the usual, in units of what was needed; NaN where unknown."""
+        """Height above the baseline in units of the threshold; NaN where unknown."""
         margin = self.limit - self.usual
         return (self.height - self.usual) / margin if margin > 0 else math.nan
 
     @property
     def times(self) -> float:
-        """How many times the largest loss before it; NaN where there was none."""
+        """Ratio to the largest loss before it; NaN where there was none."""
         return self.peak / self.before if self.before > 0 else math.nan
 
 
@@ -109,7 +109,7 @@ def spike(window: Window, *, over: bool = True) -> Spike | None:
         limit=limit,
         before=float(np.abs(losses[:start]).max()) if start else math.nan,
         familiar=bool(np.any(high[:start] & (losses[:start] >= peak / 2))),
-        # Where the limit has moved up, a loss may be usual by the new measure alone.
+        # Where the threshold has risen, a loss may be ordinary by the new one alone.
         back=not losses[-1] > limit,
     )
 

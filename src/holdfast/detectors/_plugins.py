@@ -1,8 +1,8 @@
-"""Detectors that come from elsewhere: installed packages and bare checkouts.
+"""Plugin detectors, from installed packages and bare checkouts.
 
 A package offers detectors under the entry-point group ``holdfast.detectors``; each entry is a
 Detector class or a module with a tuple ``DETECTORS``; see ``holdfast.plugins``. Nothing here is
-imported before somebody calls ``load_plugins``.
+imported before ``load_plugins`` is called.
 """
 
 from __future__ import annotations

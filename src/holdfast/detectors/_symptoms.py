@@ -1,7 +1,7 @@
-"""Which fault a bad row is blamed on, so that one cause gives one finding.
+"""Attribute each bad row to one fault, so that one cause gives one finding.
 
 A poisoned sample makes the loss NaN, the NaN loss makes every gradient NaN, and an update that
-goes through makes every weight NaN. Reported one by one that is four faults; a reader wants
+is applied makes every weight NaN. Reported one by one that is four faults; a reader wants
 the first. Every row is therefore blamed on the most causal thing that was bad:
 input, then parameter, then loss, then gradient; a buffer only when all of these are fine.
 """
@@ -23,7 +23,7 @@ from ._window import (
 
 
 class Blame(Enum):
-    """What a row is blamed on, most causal first."""
+    """The fault that a row is attributed to, most causal first."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -35,12 +35,12 @@ class Blame(Enum):
 
 
 def loss_bad(rows: Rows) -> Mask:
-    """Rows on which a loss was not finite. NaN alone means "no loss was seen"."""
+    """Rows with a non-finite loss. NaN alone means "no loss was seen"."""
     return (column(rows, "loss_bad") > 0) | np.isinf(column(rows, "loss"))
 
 
 def gradient_bad(rows: Rows) -> Mask:
-    """Rows on which a gradient was not finite.
+    """Rows with a non-finite gradient.
 
     The L2 norm is no evidence: it overflows to infinity for finite gradients beyond 1e19.
     """
@@ -59,14 +59,14 @@ def overflowed(rows: Rows) -> Mask:
 
 
 def parameters_bad(window: Window) -> bool:
-    """Whether, by the latest check of each optimizer, some parameter is not finite.
+    """Whether the latest check of any optimizer found a non-finite parameter.
 
     Any optimizer counts: a NaN in a discriminator makes the loss of its generator NaN.
     """
     mine = window.last("param_bad", opt=window.opt)
     if mine is not None and mine.value > 0:
         return not _checked_afterwards(window)
-    # Mostly none ever was, and that is quick to see.
+    # Mostly none ever was; that is a quick test.
     if not np.any(column(window.rows, "param_bad") > 0):
         return False
     readings = (window.last("param_bad", opt=int(o)) for o in np.unique(optimizer(window.rows)))
@@ -74,7 +74,7 @@ def parameters_bad(window: Window) -> bool:
 
 
 def _checked_afterwards(window: Window) -> bool:
-    """Whether the only check so far may have seen what the judged step itself did.
+    """Whether the only check so far may have come after the judged step's own update.
 
     Weights are checked before the step, from the first one on. An optimizer that trained well
     without ever being checked is one with a closure (LBFGS): its gradients appear inside the
@@ -101,13 +101,13 @@ def input_is_harmless(window: Window) -> bool:
 
 
 def _buffer_is_news(window: Window) -> bool:
-    """Whether buffers were fine when they were last looked at."""
+    """Whether buffers were finite at the last check."""
     before = window.last("buffer_bad", before=len(window) - 1, opt=window.opt)
     return before is not None and before.value == 0
 
 
 def blame(window: Window) -> Blame:
-    """What the judged row is blamed on."""
+    """The fault that the judged row is attributed to."""
     row = window.rows[-1:]
     loss, gradient = bool(loss_bad(row)[0]), bool(gradient_bad(row)[0])
     buffer, overflow = window.says("buffer_bad"), bool(overflowed(row)[0])

@@ -1,8 +1,8 @@
-"""What detectors of lost time share: claims about a line, when they are believed and worth saying.
+"""Shared by the throughput detectors: claims about a line, and when they become findings.
 
-The training side records what it measured (``_lines``); each of these detectors makes claims of one
-event alone. A claim that may be chance is believed when another event makes it again, and said
-when it has cost enough by then.
+The training side records its measurements (``_lines``); each detector makes claims from one event
+alone. A claim that may be chance is believed when another event repeats it, and reported when it
+has cost enough time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ._window import (
 )
 from .base import Detector
 
-# Seconds after an event for which a claim may wait until it is worth saying; beyond that, the next
-# event says it.
+# Seconds after an event for which a claim may wait until it has cost enough; beyond that, the next
+# event makes it again.
 _PATIENCE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What one event says."""
+    """A claim that one event supports."""
 
     what: str
     """What is wrong, without the place."""
@@ -38,16 +38,16 @@ class Claim:
     severity: Severity
     confidence: float
     share: float
-    """Of the run's time that is lost by it."""
+    """Share of the run's time lost to it."""
     seconds: float = 0.0
-    """Of the run, when the event was written down."""
+    """Seconds of the run when the event was recorded."""
     place: Place | None = None
     function: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sure: bool = True
-    """Not by chance: one event is enough."""
+    """Certain: one event is enough."""
     case: str = ""
-    """What is said once, whichever of its lines an event names; the line if not given."""
+    """Identity of the claim, whichever of its lines an event names; the line if not given."""
 
     @property
     def key(self) -> str:
@@ -68,20 +68,20 @@ class TimedDetector(Detector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """When a claim is said."""
+        """When a claim is reported."""
 
         worth: float = 0.0
         """Seconds that must be lost."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
-        """What an event says by itself."""
+        """The claims that one event supports."""
         raise NotImplementedError
 
     def scan(self, window: Window) -> Iterator[Finding]:
-        """Every claim that is due on a new row, and was not said before."""
+        """New rows on which a claim is due that was not reported before."""
         first = len(window) - window.fresh
         events = [event for event in window.events if event.kind in self.kinds]
-        # Nothing new, and what there was has been said.
+        # Nothing new, and earlier claims have been reported.
         if not any(self._recent(window, event) for event in events):
             return
         said: dict[str, Severity] = {}
@@ -98,7 +98,7 @@ class TimedDetector(Detector):
         return next(iter(self.scan(replace(window, fresh=1))), None)
 
     def _due_claims(self, window: Window, events: Sequence[Event]) -> Iterator[tuple[int, Claim]]:
-        """Claims that are not by chance, each with the row it is due on."""
+        """Believed claims, each with the row it is due on."""
         claimed: set[str] = set()
         for event in events:
             rows = _rows_since(window.rows, event)
@@ -110,7 +110,7 @@ class TimedDetector(Detector):
             claimed |= {claim.key for claim in claims}
 
     def _due(self, window: Window, event: Event, claim: Claim, rows: Any) -> int:
-        """The row with which a claim is said; -1 for none yet."""
+        """The row on which a claim is reported; -1 for none yet."""
         missing = self.options.worth - claim.share * claim.seconds
         if missing <= 0:
             return int(rows[0])
@@ -159,7 +159,7 @@ def _before(place: Place | None) -> str:
 
 
 def quoted(place: Place | None, most: int = 60) -> str:
-    """The statement, cut to fit into a sentence."""
+    """The statement, shortened to fit into a sentence."""
     code = " ".join((place.code if place else "").split(" #")[0].split())
     return f"`{code[: most - 1]}…`" if len(code) > most else f"`{code}`" if code else "that line"
 

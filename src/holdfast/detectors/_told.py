@@ -1,6 +1,6 @@
-"""What the guard has said about a step: a rollback, a new level, the end of its patience.
+"""Events of the guard about a step: a rollback, a new level, a stop.
 
-An event belongs to the first row of its optimizer that is not older than it, and is told with
+An event belongs to the first row of its optimizer that is not older than it, and is reported with
 that row, once.
 """
 
@@ -35,7 +35,7 @@ def told(window: Window, kind: str, **data: Any) -> Event | None:
     """The event of this kind, and with these data, that belongs to the judged row."""
     for event in _events(window, kind):
         rows = _since(window, event)
-        # Where the rows before it are forgotten, the first one may be any.
+        # Where earlier rows are no longer held, the first one may be any.
         forgotten = len(window) >= HISTORY and rows[0] == 0
         known = all(event.data.get(name) == value for name, value in data.items())
         if known and rows[0] == len(window) - 1 and not forgotten:

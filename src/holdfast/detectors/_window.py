@@ -1,4 +1,4 @@
-"""What a detector is shown: recent rows of one lane and what is known about them.
+"""Input of a detector: recent rows of one lane with their events and batches.
 
 >>> rows = np.array([(7, 0.0, 2.5), (8, 0.1, np.nan)],
 ...                 dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4")])
@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 # parameters (one in 128 steps), and half a megabyte per lane.
 HISTORY = 4096
 
-# Looking back starts with a short stretch, because what is asked for is mostly close by.
+# Looking back starts with a short range, because the answer is mostly close by.
 _STRETCH = 64
 
 
@@ -45,7 +45,7 @@ class Window:
     """Rows of one lane, oldest first, of all its optimizers; the last row is the one judged.
 
     ``fresh`` says how many rows at the end have not been judged before. ``Detector.suspects``
-    is shown all of them at once; ``Detector.check`` is always shown one (``fresh == 1``) with
+    gets all of them at once; ``Detector.check`` always gets one (``fresh == 1``) with
     at most ``HISTORY`` rows, so that a finding never depends on how the rows were delivered.
     A column that the run does not have reads as NaN, which is also how "not measured" reads.
     """

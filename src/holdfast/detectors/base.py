@@ -40,10 +40,10 @@ SECTIONS = (
 
 
 class Detector:
-    """One fault: looks at a window of recorded rows and says whether it is there.
+    """Base class of detectors: decides whether a window of recorded rows shows one fault.
 
-    A detector does no I/O, imports no torch, reads no clock and keeps nothing between calls:
-    what it says follows from the window alone, so that a live run and a replay agree.
+        A detector does no I/O, imports no torch, reads no clock and keeps nothing between calls:
+    its findings depend on the window alone, so that a live run and a replay agree.
     """
 
     code: ClassVar[str]
@@ -53,7 +53,7 @@ class Detector:
     severity: ClassVar[Severity]
     """How bad it is when holdfast could not prevent it."""
     needs: ClassVar[tuple[str, ...]]
-    """Columns without which there is nothing to judge."""
+    """Columns that it cannot do without."""
     since: ClassVar[str]
     """Version of holdfast in which it appeared."""
     preview: ClassVar[bool] = False
@@ -61,15 +61,15 @@ class Detector:
     within: ClassVar[int] = 1
     """Steps between the fault and the finding, at most."""
     reads_batches: ClassVar[bool] = False
-    """Uses ``window.batch``: is asked again about a row whose batch record came late."""
+    """Uses ``window.batch``: runs again on a row whose batch record came late."""
     judges_events: ClassVar[bool] = False
-    """Judges events alone: is asked at the end of a run about those after its last row."""
+    """Judges events alone: also runs at the end, on the events after the last row."""
     precedes: ClassVar[str] = ""
     """The code of a detector that it comes before, wherever it stands in the order of causes."""
     explains_line: ClassVar[bool] = False
-    """What others of its family say about the same line follows from it."""
+    """Findings of its family about the same line are consequences of this one."""
     explains_growth: ClassVar[str] = ""
-    """With this ``what`` in its evidence, what little grows on its line follows from it too."""
+    """With this ``what`` in its evidence, small leaks on its line are consequences too."""
     follows: ClassVar[Mapping[str, str]] = {}
     """By ``what`` of its evidence: codes of findings that explain it, where there are any."""
 
@@ -81,7 +81,7 @@ class Detector:
         self.options: Any = self.Options() if options is None else options
 
     def suspects(self, window: Window) -> Mask:
-        """Which of the new rows deserve ``check``; a cheap filter over all of them at once.
+        """Select the new rows that ``check`` must look at; a cheap filter over all of them at once.
 
         Must decide on each row by that row and what came before it, never by how many are
         new. A detector of trends may pick one row in many here (by step number) and look back
@@ -90,7 +90,7 @@ class Detector:
         return np.ones(window.fresh, dtype=np.bool_)
 
     def check(self, window: Window) -> Finding | None:
-        """Judge the newest row in the light of those before it."""
+        """Judge the newest row, given the rows before it."""
         raise NotImplementedError
 
     def scan(self, window: Window) -> Iterator[Finding]:
@@ -114,12 +114,12 @@ class Detector:
         severity: Severity | None = None,
         confidence: float = 1.0,
     ) -> Finding:
-        """A Finding on the judged row; the message says what became of the step.
+        """Make a Finding on the judged row; the message says whether the step was skipped.
 
-        Unless ``severity`` is given, a step that holdfast left out is a warning at most: it
+        Unless ``severity`` is given, a step that holdfast skipped is a warning at most: it
         did no harm.
         ``layer`` is part of the finding's identity: same code, optimizer and layer are one
-        finding, seen several times. Evidence that was not measured (NaN) is left out.
+        finding, seen several times. Evidence that was not measured (NaN) is omitted.
         """
         skipped = window.says("skipped")
         usual = min(self.severity, Severity.WARNING) if skipped else self.severity
@@ -149,12 +149,12 @@ class Detector:
 
 
 def _fate(window: Window) -> str:
-    """What became of the judged step, where anybody decided about it."""
+    """Whether the judged step was skipped, and by whom; "" where nobody decided."""
     if window.says("skipped"):
         return " skipped"
     if window.says("scaler_skipped"):
         return " skipped by GradScaler"
-    # "Not skipped" is news only where there was a reason to skip.
+    # "NOT skipped" matters only where there was a reason to skip.
     bad = _suffered(window, loss_bad) or _suffered(window, gradient_bad)
     return " NOT skipped" if bad else ""
 
@@ -164,7 +164,7 @@ def _suffered(window: Window, symptom: Callable[[Rows], Mask]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Evidence goes through JSON, which has no infinity: the word that files use for it."""
+    """Convert evidence for JSON, which has no infinity: spell it as the run files do."""
     if isinstance(value, float) and math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value
@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """The docstring of a detector, taken apart."""
+    """The docstring of a detector, by section."""
 
     summary: str
     sections: Mapping[str, str]

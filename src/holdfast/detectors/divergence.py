@@ -1,4 +1,4 @@
-"""OPT003: loss and gradients grow step by step; the updates are too large."""
+"""OPT003: the run diverges; loss and gradient norm grow over many steps."""
 
 from __future__ import annotations
 
@@ -28,50 +28,49 @@ from .suspicion import LOSS_GROWTH, wandered
 
 
 class Divergence(Detector):
-    """Loss and gradients grow step by step, over many batches: the updates are too large.
+    """Divergence: loss and gradient norm grow over many steps, because updates are too large.
 
     What it detects:
-        One of three. The loss went up again soon after holdfast had gone back to good weights:
-        other data, the same end (error). Or loss and gradient norm have grown over ``blocks``
-        blocks of ``block`` steps, each above the one before, to ``times`` what they were, or
-        back and forth to ``grown`` and ``wide`` times: no single batch stands out (error). Or,
-        in the first ``early`` steps, where the run's own
-        scale is not known yet, the loss has grown on each of the last ``rising`` steps, to
-        ``grown`` times its first value, and the norms with it (warning).
+        One of three patterns. The loss rose again soon after a rollback to good weights: other
+        data, same result (error). Or loss and gradient norm rose over ``blocks`` blocks of
+        ``block`` steps, each block above the one before, by a factor of ``times``, or unsteadily
+        by factors of ``grown`` and ``wide``, and no single batch stands out (error). Or, in the
+        first ``early`` steps, before the run has a baseline, the loss rose on each of the last
+        ``rising`` steps to ``grown`` times its first value, and the norms with it (warning).
 
     Why it matters:
-        Where one bad batch is an accident, divergence comes back: leaving out steps or going
-        back delays it, and it ends in infinity or in a loss that never falls again. It is
-        decided by the learning rate, and that is what has to change.
+        One bad batch is an accident; divergence comes back. Skipping steps or rolling back only
+        delays it, and it ends in infinity or in a loss that never falls again. The learning rate
+        decides, and has to change.
 
     Evidence:
-        ``key``: ``rollback`` or ``stop`` for what holdfast did, none where it only saw;
+        ``key``: ``rollback`` or ``stop`` for the action taken, none where there was none;
         ``how``: ``again``, ``trend`` or ``start``; ``loss_before`` and ``norm_before`` with
         ``norm``; ``lr_before``, ``suggested_lr``; ``since``: the step it began at; with a
         rollback ``rolled_back`` steps, ``to``, ``tried``: the loss with the old weights,
         ``lr_factor``, ``left``: how many more are allowed.
 
     Usual causes:
-        - The learning rate is too high, for this batch size, this optimizer (a value for Adam
+        - The learning rate is too high for this batch size or this optimizer (a value for Adam
           given to SGD or the other way round), or without the warm-up it was made for.
-        - A warm-up or a schedule that goes on rising; a resume that starts at the peak.
+        - A warm-up or a schedule that keeps rising; a resume that starts at the peak.
         - A loss that is a sum: its gradients grow with the batch, the learning rate does not.
         - Inputs or targets that are not normalised; an init that is too large.
-        - Momentum near 1, or ``eps`` of Adam so small that noise is amplified.
+        - Momentum near 1, or an ``eps`` of Adam so small that it amplifies noise.
 
     What to do:
-        1. Lower the learning rate: ``suggested_lr`` is what stood before the growth where the
-           schedule was rising, a third of the present one elsewhere.
+        1. Lower the learning rate: ``suggested_lr`` is the value before the growth where the
+           schedule was rising, otherwise a third of the present one.
         2. Lengthen the warm-up, or clip the norm (``--clip-norm`` with a few times
-           ``norm_before``): clipping bounds what one step can do.
+           ``norm_before``): clipping bounds the effect of one step.
         3. From the start: normalise inputs and targets, take the mean instead of the sum.
 
     False alarms:
-        Both loss and norm have to grow: tenfold within 80 steps without a step back from block
-        to block, the loss also by ten times what a spike must rise to count; or to a hundred
-        times the first level and thirty times the lowest norm. Rewards that grow, a generator
-        that loses for a while raise both by one order. The bounds are guesses, checked against
-        the noisy and the spiking scripts of the tests.
+        Both loss and norm have to grow: tenfold within 80 steps, in every block, the loss also by
+        ten times the rise that counts as a spike; or to a hundred times the first level and
+        thirty times the lowest norm. Growing rewards, or a generator that loses for a while,
+        raise both by one order of magnitude. The bounds are guesses, checked against the noisy
+        and the spiking scripts of the tests.
 
     Cost:
         None of its own: it reads columns that the guard measures on every step, one row in 16.
@@ -101,7 +100,7 @@ class Divergence(Detector):
         grown: float = LOSS_GROWTH
 
     def suspects(self, window: Window) -> Mask:
-        """One row in ``block``, rows before the run's scale is known, rows with an event."""
+        """One row in ``block``, rows before there is a baseline, and rows with an event."""
         rows = window.new
         unknown = np.isnan(column(rows, "loss_usual"))
         # Only a run that is still short can be at its start.
@@ -110,7 +109,7 @@ class Divergence(Detector):
         return regular | start | tells(window, ("rollback", "stop"))
 
     def check(self, window: Window) -> Finding | None:
-        """Tell a rollback that did not help, else look for growth."""
+        """Report a rollback that did not help, else look for growth."""
         undone = told(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
@@ -133,7 +132,7 @@ class Divergence(Detector):
         steps, to, factor = (number(event, name) for name in ("steps", "to", "lr_factor"))
         lowered = f", learning rate times {factor:.3g}" if factor < 1 else ""
         again = happened(window, "rollback", event.step - self.options.again, event.step)
-        how = "again after a rollback" if again else "bit by bit"
+        how = "again after a rollback" if again else "over many steps"
         finding = self.finding(
             window,
             f"rolled back {steps:.0f} steps to step {to:.0f}{lowered}: loss {usual:.4g} -> "
@@ -159,9 +158,9 @@ class Divergence(Detector):
         why = str(stop.data.get("why") or "the budget is spent")
         finding = self.finding(
             window,
-            f"loss {window.value('loss'):.4g}, usual {window.value('loss_usual'):.4g}: going back "
-            f"does not help ({why[:80]})",
-            f"go on from {kept} and {_advice(window)}",
+            f"loss {window.value('loss'):.4g}, baseline {window.value('loss_usual'):.4g}: rolling "
+            f"back does not help ({why[:80]})",
+            f"resume from {kept} and {_advice(window)}",
             severity=Severity.ERROR,
             evidence={"key": "stop", "how": "again", "suggested_lr": _lower(window)},
         )
@@ -175,8 +174,8 @@ class Divergence(Detector):
         span = recent.reshape(blocks, block)
         losses, norms = (_medians(window, name, span) for name in ("loss", "grad_norm"))
         usual, limit = (window.value(n, int(span[0, -1])) for n in ("loss_usual", "loss_limit"))
-        # Ten times what it was, and ten times the rise that would be news in this run; without
-        # a known scale (NaN) the comparison is false, and nothing is said.
+        # Ten times what it was, and ten times the rise that counts as a spike in this run; without
+        # a baseline (NaN) the comparison is false, and there is no finding.
         least = max((self.options.times - 1) * abs(losses[0]), self.options.times * (limit - usual))
         growing = bool(np.all(np.diff(losses) > 0) and np.all(np.diff(norms) > 0))
         far_up = losses[-1] - losses[0] >= least and norms[-1] >= self.options.times * norms[0]
@@ -185,7 +184,7 @@ class Divergence(Detector):
         return self._wandered(window, mine)
 
     def _wandered(self, window: Window, mine: NDArray[np.intp]) -> Finding | None:
-        """Growth that goes back and forth: far above the lowest and the first known level."""
+        """Unsteady growth: far above the lowest and the first known level."""
         usual, norms = (_values(window, name, mine) for name in ("loss_usual", "norm_usual"))
         known = np.flatnonzero(np.isfinite(usual) & np.isfinite(norms))
         if not known.size:
@@ -247,7 +246,7 @@ def _medians(window: Window, name: str, span: NDArray[np.intp]) -> NDArray[np.fl
 
 
 def _lower(window: Window, before: float = math.nan, lowered: float = math.nan) -> float:
-    """A learning rate to try: what holdfast uses now, what stood before a rise, else a third."""
+    """Learning rate to try: the one holdfast uses now, the one before a rise, else a third."""
     lr = window.value("lr")
     if 0 < lowered < 1:
         return lr * lowered

@@ -1,4 +1,4 @@
-"""MEM004: evaluation builds autograd graphs that nobody uses."""
+"""MEM004: evaluation builds autograd graphs that it never uses."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from .base import Detector
 
 
 class EvaluationWithGraph(MemoryDetector):
-    """Evaluation runs with gradients on: every batch builds an autograd graph for nobody.
+    """Evaluation without ``no_grad``: every batch builds an autograd graph that is never used.
 
     What it detects:
-        Graphs that are built after ``model.eval()``, or in a loop over data in which ``backward``
-        is never called, and that no later loss leads to.
+        Graphs built after ``model.eval()``, or in a loop over data in which ``backward`` is
+        never called, and that no later loss uses.
 
     Why it matters:
-        Each graph keeps all activations of its batch, so that evaluation needs as much memory as
+        Each graph keeps all activations of its batch, so evaluation needs as much memory as
         training or more: the classic out-of-memory at the first validation. Where its results are
         collected, the graphs of all batches are alive at once. It is slower, too.
 
     Evidence:
-        ``key``: line; ``nodes`` of graphs that were built in the last such evaluation;
-        ``evaluations``: how many of them there were; ``batches`` in the last one, where it took
+        ``key``: line; ``nodes`` of the graphs built in the last such evaluation;
+        ``evaluations``: how many there were; ``batches`` in the last one, where it took
         them from a DataLoader.
 
     Usual causes:
         - ``model.eval()`` without ``torch.no_grad()``: ``eval()`` changes dropout and batch norm
-          only and has nothing to do with gradients.
+          only; it does not turn gradients off.
         - ``torch.no_grad()`` written as a statement, without ``with``: it does nothing then.
         - A validation step that is the training step without ``backward``.
 
     What to do:
         1. ``with torch.no_grad():`` around the loop, or ``@torch.no_grad()`` on the function;
-           ``torch.inference_mode()`` is faster still where results never meet autograd again.
+           ``torch.inference_mode()`` is faster still where autograd never sees the results again.
         2. Collect numbers: ``loss.item()``, ``pred.cpu()``.
 
     False alarms:
         Attacks, saliency maps and penalties use the graph (``backward`` or ``autograd.grad``
-        follows) and are none. Fewer than ``passes`` forward passes are information only.
+        follows) and are not reported. Fewer than ``passes`` forward passes are information only.
 
     Cost:
         A number is compared when ``eval()`` or ``train()`` is called and when a batch is fetched;
@@ -50,7 +50,7 @@ class EvaluationWithGraph(MemoryDetector):
 
     Reproduce:
         ``holdfast run -m holdfast.faults.evaluation_with_graph`` names the line that makes
-        ``python -m holdfast.faults.evaluation_with_graph`` build graphs for nobody.
+        ``python -m holdfast.faults.evaluation_with_graph`` build unused graphs.
     """
 
     code = "MEM004"
@@ -66,11 +66,11 @@ class EvaluationWithGraph(MemoryDetector):
         passes: int = 2
 
     def believes(self, event: Event) -> bool:
-        """Whether it is a graph of a model; a mean of some parameters is none."""
+        """Whether it is the graph of a model; a mean of some parameters is not."""
         return number(event, "nodes") >= self.options.nodes
 
     def about(self, event: Event) -> str:
-        """Each evaluation is one more case."""
+        """Every evaluation counts as one case."""
         return f"{number(event, 'evaluations')}"
 
     def weight(self, event: Event) -> Severity:
@@ -83,7 +83,7 @@ class EvaluationWithGraph(MemoryDetector):
         function = str(event.data.get("function") or "")
         where = " at module level" if function == "<module>" else f" in {function}()"
         return (
-            f"evaluation{where if function else ''} builds autograd graphs that nobody uses, "
+            f"evaluation{where if function else ''} builds autograd graphs that it never uses, "
             f"{number(event, 'nodes'):.0f} nodes{at(event.data)}"
         )
 

@@ -1,4 +1,4 @@
-"""MEM007: the device allocator holds memory that no tensor can use, or runs out again and again."""
+"""MEM007: the device allocator is fragmented, or keeps running out of memory and retrying."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Numbers = NDArray[np.float64]
 
 
 class Fragmentation(Detector):
-    """The allocator holds ever more device memory while live tensors need no more of it.
+    """Fragmentation: the allocator reserves more and more memory for the same live tensors.
 
     What it detects:
-        Over the last ``readings`` of the allocator's counters, what it holds from the driver has
-        grown further above what is in tensors: by ``gap`` bytes at least and ``times`` as much,
-        while the tensors themselves stayed the same. Or the allocator ran out ``retries`` times
-        among them and at ``spread`` readings at least: then it waits for the device, gives all
-        that it has cached back to the driver and asks again.
+        Over the last ``readings`` of the allocator's counters, reserved memory has grown further
+        above allocated memory: by at least ``gap`` bytes and to ``times`` as much, while
+        allocated memory stayed the same. Or the allocator retried ``retries`` times, at
+        ``spread`` readings at least: a retry waits for the device, returns the whole cache to
+        the driver and asks again.
 
     Why it matters:
-        Memory in pieces that fit nobody is as good as gone: a run dies of "out of memory" with
-        gigabytes "reserved by PyTorch but unallocated". Allocator retries before that stop the
-        device, and what was given back must be had from the driver again: such steps take many
-        times as long as others.
+        Free memory in pieces that fit no tensor is lost: a run dies with "out of memory" while
+        gigabytes are "reserved by PyTorch but unallocated". Before that, allocator retries stall
+        the device, and the returned memory must be requested from the driver again: such steps
+        take many times as long as others.
 
     Evidence:
         ``key``: ``gap`` or ``retries``; ``reserved`` and ``allocated`` bytes at the last reading,
@@ -43,21 +43,21 @@ class Fragmentation(Detector):
         between the two.
 
     Usual causes:
-        - Batches of many different sizes, each a little larger than the holes that are left.
-        - Large tensors that live long, made between short-lived ones.
+        - Batches of many different sizes, each a little larger than the free pieces.
+        - Large long-lived tensors, allocated between short-lived ones.
         - A model that just fits: every larger batch makes the allocator run out.
 
     What to do:
         1. ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` in the environment.
-        2. Pad to a few fixed lengths, or sort by length; begin with the largest batch.
-        3. Where tensors fill nearly all of it: a smaller batch with accumulation.
+        2. Pad to a few fixed lengths, or sort by length; start with the largest batch.
+        3. Where tensors fill nearly all memory: a smaller batch with accumulation.
 
     False alarms:
-        Memory that is held after a single large batch does not grow further, and is not reported;
-        neither is the allocator running out once or twice, as when a validation begins.
+        Memory reserved for a single large batch does not grow further and is not reported;
+        neither are one or two retries, as at the start of a validation.
 
     Cost:
-        None of its own: it reads three columns that are sampled on few steps.
+        None of its own: it reads three columns that are sampled on a few steps.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.fragmentation`` and
@@ -73,7 +73,7 @@ class Fragmentation(Detector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """By what the two faults of the catalogue do on an H200."""
+        """Measured with the two faults of the catalogue on an H200."""
 
         readings: int = 8
         gap: float = 512.0 * 2**20
@@ -106,15 +106,16 @@ class Fragmentation(Detector):
         grew = gaps[-1] - gaps[0] >= self.options.gap and gaps[-1] >= self.options.times * max(
             gaps[0], 1.0
         )
-        # One large batch makes one jump; pieces become more and more.
+        # One large batch makes one jump; fragmentation keeps growing.
         rises = np.diff(gaps)
         lasting = bool(np.all(rises >= 0)) and float((rises > 0).mean()) >= 0.5
         if not (steady and grew and lasting):
             return None
         return self.finding(
             window,
-            f"the allocator holds {reserved[-1] / _GIB:.1f} GiB for {allocated[-1] / _GIB:.1f} GiB "
-            f"of tensors, and {gaps[0] / _GIB:.1f} GiB too much grew to {gaps[-1] / _GIB:.1f}",
+            f"the allocator reserves {reserved[-1] / _GIB:.1f} GiB for {allocated[-1] / _GIB:.1f} "
+            f"GiB of tensors: unused memory grew from {gaps[0] / _GIB:.1f} to "
+            f"{gaps[-1] / _GIB:.1f} GiB",
             "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad batches to a few fixed "
             "sizes",
             evidence={
@@ -140,9 +141,9 @@ class Fragmentation(Detector):
         steps = int(rows["step"][-1] - rows["step"][0])
         return self.finding(
             window,
-            f"the allocator ran out of memory {retries:.0f} times in {steps} steps and gave its "
-            f"cache back each time, which stops the device: {allocated[-1] / _GIB:.1f} GiB in "
-            f"tensors, {reserved[-1] / _GIB:.1f} GiB held",
+            f"the allocator ran out of memory {retries:.0f} times in {steps} steps and emptied its "
+            f"cache each time, which stalls the device: {allocated[-1] / _GIB:.1f} GiB in tensors, "
+            f"{reserved[-1] / _GIB:.1f} GiB reserved",
             "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad batches to a few fixed "
             "sizes, or make them smaller and accumulate",
             evidence={

@@ -1,4 +1,4 @@
-"""OPT002: the gradient norm of a step is many times what is usual in this run."""
+"""OPT002: the gradient norm of a step is many times the baseline of this run."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ _NAMED = 8
 
 
 class GradientExplosion(Detector):
-    """The gradient norm of a step is many times what is usual in this run.
+    """The gradient norm of a step is many times the baseline of this run.
 
     What it detects:
-        Steps whose gradient norm was beyond ``norm_limit`` and finite. With a usual loss that is
-        information. Where the loss of the same step was far above the usual too, and was usual
-        again within ``back`` steps, it was that batch, which is named: a warning when its loss
-        was ``beyond`` times the largest before it, or its norm ``huge`` times the usual. A
-        loss that stays up although updates were applied is OPT001.
+        Steps whose gradient norm was finite and above ``norm_limit``. With an ordinary loss this
+        is information. Where the loss of the same step was far above its baseline too, and back
+        within ``back`` steps, the batch was the cause, and the finding names it: a warning when
+        its loss was ``beyond`` times the largest before it, or its norm ``huge`` times the
+        baseline. A loss that stays high although updates were applied is OPT001.
 
     Why it matters:
-        The update of plain SGD is as many times too large. Adam bounds the update but keeps the
-        square in its second moment: for a thousand steps the learning rate is, in effect, that
-        much smaller. Left out, such a step does no harm.
+        With plain SGD the update is too large by the same factor. Adam bounds the update but
+        keeps the square in its second moment: for a thousand steps the effective learning rate
+        is that much smaller. A skipped step does no harm.
 
     Evidence:
-        ``grad_norm``, ``norm_usual``, ``norm_limit``, ``times`` the usual; ``clip``: what the
-        gradients were multiplied with; for a batch ``key``, ``peak`` of the loss,
-        its ``usual`` and ``largest_before``, ``back_at``: the step at which it was usual
-        again, ``samples``: dataset indices.
+        ``grad_norm``, ``norm_usual`` (the baseline), ``norm_limit``, ``times`` the baseline;
+        ``clip``: the factor applied to the gradients; for a batch ``key``, ``peak`` of the loss,
+        its baseline ``usual`` and ``largest_before``, ``back_at``: the step at which it was back,
+        ``samples``: dataset indices.
 
     Usual causes:
         - One sample far outside the rest: a wrong unit, a broken record, a label out of place,
           an all-padding row, a sequence much longer than the others.
         - A division or a logarithm close to, not at, its singularity.
-        - A cliff of the loss surface: recurrent nets, deep nets without normalisation, GAN
+        - A cliff in the loss surface: recurrent nets, deep nets without normalisation, GAN
           critics, a policy that met a rare reward.
         - The last batch of an epoch with very few samples.
 
     What to do:
         1. A named batch: look at ``dataset[i]`` of its indices for values unlike the others.
-        2. Often, and with a usual loss: clip (``--clip-adaptive``, or ``--clip-norm`` with a
+        2. Often, and with an ordinary loss: clip (``--clip-adaptive``, or ``--clip-norm`` with a
            few times ``norm_usual``), or lower the learning rate.
-        3. On every pass over the same samples: repair them or leave them out.
+        3. On every pass over the same samples: repair them or drop them.
 
     False alarms:
-        The limit is the run's own: at least ten times the median norm (three together with the
-        loss), eight robust deviations, half as much again as the largest of the last 64. Large
+        The limit follows the run: at least ten times the median norm (three together with the
+        loss), eight robust deviations, 1.5 times the largest of the last 64. Large
         but steady norms, sums instead of means and heavy tails that have been seen before stay
         below it. Hard batches (a rare class, a rare reward) do not, and are information, as are
         wrong labels of the right kind. ``beyond = 100`` and ``huge = 1000`` are guesses, checked
@@ -84,21 +84,21 @@ class GradientExplosion(Detector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """When an explosion was the batch's; see *False alarms* for where these come from."""
+        """When the batch is to blame; see *False alarms* for where these come from."""
 
         back: int = 16
         beyond: float = 100.0
         huge: float = 1000.0
         applied: int = 3
-        """Applied updates during a spike from which on the weights are suspected, not the data."""
+        """Updates applied during a spike after which the weights are suspected, not the data."""
 
     def suspects(self, window: Window) -> Mask:
-        """Rows whose norm alone is far, and those that end a spike of the loss."""
+        """Rows where only the norm is an outlier, and those that end a loss spike."""
         rows = window.new
         return (far(rows, NORM) & ~far(rows, LOSS)) | ends_spike(window)
 
     def check(self, window: Window) -> Finding | None:
-        """Judge a lone norm at once, a norm with a high loss when the loss is back."""
+        """Judge an outlier of the norm alone at once; with a high loss, when the loss is back."""
         row = window.rows[-1:]
         if far(row, NORM)[0] and not far(row, LOSS)[0]:
             return self._lone(window)
@@ -114,11 +114,11 @@ class GradientExplosion(Detector):
 
     def _lone(self, window: Window) -> Finding:
         usual, loss = window.value("loss_usual"), window.value("loss")
-        fine = f"loss {loss:.4g} is usual" if usual == usual else "loss not judged"
+        fine = f"loss {loss:.4g} is normal" if usual == usual else "loss not judged"
         return self.finding(
             window,
             f"{_norm(window)} ({fine}{_clipped(window)})",
-            "nothing if it stays rare; else clip with --clip-adaptive, or lower the learning rate"
+            "nothing if this stays rare; else clip with --clip-adaptive, or lower the learning rate"
             f"{rate(window)}",
             severity=Severity.INFO,
             evidence=_numbers(window),
@@ -134,8 +134,8 @@ class GradientExplosion(Detector):
         indices = [i for step in steps for i in samples(window.batches.get(step, {}))]
         many = f", and {len(steps) - 1} more steps up to {steps[-1]}" if len(steps) > 1 else ""
         what = (
-            f"{_norm(at)} and loss {high.peak:.4g}, usual {high.usual:.4g}: this batch, the loss "
-            f"was back at step {window.step}{_clipped(at)}{many}"
+            f"{_norm(at)} and loss {high.peak:.4g}, baseline {high.usual:.4g}: this batch; the "
+            f"loss was back at step {window.step}{_clipped(at)}{many}"
         )
         if indices:
             look = f"dataset[{indices[0]!r}] and the others of the batch{_listed(indices)}"
@@ -168,7 +168,7 @@ def _step(window: Window, row: int) -> int:
 def _norm(window: Window) -> str:
     norm, usual = window.value("grad_norm"), window.value("norm_usual")
     times = _times(norm, usual)
-    compared = f", {times:.3g} times the usual {usual:.3g}" if times == times else ""
+    compared = f", {times:.3g} times the baseline {usual:.3g}" if times == times else ""
     return f"gradient norm {norm:.4g}{compared}"
 
 
@@ -178,7 +178,7 @@ def _times(norm: float, usual: float) -> float:
 
 def _clipped(window: Window) -> str:
     clip = window.value("clip")
-    return f", multiplied with {clip:.2g}" if 0 <= clip < 1 else ""
+    return f", clipped by a factor of {clip:.2g}" if 0 <= clip < 1 else ""
 
 
 def _numbers(window: Window) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MEM002: the autograd graph of steps long past is kept alive."""
+"""MEM002: a variable keeps the autograd graphs of past steps alive."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ._window import Window
 
 
 class GraphKept(MemoryDetector):
-    """A variable keeps the autograd graphs of past steps alive, and with them their memory.
+    """Memory leak: a variable keeps the autograd graphs of past steps alive.
 
     What it detects:
-        A container that grows by tensors with a graph, or a tensor that is made of its former
-        self and so hangs on the graphs of all steps before: ``total += loss``, a list of losses
-        or outputs, a running average, a hook that stores what passes by. It is found wherever it
-        hangs: local and global names, attributes, class attributes, closures, default arguments,
-        containers in containers.
+        A container that collects tensors with a graph, or a tensor computed from its own former
+        value, whose graph reaches through all steps before: ``total += loss``, a list of losses
+        or outputs, a running average, a hook that stores tensors. It is found in local and
+        global names, attributes, class attributes, closures, default arguments and nested
+        containers.
 
     Why it matters:
         A graph holds every activation of its step until backward has run, and its nodes and
@@ -43,7 +43,7 @@ class GraphKept(MemoryDetector):
 
     Evidence:
         ``key``: line and variable; ``variable``: as the script would write it;
-        ``bytes_per_step``, an estimate without the activations; ``grown_for`` so many steps;
+        ``bytes_per_step``, an estimate without the activations; ``grown_for``: steps;
         ``rate``: items per step; ``age``: steps the graph reaches back; ``heap_slope``: bytes that
         the process grew with each step; ``consequence``: MEM004, where an evaluation built them.
 
@@ -52,7 +52,7 @@ class GraphKept(MemoryDetector):
         - ``losses.append(loss)``, ``outputs.append(model(x))`` to average or plot later.
         - ``self.last_output = out`` in a list or a moving average on a module or a trainer.
         - A forward hook that stores outputs.
-        - ``backward(create_graph=True)`` on something that is no parameter, as the inputs of a
+        - ``backward(create_graph=True)`` on something other than a parameter, as the inputs of a
           gradient penalty: its ``.grad`` and the graph of that hold each other.
         - ``ctx.out = out`` in a ``torch.autograd.Function``: node and output hold each other.
 
@@ -64,17 +64,17 @@ class GraphKept(MemoryDetector):
            ``detach()``.
 
     False alarms:
-        A graph that is meant to span several optimizer steps: a list that backward uses and that is
-        emptied is believed only after ``consumed`` steps of growth, a tensor that is cut somewhere
-        after ``detached`` steps, a queue of at most ``queue`` places never.
+        Graphs that span several optimizer steps on purpose: a list that backward uses and the
+        script empties is reported only after ``consumed`` steps of growth, a tensor that is
+        detached somewhere after ``detached`` steps, a queue of at most ``queue`` places never.
 
     Cost:
-        A weak reference on one backward pass in seven; looks at the names of the script on few
-        steps; lines are followed for at most three steps once something has been found.
+        A weak reference on one backward pass in seven; a scan of the script's variables on a few
+        steps; lines are traced for at most three steps once something has been found.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.graph_kept`` names the line that lets
-        ``python -m holdfast.faults.graph_kept`` grow.
+        ``holdfast run -m holdfast.faults.graph_kept`` names the line that makes
+        ``python -m holdfast.faults.graph_kept`` leak.
     """
 
     code = "MEM002"
@@ -83,12 +83,12 @@ class GraphKept(MemoryDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
-        """As for all that grows, and detection_cpu_arm_2026-11-16.md.
+        """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
 
         Attributes:
             consumed: steps of growth of a list that backward uses and that is emptied.
-            detached: steps that a tensor must reach back which is detached somewhere.
-            cycles: graphs that hold themselves, of so many steps.
+            detached: steps that the graph of a tensor detached somewhere must reach back.
+            cycles: number of reference cycles, one per step.
             cycle_age: steps for which they must have been kept.
         """
 
@@ -98,7 +98,7 @@ class GraphKept(MemoryDetector):
         cycle_age: int = 20
 
     def believes(self, event: Event) -> bool:
-        """Whether graphs are kept that nothing will use."""
+        """Whether the script keeps graphs that nothing will use."""
         options, age = self.options, number(event, "age")
         if event.kind == "graph_cycle":
             enough = number(event, "graphs") >= options.cycles and age >= options.cycle_age
@@ -117,10 +117,10 @@ class GraphKept(MemoryDetector):
         return in_evaluation(window, event)
 
     def what(self, event: Event) -> str:
-        """The name, the line and how long."""
+        """The variable, the line and for how long."""
         data = event.data
         steps, rate = number(event, "steps"), number(event, "rate")
-        how = f"{rate:.3g} more with each step" if rate > 0 else f"back over {steps:.0f} steps"
+        how = f"{rate:.3g} more per step" if rate > 0 else f"back over {steps:.0f} steps"
         return f"{data.get('path', 'a variable')} keeps the graphs of past steps alive, {how}" + at(
             data
         )
@@ -158,7 +158,6 @@ def detach_advice(data: Mapping[str, Any]) -> str:
     if new:
         return f"cut the graph: `{line}` -> `{new}`"
     where = f" in `{line}`" if line else ""
-    return (
-        f"store numbers, not graphs, in {path}: .item() or .detach() on what goes into it{where}"
-        + (f", {place_of(data)}" if place_of(data) else "")
+    return f"store numbers, not graphs, in {path}: call .item() or .detach() first{where}" + (
+        f", {place_of(data)}" if place_of(data) else ""
     )

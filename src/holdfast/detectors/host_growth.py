@@ -1,4 +1,4 @@
-"""MEM005: Python or numpy objects pile up on the host."""
+"""MEM005: host memory leak; Python or numpy objects pile up."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ._told import number
 
 
 class HostGrowth(GrowthDetector):
-    """Python objects or numpy arrays are collected step after step and never let go.
+    """Host memory leak: Python objects or numpy arrays are collected and never freed.
 
     What it detects:
-        A container of plain objects, an array or a text that keeps what it has and gets more
-        with the steps, at least ``least`` bytes per step. Tensors are MEM001.
+        A container of plain objects, an array or a string that keeps its content and grows
+        every step, by at least ``least`` bytes. Tensors are MEM001.
 
     Why it matters:
-        The host runs out of memory after hours, the system kills the process without a word, and
+        The host runs out of memory after hours, the system kills the process silently, and
         loader workers that are forked later copy all of it.
 
     Evidence:
@@ -31,21 +31,21 @@ class HostGrowth(GrowthDetector):
     Usual causes:
         - ``tolist()`` or ``numpy()`` of whole batches kept for a log.
         - Records of every step in a list of dictionaries, images for a summary.
-        - Figures of pyplot that nobody closes: it keeps every one.
-        - ``np.append`` or ``+=`` on a text in the loop, which also copies all of it each time.
+        - pyplot figures that are never closed: pyplot keeps every one.
+        - ``np.append`` or ``+=`` on a string in the loop, which also copies all of it each time.
 
     What to do:
-        1. Write it to a file as it comes, or keep a summary.
+        1. Write it to a file right away, or keep a summary.
         2. Bound it: ``collections.deque(maxlen=...)``, or clear it when it has been used.
 
     False alarms:
-        Logs of numbers stay far below ``least``, and below ``warn`` it is information. What the
-        source empties or asks before it grows is reported only when it has grown over ``passes``
-        passes over the data, or for ``doubtful`` steps; what grows only while it is shorter than
-        something, never.
+        Logs of numbers stay far below ``least``; below ``warn`` it is information. A container
+        that the source empties or checks before adding (a cache) is reported only when it has
+        grown over ``passes`` passes over the data, or for ``doubtful`` steps; one that grows only
+        up to a length, never.
 
     Cost:
-        None of its own: it judges what the looks for MEM002 have found on the way.
+        None of its own: it uses the measurements made for MEM002.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.host_growth`` names what
@@ -59,10 +59,10 @@ class HostGrowth(GrowthDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthDetector.Options):
-        """As for all that grows.
+        """Thresholds of all leak detectors.
 
         Attributes:
-            warn: bytes per step from which on it is more than information: a gigabyte in 32,000
+            warn: bytes per step above which it is more than information: a gigabyte in 32,000
                 steps (a guess).
         """
 
@@ -76,7 +76,7 @@ class HostGrowth(GrowthDetector):
         """The name, the line and the amount."""
         return (
             f"{event.data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
-            f"host memory with each step{at(event.data)}"
+            f"host memory per step{at(event.data)}"
         )
 
     def next_move(self, event: Event) -> str:
@@ -84,10 +84,10 @@ class HostGrowth(GrowthDetector):
         path, line = str(event.data.get("path") or "the container"), code_of(event.data)
         where = f" at `{line}`" if line else ""
         if event.data.get("name") == "figs":
-            return f"close each figure when it has been used: plt.close(figure){where}"
+            return f"close each figure after use: plt.close(figure){where}"
         return (
             f"write it to a file instead of keeping it in {path}{where}, or bound it: "
-            f"collections.deque(maxlen=...), or {path}.clear() when it has been used"
+            f"collections.deque(maxlen=...), or {path}.clear() after use"
         )
 
     def numbers(self, event: Event) -> Mapping[str, Any]:

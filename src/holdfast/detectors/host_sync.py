@@ -1,4 +1,4 @@
-"""TPT002: numbers are read out of tensors one by one in the loop."""
+"""TPT002: host synchronisation; the loop reads tensor values one by one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HOW = {"__bool__": "if tensor", "__float__": "float(tensor)", "__int__": "int(t
 
 
 class HostSync(TimedDetector):
-    """A line reads numbers out of tensors again and again, and the step waits for it.
+    """A line reads tensor values on the host many times per step, and the step waits for it.
 
     What it detects:
         ``.item()``, ``float(x)``, ``int(x)``, ``if x``, ``.tolist()``, ``.cpu()`` and
         ``.numpy()`` are counted per line on a few steps of a run. A line with at least ``reads``
-        in a step that takes, with the loop around it, at least ``share`` of the step is named.
+        per step is named if it takes, with the loop around it, at least ``share`` of the step.
 
     Why it matters:
-        On a GPU every read waits until the device has done all that was asked of it, and then
-        the device waits for the loop. On a CPU a tensor that is walked through element by
-        element is about a hundred times slower than one operation on all of it.
+        On a GPU every read waits until the device has finished all queued work, and then the
+        device waits for the loop. On a CPU, iterating over a tensor element by element is about
+        a hundred times slower than one operation on all of it.
 
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
@@ -42,9 +42,9 @@ class HostSync(TimedDetector):
         ``function``, ``statement`` and ``key``; ``waits`` when a single read waits for a GPU.
 
     Usual causes:
-        - A metric that walks over predictions and labels in Python.
+        - A metric that iterates over predictions and labels in Python.
         - A check of each parameter or gradient for NaN, on every step.
-        - One-hot targets, masks or losses that are built element by element.
+        - One-hot targets, masks or losses built element by element.
 
     What to do:
         1. One operation instead of the loop: ``(out.argmax(1) == y).sum()``.
@@ -53,7 +53,7 @@ class HostSync(TimedDetector):
 
     False alarms:
         One ``loss.item()`` per step is never reported on a CPU, and on a GPU it is information;
-        reads that belong to a call of the model each, as the actions of an agent, are none.
+        reads that go with one call of the model each, as the actions of an agent, are not.
 
     Cost:
         The reading methods are replaced on single steps: three of the first hundred, fewer
@@ -77,7 +77,7 @@ class HostSync(TimedDetector):
         reads: float = 20.0
         """Per step."""
         per_model: float = 8.0
-        """Reads for each call of a model: the actions of an agent are read too."""
+        """Reads per call of a model: an agent reads its actions too."""
         share: float = 0.12
         """Of the step."""
         waits: float = 0.3
@@ -126,7 +126,7 @@ class HostSync(TimedDetector):
         )
 
     def _waits(self, place: Place, read: Any, times: Times, share: float) -> Claim:
-        """The host cannot prepare the next step meanwhile; nobody knows what that has cost."""
+        """A read that waits for the device: the host cannot prepare the next step meanwhile."""
         seconds, name = float(read["seconds"]), str(read["read"])
         return Claim(
             what=f"waits for the device on every step ({_HOW.get(name, name)}): "

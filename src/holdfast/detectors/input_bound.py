@@ -1,4 +1,4 @@
-"""TPT001: the training waits for its data."""
+"""TPT001: training is input-bound; it waits for data."""
 
 from __future__ import annotations
 
@@ -28,51 +28,51 @@ from ._timed import (
 
 
 class InputBound(TimedDetector):
-    """The training waits for its data, and one line of the input code makes most of the wait.
+    """Input-bound training: the loop waits for data, mostly because of one line of input code.
 
     What it detects:
-        A large share of the loop's time goes into the next batch: waiting for the loader, or
-        making the batch in the loop before the model is called. The slow line is found by
-        timing the lines of the dataset, of ``collate_fn`` and of the loop for a few steps; in
-        forked workers a thread counts the lines that it meets their main thread at. The first
-        batch of an epoch does not count: workers are started for it.
+        The loop spends a large share of its time on the next batch: waiting for the loader, or
+        making the batch before it calls the model. The slow line is found by timing the lines of
+        the dataset, of ``collate_fn`` and of the loop for a few steps; in forked workers a thread
+        samples the current line of the main thread. The first batch of an epoch, for which
+        workers start, does not count.
 
     Why it matters:
-        While the loop waits, the device does nothing. A run that waits half of its time takes
+        While the loop waits, the device is idle. A run that waits half of its time takes
         twice as long, and a faster device changes nothing.
 
     Evidence:
-        ``share`` of the time spent for input, ``wait_ms`` per step, ``line_ms`` per batch and
-        ``line_share``: the line's part of it, ``sample_us``: what the line takes for a sample,
+        ``share`` of the time spent on input, ``wait_ms`` per step, ``line_ms`` per batch and
+        ``line_share``: the line's part of it, ``sample_us``: time of the line per sample,
         ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop``,
         ``loader`` or ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
         most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``makes``:
-        the line is one call of torch or numpy; ``looked``: False where nobody has seen the lines of
-        the workers; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
+        the line is one call of torch or numpy; ``looked``: False where the lines of the workers
+        were not timed; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
 
     Usual causes:
         - A transform in pure Python: a loop over pixels, tokens or rows for each sample.
-        - Files that are opened and parsed for each sample again, or storage that is far away.
+        - Files that are opened and parsed again for each sample, or slow remote storage.
         - A ``collate_fn`` that makes a tensor of each element.
         - Too few workers, or none, for a dataset that has real work to do.
         - A few samples that are much larger than the others.
-        - A cache in a dataset whose workers are started anew for each epoch, or one that is too
+        - A cache in a dataset whose workers restart every epoch, or one that is too
           small.
 
     What to do:
         1. Change the line: vectorise it, or do it once in ``__init__`` and keep the result.
-        2. Let others do it meanwhile: ``num_workers`` (and ``persistent_workers=True``).
-        3. For rare slow samples: look at the one that is named; raise ``prefetch_factor``.
+        2. Move it to worker processes: ``num_workers`` (and ``persistent_workers=True``).
+        3. For rare slow samples: look at the named one; raise ``prefetch_factor``.
 
     False alarms:
-        Nothing is said before ``worth`` seconds are lost. What fills a cache is not reported in the
-        first pass over the data. Below ``share`` of the time, or where the line takes less than
-        ``sample_us`` per sample, it is information: small models on small data always wait a
-        little. What the loop itself makes is reported when it was seen twice.
+        Nothing is reported before ``worth`` seconds are lost, nor a line that fills a cache during
+        the first pass over the data. Below ``share`` of the time, or where the line takes less
+        than ``sample_us`` per sample, it is information: small models on small data always wait a
+        little. A batch made in the loop itself is reported when measured twice.
 
     Cost:
-        A microsecond per step; lines are timed on three to eight steps of a run, and on as many
-        more, less and less often, as long as waits show.
+        A microsecond per step; lines are timed on three to eight steps of a run and, as long as
+        the loop waits, on some more at growing intervals.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.input_bound`` names the line that makes
@@ -90,23 +90,23 @@ class InputBound(TimedDetector):
         worth: float = 0.15
         """Seconds that must be lost; a guess."""
         named: float = 0.25
-        """Share of the waiting from which on a line is named; a guess."""
+        """Smallest share of the wait for which a line is named; a guess."""
         left: float = 0.5
-        """Share of the waiting of before that must be left on the steps looked at; a guess."""
+        """Share of the earlier wait that the timed steps must still show; a guess."""
         share: float = 0.35
-        """Of the time, from which on it is a warning."""
+        """Share of the time above which it is a warning."""
         sample_us: float = 30.0
-        """Of the line for one sample, from which on it is a warning."""
+        """Time of the line per sample above which it is a warning."""
         stands_out: float = 5.0
-        """Times the other samples that a slow one takes; a guess."""
+        """Factor by which a slow sample exceeds the others; a guess."""
         loop: float = 0.3
-        """Share of a step that is made in the loop, from which on it is reported."""
+        """Share of a step spent making the batch in the loop, above which it is reported."""
         loop_least_ms: float = 2.0
         loop_ms: float = 2.5
-        """Made in the loop, from which on it is a warning; waits below it need no word."""
+        """The same, above which it is a warning; shorter waits are not reported."""
         loop_share: float = 0.45
         hits: float = 40.0
-        """Times per step that a line runs which is slow Python even if it calls torch or numpy."""
+        """Runs per step above which a line is slow Python even if it calls torch or numpy."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line of the dataset, of a worker's dataset, or of the loop that makes batches."""
@@ -122,7 +122,7 @@ class InputBound(TimedDetector):
         fetched = [line for line in look.now.lines if line.mark == "fetch"]
         seconds = sum(line.seconds for line in fetched)
         if not seconds or seconds < self.options.left * look.times.waiting * look.now.seconds:
-            return  # it is over: the steps that were looked at hardly wait
+            return  # it is over: the timed steps hardly wait
         inside = by_place(line for line in fetched if line.direct).values()
         best = max(inside, key=lambda line: line.seconds, default=None)
         facts = {"rare": look.rare, "workers": 0, "what": "dataset"}
@@ -135,7 +135,7 @@ class InputBound(TimedDetector):
             yield self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
 
     def _workers(self, data: Any) -> Iterator[Claim]:
-        """A loader with workers: their own threads have seen the lines, or samples made again."""
+        """A loader with workers: lines sampled by their own threads, or samples fetched again."""
         try:
             places, times = read_places(data), read_times(data)
             lines = [read_line(line, places) for line in data["lines"]]
@@ -147,7 +147,7 @@ class InputBound(TimedDetector):
         except (KeyError, TypeError, ValueError, IndexError):
             return
         if not samples:
-            if not made_here:  # the workers may yet tell: believed when seen again
+            if not made_here:  # the workers may report later: believed when measured again
                 facts |= {"what": "loader", "looked": False}
                 yield self._claim(asks.at, asks, times, facts, sure=False)
             return
@@ -175,7 +175,7 @@ class InputBound(TimedDetector):
     def _line(
         self, best: Line, times: Times, passes: int, facts: dict[str, Any]
     ) -> Iterator[Claim]:
-        """Where the line fills a cache, the one that asks it; from the second pass on."""
+        """Where the line fills a cache, the line that reads the cache; from the second pass on."""
         if best.cache is None:
             yield self._claim(best.at, best, times, facts)
         elif passes > 1:
@@ -242,37 +242,37 @@ def _says(facts: dict[str, Any]) -> str:
     if what == "loop":
         return f"makes the batch in the loop: {wait} before the model is called"
     if what == "loader":
-        return f"the loop waits for its loader {wait}"
+        return f"the loop waits for its loader: {wait}"
     if what == "cache":
-        return f"asks a cache that does not have it, pass after pass: {wait} for data"
-    rare = ", on few samples" if facts["rare"] else ""
-    return f"makes {facts['line_share']:.0%} of the wait for data{rare}: {wait}"
+        return f"reads a cache that misses on every pass: {wait} spent on data"
+    rare = ", on a few samples" if facts["rare"] else ""
+    return f"causes {facts['line_share']:.0%} of the wait for data{rare}: {wait}"
 
 
 def _advice(facts: dict[str, Any], code: str) -> str:
     what, workers, sample = facts["what"], facts["workers"], facts.get("sample", "")
     if facts.get("looked") is False:
         return (
-            f"raise num_workers from {workers}, or run with --fetch-samples: it gets a few "
+            f"raise num_workers from {workers}, or run with --fetch-samples: it fetches a few "
             "samples in the main process and names the slow line of the dataset"
         )
     if what == "loader":
         return "no line of yours stands out: try DataLoader(..., num_workers=2)"
     if facts["rare"] and sample:
         return (
-            f"look at sample {sample} of the dataset, {code} is slow on few: "
+            f"look at sample {sample} of the dataset, {code} is slow on a few: "
             "prepare those once and keep the result, or raise prefetch_factor"
         )
     if what == "cache" and workers:
         return (
-            "what a worker has cached is gone with it: DataLoader(..., persistent_workers=True), "
+            "a worker's cache dies with it: use DataLoader(..., persistent_workers=True), "
             "or prepare all samples before training"
         )
     if what == "cache":
-        return f"{code}: give the cache room for all samples, or prepare them before training"
+        return f"make the cache of {code} large enough for all samples, or prepare them in advance"
     cure = f"do {code} once for all samples (in __init__ or before training) or vectorise it"
     if what == "loop":
         return f"{cure}; or move it into a Dataset and let DataLoader(..., num_workers=2) do it"
     if workers:
         return f"{cure}; or raise num_workers from {workers}"
-    return f"{cure}; or let DataLoader(..., num_workers=2) do it beside the training"
+    return f"{cure}; or let DataLoader(..., num_workers=2) do it in parallel"

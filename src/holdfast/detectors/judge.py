@@ -1,4 +1,4 @@
-"""Runs the detectors over rows as they arrive and keeps one finding per fault.
+"""Run the detectors over rows as they arrive and keep one finding per fault.
 
 The same object serves a live run (many small deliveries) and ``holdfast check`` (one large
 one), and both end with the same findings: every row is judged once, by itself and the
@@ -31,17 +31,17 @@ from . import (
 )
 from .ranking import ranked
 
-# What a finding remembers one by one; beyond that it only counts.
+# Entries that a finding lists one by one; beyond that it only counts.
 REMEMBERED = 16
 
 # Rows judged per round: bounds memory when a whole run is delivered at once.
 _BLOCK = 4096
 _EVENTS = 512
 
-# What is known of a step that has no row of its own: as it was in the last one.
+# Columns that a step without a row of its own takes from the last row.
 _GOES_ON = ("time", "opt", "lr")
 
-# A row of a run that has none.
+# The row of a run that recorded none.
 _NOTHING = np.zeros((), dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4"), ("lr", "<f4")])
 
 Key = tuple[str, int, str]
@@ -49,11 +49,11 @@ Key = tuple[str, int, str]
 
 @dataclass(slots=True)
 class _Case:
-    """One fault as it was seen so far: the first finding_groups, and sums over all of them."""
+    """All findings of one fault so far: the first ones, and sums over all of them."""
 
     finding_groups: list[Finding] = field(default_factory=list[Finding])
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    """Steps it was last seen on: a cause may become known long after its step."""
+    """Steps it was last found on: a cause may become known long after its step."""
     explanation: Explanation | None = None
     count: int = 0
     skipped: int = 0
@@ -72,7 +72,7 @@ class _Case:
         self.skipped += int(finding.evidence.get("skipped", 0))
 
     def explain(self, explanation: Explanation) -> bool:
-        """Take a cause of one of the finding_groups, unless a better one is known."""
+        """Accept a cause of one of the findings, unless a better one is known."""
         seen = explanation.step in self.recent or any(
             explanation.step == finding.step for finding in self.finding_groups
         )
@@ -84,10 +84,10 @@ class _Case:
         return True
 
     def merged(self) -> Finding:
-        """One finding for all finding_groups: the words of the first, the numbers of all.
+        """Merge into one finding: the message of the first, the numbers of all.
 
         Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries. Where a
-        cause is known, its place and its remedy take the place of the detector's advice.
+        cause is known, its location and remedy replace the detector's advice.
         """
         first = self.finding_groups[0]
         evidence: dict[str, Any] = {**first.evidence, "count": self.count, "skipped": self.skipped}
@@ -113,7 +113,7 @@ class _Case:
 
 
 class Judge:
-    """Keeps the recent rows of one lane, shows them to the detectors, merges what they say.
+    """Keeps the recent rows of one lane, runs the detectors on them and merges their findings.
 
     Whoever delivers must hand over an event or a batch record no later than the rows of its
     step; a batch that comes late still completes findings it belongs to, and a ``cause`` may come
@@ -173,9 +173,9 @@ class Judge:
         return self._told(changed)
 
     def close(self) -> list[Finding]:
-        """The run is over: judge events that no row came after; what is new or has changed.
+        """End of the run: judge events after the last row; returns new or changed findings.
 
-        Only detectors that judge events alone are asked. They are shown a row for the step of
+        Only detectors that judge events alone are run. They get a row for the step of
         each such event, in which nothing was measured.
         """
         changed: dict[Key, None] = {}
@@ -192,7 +192,7 @@ class Judge:
         return ranked((self._cases[key].merged() for key in changed), self._order)
 
     def _hear(self, event: Event) -> None:
-        # Names are wanted from the first row on, whatever step their event carries.
+        # Names are needed from the first row on, whatever step their event carries.
         if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
             self._learn_names(event)
         self._waiting.append(event)
@@ -203,7 +203,7 @@ class Judge:
         self._buffers[opt] = tuple(event.data.get("buffers") or ())
 
     def _explain(self, event: Event, changed: dict[Key, None]) -> None:
-        """Attach a cause to what was seen on its step, and keep it for what will be."""
+        """Attach a cause to the findings on its step, and keep it for later ones."""
         try:
             explanation = Explanation.of(event)
         except Exception as error:
@@ -225,7 +225,7 @@ class Judge:
         for batch in batches:
             step = int(batch.get("step", -1))
             known = self._batches.get(step)
-            # Two optimizers record the same batch twice; the one that says more stays.
+            # Two optimizers record the same batch twice; keep the more complete record.
             if known is not None and (known.get("bad") or not batch.get("bad")):
                 continue
             self._batches[step] = batch
@@ -278,7 +278,7 @@ class Judge:
                 self._switch_off(detector, error)
 
     def _judge_again(self, step: int, changed: dict[Key, None]) -> None:
-        """A batch came after its rows: let the findings on that step be told again with it."""
+        """Judge the rows of a step again whose batch record came late."""
         if self._rows is None:
             return
         rows = self._rows
@@ -295,7 +295,7 @@ class Judge:
                 case = self._cases.get(finding.key) if finding else None
                 if finding is None or case is None:
                     continue
-                # Rows of one step were sighted in their order.
+                # Rows of one step are in the order in which they were judged.
                 for i, sighting in enumerate(case.finding_groups):
                     if sighting.step == step and (finding.key, i) not in told:
                         told.add((finding.key, i))
@@ -321,7 +321,7 @@ class Judge:
         self._note(step, f"detector {detector.code} {detector.name}", error)
 
     def _note(self, step: int, where: str, error: Exception) -> None:
-        """Write down a failure of ours; it must not end the judging."""
+        """Record a failure of holdfast itself; judging goes on."""
         known = self._rows is not None and "time" in (self._rows.dtype.names or ())
         self.errors.append(
             Event(
@@ -335,7 +335,7 @@ class Judge:
 
 
 def _unmeasured(last: Any, steps: Sequence[int]) -> Rows:
-    """Rows after the last one: its learning rate goes on, nothing else is known of them."""
+    """Rows after the last one: they keep its learning rate, all else is unknown."""
     rows = np.repeat(np.asarray(last), len(steps))
     for name in rows.dtype.names or ():
         if rows.dtype[name].kind == "f" and name not in _GOES_ON:

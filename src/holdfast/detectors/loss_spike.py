@@ -1,4 +1,4 @@
-"""OPT001: the loss jumped far above what is usual in this run and stayed there."""
+"""OPT001: loss spike; the loss jumped far above its baseline and stayed there."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from .base import Detector
 
 
 class LossSpike(Detector):
-    """The loss jumped far above what is usual in this run and stayed there for some steps.
+    """Loss spike: the loss jumped far above its baseline and stayed there for some steps.
 
     What it detects:
-        Losses beyond ``loss_limit`` over steps whose updates were applied: at least ``rows`` in
-        a row that then came back by themselves (warning), or so many that holdfast went back
-        to an earlier state and found that its weights do better (error). One bad batch whose
-        step was left out is OPT002. A spike that comes back after a rollback is OPT003. A level
-        that stays, because the data or the task has changed, is told as such and is no fault
-        (info).
+        Losses above ``loss_limit`` over steps whose updates were applied: at least ``rows`` in a
+        row that then came back by themselves (warning), or so many that holdfast rolled back to
+        an earlier state and found that its weights do better (error). One bad batch whose step
+        was skipped is OPT002. A spike that returns after a rollback is OPT003. A level that
+        stays, because the data or the task has changed, is reported as a new level and is no
+        fault (info).
 
     Why it matters:
-        A spike means that the weights were hurt, not only that one batch was hard. Some runs
+        A spike means that the weights were damaged, not only that one batch was hard. Some runs
         recover after hours, some never; the moments of Adam keep the large gradients for
-        hundreds of steps. What was learned before is in the weights from before.
+        hundreds of steps. The weights from before the spike are still good.
 
     Evidence:
         ``key``: ``rollback``, ``level`` or ``stop``, none for a spike that came back;
-        ``spike_start``, ``spike_rows`` and ``peak``; ``usual`` and ``limit``, the run's own
-        scale when it began; with a rollback ``rolled_back`` steps, ``to``, ``tried``: the loss
+        ``spike_start``, ``spike_rows`` and ``peak``; ``usual`` and ``limit``: baseline and
+        threshold when it began; with a rollback ``rolled_back`` steps, ``to``, ``tried``: the loss
         with the old weights, ``lr_factor``, ``moments_reset``, ``left``: how many more are
         allowed; for a new level ``before`` and ``after``.
 
@@ -51,33 +51,33 @@ class LossSpike(Detector):
         - A learning rate that is too high for some steps: a typo in a schedule, a warm-up that
           is too short, a restart, a resume that forgot the scheduler.
         - A window of broken or differently scaled data that was not large enough, step by step,
-          to be left out.
-        - Adam met gradients much larger than its second moment knows (``beta2`` of 0.999 looks
-          back a thousand steps), or fp16 or bf16 weights lost an update.
+          to be skipped.
+        - Gradients much larger than Adam's second moment expects (``beta2`` of 0.999 averages
+          over a thousand steps), or an update lost in fp16 or bf16 weights.
         - Weights written by hand: an EMA copied back, a layer unfrozen or re-initialised.
 
     What to do:
         1. Look at the batches and at ``lr`` right before ``spike_start``; the report draws both.
-        2. Often with the learning rate as it was planned: a longer warm-up, ``beta2`` of 0.95,
+        2. Often, with the learning rate as planned: a longer warm-up, ``beta2`` of 0.95,
            or clipping (``--clip-adaptive``).
-        3. A jump you know of (curriculum, new stage, unfreezing) is fine: holdfast learns the
+        3. An intended jump (curriculum, new stage, unfreezing) is fine: holdfast learns the
            new level. ``--on OPT001=observe`` keeps it from rolling back.
 
     False alarms:
         Losses are compared with the run's own median and spread, so that noise, large units and
         sums do not matter. A spike that comes back is a warning when its peak is ``beyond``
         times the largest loss before it; or when it lasted ``short`` steps at most, its middle
-        is ``clear`` times as far from the usual as a spike must be, and none before it was half
-        as high (rare hard batches come again; a longer one may be a task that had to be learned
-        first). Where the learning rate was raised ``restart`` times at its beginning, a warm
-        restart pays its price. All else is information. The numbers are guesses, checked against
-        the noisy and the spiking scripts of the tests.
+        is ``clear`` times as far from the baseline as the threshold, and no earlier one was half
+        as high (rare hard batches recur; a longer one may be a task that had to be learned
+        first). Where the learning rate rose by a factor of ``restart`` at its beginning, it is a
+        warm restart. All else is information. The numbers are guesses, checked against the noisy
+        and the spiking scripts of the tests.
 
     Cost:
-        None of its own: the guard compares the loss with its limit on every step.
+        None of its own: the guard compares the loss with its threshold on every step.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.loss_spike`` goes back to before the spike that
+        ``holdfast run -m holdfast.faults.loss_spike`` rolls back to before the spike that
         ``python -m holdfast.faults.loss_spike`` never recovers from.
     """
 
@@ -98,15 +98,15 @@ class LossSpike(Detector):
         beyond: float = 100.0
         restart: float = 1.5
         level: int = 64
-        """Rows far above in a row, nobody having done anything, that are a new level."""
+        """Consecutive high rows, without any action, that count as a new level."""
 
     def suspects(self, window: Window) -> Mask:
-        """Rows that end a spike or are far within one, and those that came with an event."""
+        """Rows that end a spike or are deep in one, and those that came with an event."""
         heard = tells(window, ("rollback", "trial", "level", "stop"))
         return far(window.new, LOSS) | ends_spike(window) | heard
 
     def check(self, window: Window) -> Finding | None:
-        """Tell a rollback, a new level, or a spike that is over, whichever is known best."""
+        """Report a rollback, a new level, or a spike that is over, in this order."""
         undone = told(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
@@ -120,7 +120,7 @@ class LossSpike(Detector):
             lasting = spike(window, over=False)
             if lasting is None or len(lasting.rows) != self.options.level:
                 return None
-            return self._level(window, lasting.usual, lasting.height, "nothing was done about it")
+            return self._level(window, lasting.usual, lasting.height, "no action was taken")
         return self._over(window)
 
     def _rolled_back(self, window: Window, event: Event) -> Finding:
@@ -133,7 +133,7 @@ class LossSpike(Detector):
             f"step {start}, and the old weights do better",
             f"look at the batches and the learning rate{rate(window)} before step {start}: "
             "lengthen warm-up, clip with --clip-adaptive, or repair that data; --on OPT001=observe "
-            "if the jump is meant",
+            "if the jump is intended",
             severity=Severity.ERROR,
             evidence={
                 "key": "rollback",
@@ -154,7 +154,7 @@ class LossSpike(Detector):
         return self.finding(
             window,
             f"the loss has a new level: {after:.4g}, {before:.4g} before ({why})",
-            "nothing if the task or the data changes here (a curriculum, a new stage); otherwise "
+            "nothing if the task or the data changes here (curriculum, new stage); otherwise "
             f"compare the batches before and after step {window.step}",
             severity=Severity.INFO,
             evidence={"key": "level", "before": before, "after": after},
@@ -166,8 +166,8 @@ class LossSpike(Detector):
         kept = stop.data.get("checkpoint") or "the last good checkpoint"
         finding = self.finding(
             window,
-            f"loss {loss:.4g}, usual {usual:.4g}, and no way left to go back ({why[:80]})",
-            f"go on from {kept} with a lower learning rate{rate(window)}",
+            f"loss {loss:.4g}, baseline {usual:.4g}, and no rollback is left ({why[:80]})",
+            f"resume from {kept} with a lower learning rate{rate(window)}",
             severity=Severity.ERROR,
             evidence={"key": "stop", "usual": usual},
         )
@@ -187,7 +187,7 @@ class LossSpike(Detector):
         return self.finding(
             window,
             f"the loss is back at {window.value('loss'):.4g} after {len(high.rows)} steps up to "
-            f"{high.peak:.4g}, usual {high.usual:.4g} (since step {start}){why}",
+            f"{high.peak:.4g}, baseline {high.usual:.4g} (since step {start}){why}",
             f"look at the batches and the learning rate{rate(window)} right before step {start}: a "
             "longer warm-up or clipping (--clip-adaptive) keeps such updates small",
             severity=Severity.WARNING if clear else Severity.INFO,
@@ -201,7 +201,7 @@ class LossSpike(Detector):
         )
 
     def _raised(self, window: Window, high: Spike) -> float:
-        """How many times the learning rate was raised where the spike began; 0 for not."""
+        """Factor by which the learning rate rose where the spike began; 0 if it did not."""
         mine: list[int] = window.mine.tolist()
         start = mine.index(int(high.rows[0]))
         around = mine[max(0, start - 16) : start + len(high.rows)]
@@ -217,7 +217,7 @@ def _new_level(window: Window) -> tuple[float, float, str] | None:
         why = f"the weights from before have {number(trial, 'tried'):.4g} there too"
         return number(trial, "usual"), number(trial, "loss"), why
     level = told(window, "level")
-    # A lower level is no spike, and what a trial has found is told already.
+    # A lower level is no spike, and the result of a trial has been reported already.
     if level is None or not number(level, "after") > number(level, "before"):
         return None
     if happened(window, "trial", level.step, verdict="data"):

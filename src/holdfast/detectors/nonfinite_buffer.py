@@ -14,7 +14,7 @@ from ._symptoms import (
 from ._window import Mask, Window, column
 from .base import Detector
 
-# Buffers of torch's own layers that are statistics and can never be infinite on purpose.
+# Statistics of torch's own layers, which are never infinite on purpose.
 _STATISTICS = ("running_mean", "running_var", "weight_u", "weight_v")
 
 
@@ -24,7 +24,7 @@ class NonfiniteBuffer(Detector):
     What it detects:
         A module buffer that takes part in training turned NaN or infinite, while the loss, the
         gradients, the weights and the batch of the same step were finite. A bad buffer beside
-        a bad loss is the work of the same bad forward pass and is counted there.
+        a bad loss comes from the same bad forward pass and is counted there.
 
     Why it matters:
         BatchNorm does not use its running statistics in training mode, so the loss stays fine
@@ -38,23 +38,23 @@ class NonfiniteBuffer(Detector):
 
     Usual causes:
         - One forward pass over a bad or empty batch, in a step whose result was thrown away:
-          validation run in training mode, a warm-up pass, a step left out by hand. The
+          validation run in training mode, a warm-up pass, a step skipped by hand. The
           optimizer never saw it, the running statistics did.
         - Variance of a batch of one: the unbiased estimate divides by zero.
         - fp16 buffers, in which a variance above 65504 is infinite.
-        - An exponential average of one's own that was fed a NaN metric.
+        - A user-written exponential average that was fed a NaN metric.
 
     What to do:
-        1. holdfast puts a bad buffer back to its last finite values at the end of the step,
+        1. holdfast restores a bad buffer to its last finite values at the end of the step,
            unless ``guard.restore_buffers`` is off. Then:
            ``for m in model.modules(): getattr(m, "reset_running_stats", int)()`` and some
            hundred batches in training mode; the weights are fine.
         2. Evaluate under ``model.eval()``, drop last batches of size one
            (``DataLoader(drop_last=True)``), keep buffers in fp32.
-        3. In averages of one's own: ``torch.where(x.isfinite(), x, old)`` before folding in.
+        3. In your own averages: ``torch.where(x.isfinite(), x, old)`` before the update.
 
     False alarms:
-        Masks that hold ``-inf`` on purpose do not change and are not looked at. A buffer that
+        Masks that hold ``-inf`` on purpose do not change and are not checked. A buffer that
         is infinite from the first check on (a running minimum before its first value) is
         reported only if it carries the name of a statistic, as ``running_mean`` does.
 
@@ -87,7 +87,7 @@ class NonfiniteBuffer(Detector):
         always = bool(np.all(counts >= bad))
         if always and layer.rsplit(".", 1)[-1] not in _STATISTICS:
             return None
-        # The stretch of bad checks that reaches up to now: how did it begin?
+        # How did the current run of bad checks begin?
         clean = np.flatnonzero(counts == 0)
         first = int(checks[clean[-1] + 1 if clean.size else 0])
         row = window.rows[first : first + 1]

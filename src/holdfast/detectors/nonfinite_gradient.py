@@ -19,10 +19,10 @@ class NonfiniteGradient(Detector):
     """A gradient is NaN or infinite although the loss was finite.
 
     What it detects:
-        At least one gradient tensor handed to the optimizer held NaN or infinity, while loss,
-        input batch and weights of the step were finite: the fault was born in backward. Under
-        a GradScaler this is how the scale is found, ordinary and left out by the scaler; then
-        nothing is reported here, and NUM006 watches for an overflow that never ends.
+        At least one gradient tensor passed to the optimizer held NaN or infinity, while loss,
+        input batch and weights of the step were finite: the fault arose in backward. With a
+        GradScaler, overflows are how it finds the scale, and it skips these steps; nothing is
+        reported here then, and NUM006 watches for an overflow that does not end.
 
     Why it matters:
         The printed loss looks healthy up to the moment the update is applied; from the next
@@ -42,13 +42,13 @@ class NonfiniteGradient(Detector):
           masked values, and 0 * inf is NaN. Make the argument safe before ``f``:
           ``f(torch.where(m, x, 1))``.
         - bf16 or fp16 without a scaler: a finite loss whose backward passes 65504.
-        - A backward of one's own (custom Function, Triton kernel) that divides.
-        - Several ranks: another rank was bad and all-reduce brought it here.
+        - A hand-written backward (custom Function, Triton kernel) that divides.
+        - Several ranks: another rank was bad and all-reduce spread it.
 
     What to do:
-        1. Mostly the finding names the line and the change: holdfast has computed the step once
-           more and watched it. Without a cause go on here.
-        2. One bad tensor: the operation is just behind that layer's output. All of them bad:
+        1. Mostly the finding names the line and the fix: holdfast reran the step and traced it.
+           Without a cause, go on here.
+        2. One bad tensor: the operation comes right after that layer's output. All of them bad:
            it is in the loss, or clipping has spread it.
         3. ``with torch.autograd.detect_anomaly():`` around the steps of the finding prints the
            forward line of the first backward function that returned NaN.
@@ -57,7 +57,7 @@ class NonfiniteGradient(Detector):
     False alarms:
         A gradient whose L2 norm overflows while its values are finite is not counted. A loop
         that zeroes bad gradients by hand after ``backward`` and before ``step`` is not seen
-        as bad, because gradients are looked at when the optimizer steps.
+        as bad, because gradients are checked when the optimizer steps.
 
     Cost:
         One multi-tensor norm per step, which the guard needs to decide about the step anyway.
@@ -109,7 +109,7 @@ def _advice(window: Window, layer: str, *, spread: bool) -> str:
             "every gradient is bad: the operation is in the loss itself, or clip_grad_norm_ "
             f"multiplied all by a NaN norm; {tool}"
         )
-    where = f"behind the output of {layer}" if layer else "in the model"
+    where = f"after the output of {layer}" if layer else "in the model"
     return (
         f"look for sqrt, norm, division or torch.where at zero {where} and add the epsilon inside "
         f"it; {tool}"

@@ -1,4 +1,4 @@
-"""NUM005: the batch itself holds NaN or infinity, and the step suffered from it."""
+"""NUM005: the input batch holds NaN or infinity, and so does the step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAMED = 8
 
 
 class NonfiniteInput(Detector):
-    """The batch handed out by the loader holds NaN or infinity, and the step suffered.
+    """The input batch holds NaN or infinity, and so do loss, gradients or buffers.
 
     What it detects:
-        At least one tensor of the batch was not finite on a step whose loss, gradients or
-        buffers were bad. Of all that is bad on such a step this is the cause, and the only
-        code that counts it.
+        At least one tensor of the batch held non-finite values on a step whose loss, gradients
+        or buffers were bad. The batch is the cause of all of them, so only this code counts the
+        step.
 
     Why it matters:
         One poisoned sample comes back every epoch. With shuffling it hits another step each
@@ -40,8 +40,8 @@ class NonfiniteInput(Detector):
     What to do:
         1. Load the named sample, ``dataset[index]``, and look at it: finite there means that
            the collate function or a later transform is at fault.
-        2. Repair or leave out these samples, and guard the division: ``(x - m) / (s + 1e-6)``.
-        3. Search all of it once:
+        2. Repair or drop these samples, and guard the division: ``(x - m) / (s + 1e-6)``.
+        3. Search the whole dataset once:
            ``[i for i in range(len(d)) if not torch.isfinite(d[i][0]).all()]``.
 
     False alarms:
@@ -86,12 +86,12 @@ class NonfiniteInput(Detector):
             what += f": dataset ind{'ices' if len(samples) > 1 else 'ex'} {numbers}{more}"
             advice = (
                 f"look at dataset[{samples[0]!r}]: if it is finite there, the collate function or "
-                "a later transform is at fault; else repair the sample or leave it out"
+                "a later transform is at fault; else repair or drop the sample"
             )
         else:
             what += " (dataset index not recorded)"
             advice = (
-                "search the dataset once for samples that are not finite, and guard divisions in "
+                "search the dataset once for non-finite samples, and guard divisions in "
                 "its transforms; indices are recorded for loaders that draw them from a sampler"
             )
         return self.finding(window, what, advice, evidence={"tensors_bad": bad, **culprits})
@@ -101,7 +101,7 @@ def _culprits(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Dataset indices and fields of the bad rows of a recorded batch.
 
     ``bad`` holds ``[path, positions, indices]`` per tensor; the file may be of another version,
-    so anything unexpected is passed over.
+    so anything unexpected is ignored.
     """
     indices = _list(batch.get("indices"))
     samples: list[Any] = []

@@ -23,7 +23,7 @@ from ._window import (
 )
 from .base import Detector
 
-# Guesses: a loss that stood at ten times its recent median was running away, not hit by chance.
+# Guesses: a loss at ten times its recent median was diverging, not hit by chance.
 _RECENT = 64
 _RUNAWAY = 10.0
 
@@ -33,13 +33,13 @@ class NonfiniteLoss(Detector):
 
     What it detects:
         A value on which ``backward`` was called was NaN or infinite, at least one of them in
-        case of gradient accumulation. A batch that was already bad is NUM005, weights that
+        case of gradient accumulation. A batch that was already bad is NUM005; weights that
         were already bad are NUM003; neither is counted here.
 
     Why it matters:
         Every gradient of such a step is NaN. One update with it turns every weight NaN, Adam
-        keeps the NaN in its moments for good, and all later steps compute nothing. The loop
-        goes on burning hours without an error. Gradient clipping does not help: the norm is
+        keeps the NaN in its moments for good, and all later steps are lost. The loop goes on
+        for hours without an error. Gradient clipping does not help: the norm is
         NaN and so is every gradient divided by it.
 
     Evidence:
@@ -57,9 +57,9 @@ class NonfiniteLoss(Detector):
           high, warm-up is too short, or there is no clipping.
 
     What to do:
-        1. Mostly the finding names the line and the change: holdfast has computed the step once
-           more and watched it. Without a cause go on here.
-        2. Loss normal right before: look at the batch (its dataset indices stand in
+        1. Mostly the finding names the line and the fix: holdfast reran the step and traced it.
+           Without a cause, go on here.
+        2. Loss normal right before: look at the batch (its dataset indices are in
            ``batches.*.jsonl``) and at every log, division and softmax between model and loss.
            ``torch.autograd.set_detect_anomaly(True, check_nan=True)`` names the first backward
            function that returned NaN; it is slow, so use it for the steps around the finding.
@@ -70,8 +70,8 @@ class NonfiniteLoss(Detector):
 
     False alarms:
         None known where a step really uses the loss. A script that checks for NaN itself and
-        leaves the step out by hand calls ``backward`` all the same, and is reported; silence
-        it with ``ignore: [NUM001]``.
+        skips the step by hand but still calls ``backward`` is reported; silence it with
+        ``ignore: [NUM001]``.
 
     Cost:
         None of its own: it reads two columns that the guard measures on every step.
@@ -126,12 +126,12 @@ def _advice(window: Window, climbing: bool, median: float) -> str:
     if climbing:
         now = "" if math.isnan(lr) else f" (now {lr:.3g})"
         return (
-            f"the loss was running away, the median before was {median:.3g}: divide the learning "
+            f"the loss was diverging, its median before was {median:.3g}: divide the learning "
             f"rate{now} by 3 or lengthen warm-up"
         )
     if math.isinf(window.value("loss")):
         return (
-            "something left the range of its format: look for exp, squares and sums between model "
+            "a value overflowed its format: look for exp, squares and sums between model "
             "and loss, and compute the loss in fp32"
         )
     return (

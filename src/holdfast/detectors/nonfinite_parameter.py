@@ -25,32 +25,32 @@ from .base import Detector
 
 
 class NonfiniteParameter(Detector):
-    """A weight is NaN or infinite: at the start, or since some update.
+    """A weight is NaN or infinite, from the start or after an update.
 
     What it detects:
         A parameter tensor of the optimizer held NaN or infinity when it was checked: before
-        the first step, every 128 steps, and after every bad step. Steps in between that have a
-        bad loss or gradient are blamed on it too.
+        the first step, every 128 steps, and after every bad step. Steps in between with a bad
+        loss or gradient count as its consequences.
 
     Why it matters:
         A NaN weight stays NaN: NaN minus anything is NaN. Every forward pass through it is
-        lost, and every checkpoint written from now on holds it. Leaving out steps cannot save
-        such a run; only the weights from before can.
+        lost, and every checkpoint written from now on holds it. Skipping steps cannot save such
+        a run; only the weights from before can.
 
     Evidence:
         ``layer`` and ``tensors_bad``; ``origin``, one of ``start``, ``update``, ``outside`` and
         ``unknown``; ``clean_step``: the last check that found all finite; ``update_step``: the
-        first bad step after it whose update was applied; ``consequence``: true with the latter,
+        first bad step after it whose update was applied; ``consequence``: true with the latter:
         the finding at that step is the cause.
 
     Usual causes:
         - ``start``: ``torch.empty`` or ``nn.Parameter(torch.Tensor(n))`` without an init (the
           memory holds whatever was there), an init that divides by a zero fan-in, or a
-          checkpoint that was saved after the run had died.
-        - ``update``: a step with a NaN gradient went through, because holdfast could only
+          checkpoint saved after the weights had become NaN.
+        - ``update``: a step with a NaN gradient was applied, because holdfast could only
           watch this optimizer (closures as in LBFGS) or skipping was off.
-        - ``outside``: finite loss and gradients, or only steps that were left out, and still a
-          bad weight: a weight overflowed in fp16, an optimizer with ``eps=0`` divided 0 by 0,
+        - ``outside``: finite loss and gradients, or only skipped steps, and still a bad weight:
+          a weight overflowed in fp16, an optimizer with ``eps=0`` divided 0 by 0,
           or code changed weights by hand (``.data``, EMA, weight norm, a merge).
 
     What to do:
@@ -63,7 +63,7 @@ class NonfiniteParameter(Detector):
 
     False alarms:
         A parameter that holds infinity on purpose (a mask stored as ``nn.Parameter``) is
-        reported; make it a buffer, which is also what keeps the optimizer off it.
+        reported; make it a buffer, which also keeps the optimizer away from it.
 
     Cost:
         One multi-tensor norm of the weights every 128 steps and after bad ones. A weight that
@@ -82,7 +82,7 @@ class NonfiniteParameter(Detector):
     within = 128
 
     def suspects(self, window: Window) -> Mask:
-        """Rows where a check found something, and rows that suffer."""
+        """Rows where a check found a bad weight, and bad rows after it."""
         rows = window.new
         return (column(rows, "param_bad") > 0) | loss_bad(rows) | gradient_bad(rows)
 
@@ -102,7 +102,7 @@ class NonfiniteParameter(Detector):
             f"{subject} NaN or inf, {tensors} in all ({origin.words})",
             origin.advice,
             layer=layer,
-            # Leaving the step out does not repair a weight.
+            # Skipping the step does not repair a weight.
             severity=self.severity,
             evidence={
                 "tensors_bad": bad,

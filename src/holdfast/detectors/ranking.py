@@ -1,4 +1,4 @@
-"""Which finding comes first, and which follows from another one.
+"""Order findings by severity and cause, and say which is a consequence of which.
 
 >>> from holdfast.types import Finding, Severity
 >>> at = dict(severity=Severity.WARNING, message="", advice="", file="train.py", line=7)
@@ -16,19 +16,19 @@ from typing import Any
 from ..types import Finding, Severity
 from . import ALL, Detector
 
-# Bytes per step that are no trouble of their own.
+# Bytes per step below which growth is no fault of its own.
 _LITTLE = 64 << 10
 
 
 def ranked(
     findings: Iterable[Finding], order: Sequence[type[Detector] | Detector] = ALL
 ) -> list[Finding]:
-    """Worst first; equal ones by cause before consequence, then by step.
+    """Sort findings: worst first, then cause before consequence, then by step.
 
     The order of detectors is the order of causes; those of one family that know which ``share``
     of the time is lost are ordered by that, and one may come before another one (``precedes``). A
-    finding that another one explains, or says itself that it follows from something, stands behind
-    all as severe as it is.
+    finding that another one explains, or that says itself that it is a consequence, comes after
+    all of the same severity.
     """
     findings = list(findings)
     position = {detector.code: i for i, detector in enumerate(order)}
@@ -56,11 +56,11 @@ def ranked(
 def explained(
     findings: Sequence[Finding], order: Sequence[type[Detector] | Detector] = ALL
 ) -> dict[int, Finding]:
-    """For each finding that follows from another one, by its ``id``: that one.
+    """Map the ``id`` of each consequence to the finding that explains it.
 
     It says so (``consequence``), its detector does (``follows``), or another one of its family
-    explains its line: as its own, or as the one on which the time is ``spent``. What registers
-    hooks again and again makes steps slow, and memory grow by a little (``explains_growth``).
+    explains its line: as its own, or as the one on which the time is ``spent``. Code that registers
+    another hook every step slows steps down and leaks a little memory (``explains_growth``).
     """
     by_what = {detector.code: detector.follows for detector in order}
     with_growth = {(detector.code, detector.explains_growth) for detector in order}
@@ -93,14 +93,14 @@ def explained(
 
 
 def _grows_little(finding: Finding) -> bool:
-    """Whether a finding is about memory that grows, and by little."""
+    """Whether a finding is a small memory leak."""
     rates = [finding.evidence.get(name) for name in ("bytes_per_step", "heap_slope")]
     told = [float(rate) for rate in rates if isinstance(rate, int | float)]
     return bool(told) and max(told) < _LITTLE
 
 
 def _let_precede(findings: list[Finding], code: str, other: str) -> None:
-    """Put those of another code right behind the first of one, where they are as severe."""
+    """Move findings of one code right behind the first of another of the same severity."""
     first = next((f for f in findings if f.code == code), None)
     late = [f for f in findings if first and f.code == other and f.severity == first.severity]
     if first is None or not late or findings.index(late[0]) > findings.index(first):

@@ -1,4 +1,4 @@
-"""TPT003: torch.compile compiles the same function again and again."""
+"""TPT003: torch.compile keeps recompiling the same function."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ._told import number
 
 
 class Recompile(TimedDetector):
-    """A compiled function is compiled again and again, mostly for the same reason.
+    """Recompilation: torch.compile keeps recompiling a function, mostly for the same reason.
 
     What it detects:
-        ``torch.compile`` specialises on what it sees: sizes, Python numbers, flags. When one of
-        them is different the function is compiled anew. ``same`` compilations for the same guard,
-        or twice as many for different ones, are reported with the guard and the line that calls.
+        ``torch.compile`` specialises on sizes, Python numbers and flags. When one of them changes,
+        it compiles the function again. ``same`` recompilations for the same guard, or twice as
+        many for different ones, are reported with the guard and the calling line.
 
     Why it matters:
         A compilation takes seconds to minutes, the step waits for it, and after eight of them
         (``torch._dynamo.config.recompile_limit``) the function runs uncompiled for good.
 
     Evidence:
-        ``times`` it was compiled again, ``same``: for the same guard, ``seconds`` spent,
+        ``times`` it was recompiled, ``same``: for the same guard, ``seconds`` spent,
         ``guard``: the one that failed last, ``name`` of the function and ``defined``: where;
         ``lost``: the same seconds, ``share``: theirs of the run, ``function``, ``statement`` and
         ``key``.
@@ -33,7 +33,7 @@ class Recompile(TimedDetector):
         - A Python number that changes on each step is an argument or an attribute: a step
           counter, a temperature, a learning rate.
         - Batches of different sizes with ``dynamic=False``, or many different lengths.
-        - A flag that is switched back and forth, as ``model.training`` or ``requires_grad``.
+        - A flag that switches back and forth, as ``model.training`` or ``requires_grad``.
 
     What to do:
         1. Make the number a tensor: ``torch.tensor(k)`` is no guard.
@@ -42,10 +42,10 @@ class Recompile(TimedDetector):
 
     False alarms:
         Two or three compilations (training, evaluation, a last batch that is smaller, dynamic
-        shapes) are the rule and not reported.
+        shapes) are normal and not reported.
 
     Cost:
-        Nothing on a step without a compilation: dynamo itself tells when it compiles.
+        Nothing on a step without a compilation: dynamo itself reports when it compiles.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.recompile`` names the guard that fails in
@@ -74,13 +74,13 @@ class Recompile(TimedDetector):
         if text["file"] and at > 0:
             place = Place(text["file"], int(at), int(at), text["code"])
         if any(word in text["guard"] for word in ("size", "stride", "shape")):
-            cure = "give it few sizes (pad, drop_last=True) or compile with dynamic=True"
+            cure = "use few sizes (pad, drop_last=True) or compile with dynamic=True"
         else:
             cure = "pass the value that changes as a tensor, torch.tensor(value), or keep it fixed"
         run = seconds + (trained if trained > 0 else 0.0)
         yield Claim(
-            what=f"makes torch.compile compile {text['name'] or 'a function'} again: {times:.0f} "
-            f"times, {seconds:.3g} s; the guard that fails: {text['guard'][:60]}",
+            what=f"makes torch.compile recompile {text['name'] or 'a function'}: {times:.0f} "
+            f"times, {seconds:.3g} s; failing guard: {text['guard'][:60]}",
             advice=f"{cure}: {quoted(place)}",
             severity=Severity.WARNING,
             confidence=0.9,

@@ -1,4 +1,4 @@
-"""NUM006: the GradScaler keeps lowering its scale and finds none that works."""
+"""NUM006: the GradScaler keeps lowering its scale without finding one that works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .base import Detector
 
 
 class ScalerCollapse(Detector):
-    """The fp16 GradScaler keeps lowering its scale and finds none that works.
+    """The fp16 GradScaler keeps lowering its scale without finding one that works.
 
     What it detects:
         Gradients overflow step after step although the loss is finite: at least ``streak``
@@ -27,9 +27,9 @@ class ScalerCollapse(Detector):
         counted here.
 
     Why it matters:
-        Every overflowing step is left out by the scaler, silently: the loop runs, the
-        scheduler advances, nothing is learned. Below a scale of 1 the gradients overflow even
-        unscaled, so halving on cannot end it; at 0 the scaler divides by zero and every
+        The scaler skips every overflowing step silently: the loop runs, the scheduler
+        advances, nothing is learned. Below a scale of 1 the gradients overflow even unscaled,
+        so more halving does not help; at 0 the scaler divides by zero and every
         gradient is NaN for good.
 
     Evidence:
@@ -51,20 +51,20 @@ class ScalerCollapse(Detector):
            scaler at all.
         2. Otherwise take the mean, compute the loss and the last layer in fp32, and look at the
            named layer.
-        3. A climbing loss: lower the learning rate first; the scaler only shows it.
+        3. A climbing loss: lower the learning rate first; the scaler is only the symptom.
 
     False alarms:
         Finding the scale at the start overflows a few steps by design. Measured from 65536 in
-        fp16 on CPU, three seeds each: nine small trainings that stayed sound (MLPs, one with
+        fp16 on CPU, three seeds each: nine small trainings that stayed healthy (MLPs, one with
         inputs of size 100, convolutional, transformer; AdamW and SGD) overflowed 0 to 5 steps
         in a row and never fell below a scale of 2048; the one that diverged overflowed 125 in a
-        row, down to a scale of 0. ``streak = 12`` is more than twice the longest sound one;
-        where between 5 and 125 it should stand is a guess. ``lowest = 1`` follows from the
+        row, down to a scale of 0. ``streak = 12`` is more than twice the longest healthy one;
+        where between 5 and 125 it should be is a guess. ``lowest = 1`` follows from the
         format: below it unscaled gradients are beyond 65504. A scale below 1 that was set by
         hand and never fell is ignored.
 
     Cost:
-        None of its own: the scale is read from the scaler where it already is.
+        None of its own: it reads the scale that the scaler already holds.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.scaler_collapse``, against
@@ -96,7 +96,7 @@ class ScalerCollapse(Detector):
             return None
         mine = window.mine
         scale, scales = window.value("scale"), column(window.rows, "scale")[mine]
-        # A scale that rose had good steps before it, even if their rows were thinned out.
+        # A scale that rose had good steps before it, even if their rows were dropped.
         ends = ~overflowed(window.rows)[mine]
         ends[:-1] |= scales[1:] > scales[:-1]
         good = np.flatnonzero(ends)

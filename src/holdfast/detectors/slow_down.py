@@ -1,4 +1,4 @@
-"""TPT004: steps become slower and slower."""
+"""TPT004: slowdown; steps take longer and longer."""
 
 from __future__ import annotations
 
@@ -24,62 +24,62 @@ from ._timed import (
 
 _PASSES = ("model", "backward")
 _MEANT = {
-    "bigger_batches": "the model is given more than before",
+    "bigger_batches": "the model gets larger inputs than before",
     "more_parameters": "more parameters have gradients than before",
 }
 
 
 class SlowDown(TimedDetector):
-    """Steps take longer than they did at the beginning, and one line of the loop has grown.
+    """Slowdown: steps take longer than at the beginning, mostly because of one line.
 
     What it detects:
-        The median step of the last blocks takes clearly longer than the fastest block of the
-        run. The lines of the loop are timed again and compared with their times at the
-        beginning: a line that has grown while the rest has not is the cause, unless the device's
-        allocator ran out while it was timed: then that is. Where no line has grown, the device is
-        asked too: its allocator may have run out again and again, its clock may have fallen. A
-        host that has become slower makes all lines slower, and is not reported.
+        The median step of the last blocks takes clearly longer than that of the fastest block.
+        The lines of the loop are timed again and compared with their times at the beginning: a
+        line that became slower while the rest did not is the cause, unless the device's allocator
+        ran out of memory meanwhile: then that is. Where no line became slower, the device is
+        checked: allocator retries, a lower clock. A slower host slows all lines and is not
+        reported.
 
     Why it matters:
-        What grows with the number of steps costs the square of it in the end: a run that is a
-        fifth slower after a thousand steps is unusable after a hundred thousand.
+        Work that grows with the step number has a quadratic total cost: a run that is a fifth
+        slower after 1,000 steps is unusable after 100,000.
 
     Evidence:
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
-        line, ``explains``: its share of the growth, ``counted``: by how often it is passed and not
-        by its time, ``mark``: within which part of a step,
+        line, ``explains``: its share of the growth, ``counted``: judged by how often it runs and
+        not by its time, ``mark``: part of the step,
         ``what``: ``work``, ``hooks``, ``graph``; ``retries``
-        (so many of the allocator) with the line that allocates, where one stands out; ``clocks``
+        (of the allocator) with the line that allocates, where one stands out; ``clocks``
         (``clock_before`` and ``clock_now`` in MHz) without a line;
-        or what is mostly meant: ``bigger_batches``, ``more_parameters``;
+        or what is mostly intended: ``bigger_batches``, ``more_parameters``;
         ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
         ``key``.
 
     Usual causes:
-        - A list that is searched, averaged, sorted, joined or written anew on every step.
-        - ``register_forward_hook`` or ``register_parametrization`` again and again, in the loop or
-          at the start of each epoch: every pass runs one more of them.
-        - The graph of earlier steps hangs on the loss: backward reaches further and further.
-        - A loop whose end grows with the step.
-        - A plot into axes that nobody clears: each picture draws all that came before.
-        - Memory of the device that is nearly full: the allocator gives its cache back and begins
-          anew (MEM007).
+        - A growing list that is searched, averaged, sorted, joined or rewritten on every step.
+        - ``register_forward_hook`` or ``register_parametrization`` in the loop or at the start of
+          each epoch: every step or epoch registers another one, and every pass runs all of them.
+        - The loss holds the graph of earlier steps: backward reaches further and further back.
+        - A loop whose length grows with the step number.
+        - A plot into axes that are never cleared: each figure draws everything again.
+        - Device memory that is nearly full: the allocator empties its cache and starts again
+          (MEM007).
         - A device that is too hot, above its power limit or shared with another job.
 
     What to do:
         1. Change the line: keep a running sum instead of the history, a set instead of a list,
-           a deque with ``maxlen``, append to the file instead of writing it anew.
+           a deque with ``maxlen``, append to the file instead of rewriting it.
         2. Register hooks once, before the loop, or remove their handles.
-        3. Clocks: ``nvidia-smi -q -d PERFORMANCE`` says what holds them down.
+        3. Clocks: ``nvidia-smi -q -d PERFORMANCE`` names the reason.
 
     False alarms:
-        Curricula are meant to grow: where the model is given larger tensors, more parameters have
-        gradients, or a loop that counts calls the model up to ``passes`` times as often, it is
-        information. A line that only the clock accuses must be seen twice.
+        Curricula grow on purpose: where the model gets larger tensors, more parameters have
+        gradients, or a counting loop calls the model up to ``passes`` times as often, it is
+        information. A line that is slower only by the clock must be measured twice.
 
     Cost:
-        A microsecond per step; lines are timed on three to eight steps at the beginning and
-        again, less and less often, as long as steps are slower.
+        A microsecond per step; lines are timed on three to eight steps at the beginning and, as
+        long as steps are slower, again at growing intervals.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.slow_down`` names the line that makes
@@ -89,7 +89,7 @@ class SlowDown(TimedDetector):
     code = "TPT004"
     name = "slow_down"
     kinds = ("line_times",)
-    # What gets worse with every step comes before what is as bad each time.
+    # What gets worse with every step comes before what costs the same each time.
     precedes = "MEM004"
     explains_line = True
     explains_growth = "hooks"
@@ -102,45 +102,45 @@ class SlowDown(TimedDetector):
         explains: float = 0.4
         """Share of the growth that a line must explain."""
         grew: float = 1.7
-        """Times itself that a line must take, beyond what the rest does."""
+        """Factor by which a line must have slowed down, beyond the rest."""
         part: float = 0.12
         """Share of a step that it must take."""
         plain: float = 3.0
-        """Times itself that no other process makes of a line that explains ``plainly``; a guess."""
+        """Slowdown that no other process causes for a line that explains ``plainly``; a guess."""
         plainly: float = 0.7
         counted: float = 0.3
-        """Share of the growth that the number of passes alone must explain."""
+        """Share of the growth that the number of runs alone must explain."""
         line: float = 4e-8
-        """Seconds that a line of Python takes at least, whatever clocks say; a guess."""
+        """Seconds that a line of Python takes at least, whatever the clock says; a guess."""
         call: float = 1e-7
         """Seconds that a call of a library takes at least; a guess."""
         often: float = 64.0
-        """Passes per step from which on a trace may make a line look slower; a guess."""
+        """Runs per step above which tracing may make a line look slower; a guess."""
         traced: float = 2e-6
-        """Seconds that it may add to one of them; a guess."""
+        """Seconds that tracing may add to one run; a guess."""
         bigger: float = 1.15
-        """Times the numbers that a model is given; a guess."""
+        """Factor on the size of the model's inputs; a guess."""
         passes: float = 2.5
-        """Times the calls of a model by a loop that counts, up to which they are meant."""
+        """Factor on the model calls of a counting loop up to which they are intended."""
         nodes: float = 1.2
-        """Times the nodes of the loss's graph; a guess."""
+        """Factor on the nodes of the loss's graph; a guess."""
         hooked: float = 0.5
         """Share of the growth within models and backward where hooks pile up; a guess."""
         retries: float = 4.0
-        """Of an allocator since the beginning that make steps slower; a guess."""
+        """Allocator retries since the beginning that slow steps down; a guess."""
         every: float = 4.0
-        """One retry in so many of the steps looked at makes the lines slow that allocate; guess."""
+        """Timed steps per retry up to which retries slow the allocating lines; a guess."""
         clock: float = 0.85
-        """What is left of a device's clock; a guess."""
+        """Remaining share of a device's clock; a guess."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
-        """The line that has grown while the rest has not; else what the device does by itself."""
+        """The line that became slower while the rest did not; else the device itself."""
         look = read_look(event)
         if look is None or look.purpose != "slow" or look.baseline is None:
             return
         before, now, options = look.baseline, look.now, self.options
         grown = self._grown(look, before)
-        # An allocator that runs out makes the lines slow that allocate.
+        # An allocator that runs out of memory slows the lines that allocate.
         runs_out = now.count("retries_per_step") * options.every >= 1
         runs_out = runs_out and (grown is None or (grown.what == "work" and not grown.counted))
         if runs_out or (grown is None or grown.line.mark):
@@ -163,7 +163,7 @@ class SlowDown(TimedDetector):
         risen = max(now.seconds - before.seconds, times.last_block - times.fastest_block, 1e-9)
         grown = self._most_grown(early, late, before, now)
         if grown is not None:
-            # With what the model does that is called there.
+            # Including the model that is called there.
             grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
             if not self._believed(look, grown, risen):
                 grown = None
@@ -190,7 +190,7 @@ class SlowDown(TimedDetector):
     def _most_grown(
         self, early: _Groups, late: _Groups, before: Profile, now: Profile
     ) -> _Grown | None:
-        """The line that has grown most beyond what all have."""
+        """The line that slowed down most compared with the others."""
         options, best = self.options, None
         for key, line in late.items():
             first = early.get(key)
@@ -198,7 +198,7 @@ class SlowDown(TimedDetector):
             others = before.seconds - was
             rest = max(1.0, (now.seconds - line.seconds) / others) if others > 0 else 1.0
             grew = line.seconds - was * rest
-            # A line that is passed often may look slower under the trace than it is.
+            # A line that runs often may look slower under tracing than it is.
             often = line.hits > options.often and line.hits < 1.25 * hits
             if often and grew < options.traced * line.hits:
                 continue
@@ -207,7 +207,7 @@ class SlowDown(TimedDetector):
         return best
 
     def _most_counted(self, early: _Groups, late: _Groups, risen: float) -> _Grown | None:
-        """The line that is passed so much more often that this alone explains a good part."""
+        """The line that runs so much more often that this alone explains a good part."""
         options, best = self.options, None
         for key, line in late.items():
             first = early.get(key)
@@ -222,7 +222,7 @@ class SlowDown(TimedDetector):
     def _hooks(
         self, look: Look, before: Profile, grown: _Grown | None, risen: float
     ) -> Place | None:
-        """Who registers something on a model again and again, where passes are slower for it."""
+        """The line that registers another hook every step, where that slows passes down."""
         now = look.now
         more = now.count("registered") > before.count("registered")
         if not more or now.count("parameters") > before.count("parameters") or not look.registering:
@@ -236,7 +236,7 @@ class SlowDown(TimedDetector):
         return (inside or look.registering)[0]
 
     def _what(self, look: Look, before: Profile, grown: _Grown) -> str:
-        """What the growth of a line means; "" where it is nobody's fault."""
+        """Reason for the growth of a line; "" where there is no fault."""
         now, line, options = look.now, grown.line, self.options
         if now.per_model > options.bigger * before.per_model > 0:
             return "bigger_batches"
@@ -259,12 +259,12 @@ class SlowDown(TimedDetector):
     def _line(self, look: Look, grown: _Grown) -> Claim:
         line, what, steps = grown.line, grown.what, _steps(look)
         if what in _MEANT:
-            said = f"has become slower: {steps}; {_MEANT[what]}"
+            said = f"became slower: {steps}; {_MEANT[what]}"
         elif what == "hooks":
-            said = f"registers another hook or parametrization each time: {steps}"
+            said = f"registers another hook or parametrization every time: {steps}"
         else:
             each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
-            said = f"has grown with the steps ({each}): {steps}"
+            said = f"slows down ({each}): {steps}"
         evidence = {
             "what": what,
             "line_before_ms": ms(grown.was),
@@ -324,7 +324,7 @@ class SlowDown(TimedDetector):
 
 @dataclass(slots=True)
 class _Grown:
-    """A line that takes more than before."""
+    """A line that takes longer than before."""
 
     line: Line
     was: float
@@ -332,11 +332,11 @@ class _Grown:
     more: float
     """Seconds by which the step is longer for it."""
     counted: bool = False
-    """By how often it is passed, not by its time."""
+    """Judged by how often it runs, not by its time."""
     what: str = ""
     explains: float = 0.0
     cause: Place | None = None
-    """Another line that lets it grow."""
+    """Another line that makes it grow."""
 
     @property
     def place(self) -> Place:
@@ -380,23 +380,21 @@ def _part(more: float, risen: float) -> float:
 
 def _steps(look: Look) -> str:
     before, now = ms(look.times.fastest_block), ms(look.times.last_block)
-    return f"steps take {now:.3g} ms, {before:.3g} ms at first"
+    return f"steps take {now:.3g} ms, {before:.3g} ms at the beginning"
 
 
 def _advice(what: str, code: str) -> str:
     if what in _MEANT:
-        return "nothing if that is meant (a curriculum, unfreezing); otherwise look what grows here"
+        return "nothing if intended (a curriculum, unfreezing); otherwise find what grows here"
     if what == "hooks":
-        return f"do {code} once, in front of the loop, or remove what it registered before"
+        return f"call {code} once, before the loop, or remove the handle it returned before"
     if what == "retries":
-        return (
-            "leave memory free: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        )
+        return "free some memory: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if what == "clocks":
-        return "ask `nvidia-smi -q -d PERFORMANCE` for the reason: heat, power, another job"
+        return "run `nvidia-smi -q -d PERFORMANCE` for the reason: heat, power, another job"
     if what == "graph":
         return f"detach what is kept from step to step: backward at {code} reaches further back"
     return (
-        f"let {code} not go over all that was collected: keep a running value, "
-        "a deque(maxlen=...), a set for searching, or do it every N steps"
+        f"do not process the whole history in {code}: keep a running value, "
+        "a deque(maxlen=...), a set for lookups, or run it every N steps"
     )

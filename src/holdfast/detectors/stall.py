@@ -1,4 +1,4 @@
-"""TPT005: checkpoints, logs, plots or validation stop the loop again and again."""
+"""TPT005: stalls; checkpoints, logs, plots or validation keep stopping the loop."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WHAT = {
     "statistics": ("computes statistics", "do it every few hundred steps, on a sample"),
     "evaluation": ("evaluates", "evaluate once per epoch or on fewer batches"),
     "wait": ("waits for something else", "do not wait for it in the loop"),
-    "work": ("does other work", "do it less often if it may be"),
+    "work": ("does other work", "do it less often if possible"),
 }
-# What is done, by what a statement calls.
+# Kind of work, by what a statement calls.
 _CALLS = {
     "checkpoint": {
         "torch.save", "save", "pickle.dump", "json.dump", "joblib.dump", "np.save", "np.savez",
@@ -64,11 +64,11 @@ _WORDS = {
 
 
 class Stall(TimedDetector):
-    """The loop stops again and again for something that is not training.
+    """Stalls: the loop keeps stopping for something that is not training.
 
     What it detects:
-        Steps that take more than twice the typical one, come back several times in a hundred
-        steps and make a good part of the loop's time; or a line that writes or computes
+        Steps that take more than twice the typical step, recur several times in a hundred steps
+        and take a good part of the loop's time; or a line that writes or computes
         statistics on every step and takes a large share of it. The lines of such steps are
         timed to say what was done: checkpoint, log, plot, validation, garbage collection.
 
@@ -82,18 +82,18 @@ class Stall(TimedDetector):
         far; ``function``, ``statement`` and ``key``.
 
     Usual causes:
-        - ``torch.save`` or a JSON dump every few steps, with ``fsync`` or to far storage.
+        - ``torch.save`` or a JSON dump every few steps, with ``fsync`` or to remote storage.
         - A log file that is opened, written and closed on each step; histograms of all weights.
         - Validation over the whole set every few steps.
         - ``gc.collect()`` or ``empty_cache()`` in the loop.
 
     What to do:
-        1. Do it less often; the interval stands in the ``if`` above the line.
-        2. Hand it to a thread, as ``holdfast`` does with its own checkpoints.
+        1. Do it less often; the interval is in the ``if`` above the line.
+        2. Move it to a thread, as ``holdfast`` does with its own checkpoints.
 
     False alarms:
-        Validation between two epochs is never reported. Work of no known kind is a warning from
-        ``unknown`` of the time on; it, and what is done on every step, must be seen twice.
+        Validation between two epochs is never reported. Work of no known kind is a warning above
+        ``unknown`` of the time; it, and work done on every step, must be measured twice.
 
     Cost:
         A microsecond per step; lines are timed on the steps at which the next stall is due.
@@ -114,21 +114,21 @@ class Stall(TimedDetector):
         worth: float = 0.08
         """Seconds that must be lost; a guess."""
         share: float = 0.2
-        """Of the time, from which on it is a warning."""
+        """Share of the time above which it is a warning."""
         every: float = 34.0
-        """Steps between two stalls up to which it is one."""
+        """Largest number of steps between two stalls."""
         unknown: float = 0.35
-        """The share from which on work of no known kind is one too."""
+        """The same for work of no known kind."""
         explains: float = 0.4
         """Share of the time above a typical step that a line must explain."""
         called: float = 0.2
         """The same for functions that a framework calls on such steps only; a guess."""
         each: float = 0.6
-        """How often the line must be passed on each stall that was caught; a guess."""
+        """How often the line must run on each stall that was timed; a guess."""
         models: float = 0.3
-        """Share that models take where it is a validation between epochs; a guess."""
+        """Share spent in models that makes it a validation between epochs; a guess."""
         own: float = 0.3
-        """Share of a step that a line takes which does this on every one."""
+        """Share of a step that a line must take which does this on every step."""
         own_ms: float = 2.0
 
     def claims(self, event: Event) -> Iterator[Claim]:
@@ -150,7 +150,7 @@ class Stall(TimedDetector):
                 return
 
     def _stall(self, look: Look) -> Iterator[Claim]:
-        """What the loop does on the steps that take many times the typical one."""
+        """The work done on steps that take many times the typical one."""
         turn, options, typical = look.turn, self.options, look.times.typical
         excess = look.now.seconds - typical
         if turn is None or look.baseline is None or not look.stalls or excess <= 0:
@@ -171,7 +171,7 @@ class Stall(TimedDetector):
         asks = any(line.at == place and line.mark == "model" for line in look.now.lines)
         if between and (what == "evaluation" or asks):
             if look.now.spent("model") - look.baseline.spent("model") >= options.models * excess:
-                return  # what everybody does between two epochs
+                return  # ordinary work between two epochs
             what = ""
         every, each = _distance(look), sum(s.excess for s in look.stalls) / len(look.stalls)
         share = each / (each + every * typical)
@@ -181,7 +181,7 @@ class Stall(TimedDetector):
     def _elsewhere(
         self, now: Profile, ordinary: Profile, turn: Turn, excess: float
     ) -> Place | None:
-        """A validation is made of what training is made of, in another place: the line of that."""
+        """The line of a validation: it calls the same models as training, from another place."""
         held = [line for line in now.lines if turn.holds(line)]
         known = {turn.inner(line) for line in ordinary.lines if turn.holds(line)}
         known.add(Place(turn.path[turn.depth].file, turn.first))
@@ -197,7 +197,7 @@ class Stall(TimedDetector):
             if sum(line.seconds for line, _ in new) < self.options.called * excess:
                 return None
         if any(line.mark in ("backward", "optimizer") for line, _ in new):
-            return None  # another part of the training, as the generator every fifth step
+            return None  # part of the training, as the generator every fifth step
         spent: dict[Place, float] = {}
         for line, at in new:
             spent[at] = spent.get(at, 0.0) + line.seconds
@@ -252,9 +252,9 @@ def _most_above(now: Profile, ordinary: Profile, turn: Turn) -> Line | None:
 
 
 def _distance(look: Look) -> float:
-    """Steps between two stalls; those that an exam looked into are not all counted."""
+    """Steps between two stalls; some of the timed ones are not counted."""
     gaps = sorted(b.step - a.step for a, b in pairwise(look.stalls))
-    # Of two gaps the longer one: a stall that was looked into may be long enough for two steps.
+    # Of two gaps the longer one: a stall that was timed may be long enough for two steps.
     middle = (len(gaps) - 1) // 2 if len(gaps) > 2 else len(gaps) - 1
     return max(1.0, float(gaps[middle])) if gaps else 1.0
 

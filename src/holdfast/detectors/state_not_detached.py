@@ -1,4 +1,4 @@
-"""MEM003: carried state goes into the next step with its graph."""
+"""MEM003: state carried into the next step is not detached from its graph."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ._told import number
 
 
 class StateNotDetached(MemoryDetector):
-    """State that is carried from step to step brings its graph along into the next loss.
+    """State carried from step to step is not detached: the next loss reaches back through it.
 
     What it detects:
-        The loss that is handed to ``backward`` leads into graph nodes of steps long past, through
-        a tensor that was carried over: a hidden state, a memory, a running baseline. Also where
-        that ends the run: "Trying to backward through the graph a second time", or weights that
+        The loss passed to ``backward`` reaches graph nodes of past steps through a tensor that was
+        carried over: a hidden state, a memory, a running baseline. Also where that ends the run
+        with an error: "Trying to backward through the graph a second time", or weights that
         were "modified by an inplace operation".
 
     Why it matters:
-        Backward goes further back with every step: each step is slower and larger than the one
+        Backward reaches further back with every step: each step is slower and larger than the one
         before, until memory is full. ``retain_graph=True`` hides the error and keeps the growth.
 
     Evidence:
@@ -43,15 +43,15 @@ class StateNotDetached(MemoryDetector):
     What to do:
         1. Detach what is carried at the end (or the beginning) of each step:
            ``hidden = hidden.detach()``, for a tuple ``tuple(h.detach() for h in hidden)``.
-        2. Take ``retain_graph=True`` out again; the error will tell where something is left.
+        2. Remove ``retain_graph=True``; the error then shows where a detach is still missing.
 
     False alarms:
         Truncated backpropagation with overlapping windows reaches back on purpose, but not
-        further and further: a state that the source detaches is believed only when it reaches
+        further and further: a state that the source detaches is reported only when it reaches
         back ``detached`` steps.
 
     Cost:
-        None of its own: it judges what the looks for MEM002 have found on the way.
+        None of its own: it uses the measurements made for MEM002.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.state_not_detached`` names the state that makes
@@ -64,16 +64,16 @@ class StateNotDetached(MemoryDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
-        """As for all that grows, and detection_cpu_arm_2026-11-16.md.
+        """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
 
         Attributes:
-            detached: steps that a state must reach back which is detached somewhere.
+            detached: steps that the graph of a state detached somewhere must reach back.
         """
 
         detached: int = 40
 
     def believes(self, event: Event) -> bool:
-        """Whether a state goes on with its graph: into the loss, or through a model."""
+        """Whether a state carries its graph on: into the loss, or through a model."""
         if substance(event) != STATE:
             return False
         if event.kind == "growth":
@@ -97,10 +97,9 @@ class StateNotDetached(MemoryDetector):
         cut = f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()"
         after = f" after `{line}`" if line else ""
         return (
-            f"add `{name} = {cut}`{after}, before the next step uses it; backward then needs no "
-            "retain_graph"
+            f"add `{name} = {cut}`{after}, before the next step uses it; then remove retain_graph"
         )
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
-        """How far back, and what the process says."""
+        """How far back, and the growth of the process."""
         return {name: number(event, name) for name in ("age", "heap_slope")}

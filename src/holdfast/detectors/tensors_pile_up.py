@@ -1,4 +1,4 @@
-"""MEM001: tensors without a graph pile up."""
+"""MEM001: memory leak; tensors without a graph pile up."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ._window import Window
 
 
 class TensorsPileUp(GrowthDetector):
-    """Tensors are collected step after step and never let go, on the device or on the host.
+    """Memory leak: tensors are collected and never freed, on the device or on the host.
 
     What it detects:
-        A container that keeps what it has and gets more tensors with the steps, or one tensor
-        that is joined to its former self (``bank = torch.cat([bank, x])``), at least ``least``
-        bytes per step. Tensors that hang on a graph are MEM002.
+        A container that keeps its content and gets more tensors every step, or a tensor that is
+        concatenated to itself (``bank = torch.cat([bank, x])``), at least ``least`` bytes per
+        step. Tensors with a graph are MEM002.
 
     Why it matters:
-        The run dies of it sooner or later, mostly far from where it began, and a device is full
-        long before the host would be.
+        The run goes out of memory sooner or later, mostly far from the cause, and a device long
+        before the host.
 
     Evidence:
         ``key``: line and variable; ``variable``, ``bytes_per_step`` (estimated from the newest
@@ -32,23 +32,23 @@ class TensorsPileUp(GrowthDetector):
 
     Usual causes:
         - Predictions, features or inputs collected for a metric or a plot, and never cleared.
-        - A cache or a replay memory without a bound, or whose keys never come again.
+        - A cache or a replay memory without a bound, or with keys that never recur.
         - A hook that stores gradients or activations.
 
     What to do:
-        1. Keep what is needed of them: a number, a sum, the last few
+        1. Keep only what is needed: a number, a sum, the last few
            (``collections.deque(maxlen=...)``).
         2. Clear the container when its epoch is over.
-        3. What must stay goes to the host (``.cpu()``) or to disk.
+        3. Move what must stay to the host (``.cpu()``) or to disk.
 
     False alarms:
-        What the source empties, bounds or asks before it grows (caches) is reported only when it
-        has grown over ``passes`` passes over the data, or for ``doubtful`` steps where its size is
-        not known; less than ``clear`` bytes per step only after ``small`` steps. Growth that levels
-        off is none.
+        A container that the source empties, bounds or checks before adding (a cache) is reported
+        only when it has grown over ``passes`` passes over the data, or for ``doubtful`` steps
+        where the size of the data is not known; less than ``clear`` bytes per step only after
+        ``small`` steps. Growth that levels off is not reported.
 
     Cost:
-        None of its own: it judges what the looks for MEM002 have found on the way.
+        None of its own: it uses the measurements made for MEM002.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.tensors_pile_up`` names what
@@ -60,15 +60,15 @@ class TensorsPileUp(GrowthDetector):
     made_of = TENSORS
 
     def cause(self, window: Window, event: Event) -> str:
-        """An evaluation, where it is one that collects."""
+        """MEM004, where an evaluation collects them."""
         return in_evaluation(window, event)
 
     def what(self, event: Event) -> str:
-        """The name, the line and the amount."""
+        """The variable, the line and the amount."""
         where = "device" if event.data.get("on_device") else "host"
         return (
             f"{event.data.get('path', 'a container')} grows by {amount(number(event, 'bytes'))} of "
-            f"tensors ({where}) with each step{at(event.data)}"
+            f"tensors ({where}) per step{at(event.data)}"
         )
 
     def next_move(self, event: Event) -> str:
@@ -91,6 +91,6 @@ def bound_advice(event: Event) -> str:
     many = f" ({size:.0f} items now)" if size == size else ""
     where = f" at `{line}`" if line else ""
     return (
-        f"bound {path}{many}: keep the last ones (collections.deque(maxlen=...)), reduce them to "
+        f"bound {path}{many}: keep the last few (collections.deque(maxlen=...)), reduce them to "
         f"numbers{where}, or call {path}.clear() when the epoch is over"
     )

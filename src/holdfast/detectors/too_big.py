@@ -1,4 +1,4 @@
-"""MEM008: the run died of memory without anything having grown."""
+"""MEM008: out of memory; model and batch do not fit."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from .base import Detector
 
 
 class TooBig(MemoryDetector):
-    """The run ended because memory could not be had: model and batch are too big for it.
+    """Out of memory: model and batch are too big for the device or the host.
 
     What it detects:
-        An out-of-memory error that left the script. What had been growing before it, if anything,
-        is the cause and stands above this finding.
+        An out-of-memory error that ended the script. A leak before it, if there was one, is the
+        cause and is listed above this finding.
 
     Why it matters:
         The run is over. Which part of the memory is the largest decides what helps.
 
     Evidence:
-        ``key``: line; ``asked``: bytes that could not be had; ``parts``: bytes of weights,
-        gradients, optimizer state and the rest that were there; ``needs``: bytes of weights,
-        gradients, optimizer state and activations of a whole step, also of what was yet to come;
-        ``modules``: the same for each of the largest modules, equal ones of a stack together
-        (``layers.*.mlp``); ``capacity``: bytes that there are; ``within``: the module that was at
-        work; ``batch``: samples that went in, ``fits``: how many would have fitted, if
-        activations grow with them; ``largest``: the module with the most weights;
-        ``not_counted``: why there are no activations; ``what``: ``error``.
+        ``key``: line; ``asked``: bytes of the failed allocation; ``parts``: bytes of weights,
+        gradients, optimizer state and the rest at that time; ``needs``: bytes of weights,
+        gradients, optimizer state and activations of a whole step, including what was not yet
+        allocated; ``modules``: the same for each of the largest modules, equal ones of a stack
+        together (``layers.*.mlp``); ``capacity``: bytes of the device or host; ``within``: the
+        module that was running; ``batch``: samples in the batch, ``fits``: how many would have
+        fitted, if activations grow with them; ``largest``: the module with the most weights;
+        ``not_counted``: why activations are missing; ``what``: ``error``.
 
     Usual causes:
         - The batch, the image or the sequence is too large: activations grow with all of them.
-        - Adam needs two more numbers for every weight, in fp32 even where the weights are half.
+        - Adam keeps two more numbers per weight, often in fp32 even where the weights are half.
         - Another process on the same device.
 
     What to do:
         1. Activations the largest part: a smaller batch with accumulation, mixed precision,
            ``torch.utils.checkpoint``.
         2. Optimizer state the largest part: a leaner optimizer, or sharding (FSDP).
-        3. One module with most of the weights (an embedding, a head): make that smaller.
+        3. One module with most of the weights (an embedding, a head): make it smaller.
 
     False alarms:
-        None known: without an error of that kind that ends the script there is no finding.
+        None known: there is no finding without an out-of-memory error that ends the script.
 
     Cost:
-        None until the error: then sums over parameters and optimizer state, and the last call of
-        the model once more with tensors that have a shape and no content (seconds).
+        None until the error: then sums over parameters and optimizer state, and one more call of
+        the model on meta tensors, which have a shape and no data (seconds).
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.too_big`` does the arithmetic that
-        ``python -m holdfast.faults.too_big`` leaves to you.
+        ``holdfast run -m holdfast.faults.too_big`` breaks down the memory that
+        ``python -m holdfast.faults.too_big`` needs and does not get.
     """
 
     code = "MEM008"
@@ -66,14 +66,14 @@ class TooBig(MemoryDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """For the batch that would have fitted; guesses that its tests have not contradicted.
+        """Constants for the batch that would have fitted; guesses that its tests support.
 
         Attributes:
-            filled: share of the memory that can be filled: contexts, libraries and pieces take the
+            filled: share of the memory that can be used: contexts, libraries and fragments take the
                 rest.
-            backward: times the activations that a step needs: backward needs some of what forward
+            backward: factor on the activations: backward needs some of what forward
                 keeps once more for a moment.
-            loss: times the outputs: a loss makes copies of what it gets.
+            loss: factor on the outputs: a loss copies its inputs.
         """
 
         filled: float = 0.92
@@ -81,9 +81,9 @@ class TooBig(MemoryDetector):
         loss: float = 3.0
 
     def what(self, event: Event) -> str:
-        """What was asked for, and what is there."""
+        """The failed allocation, and what a step needs."""
         asked = number(event, "asked")
-        wanted = f"{amount(asked)} could not be had" if asked == asked else "memory ran out"
+        wanted = f"allocating {amount(asked)} failed" if asked == asked else "an allocation failed"
         within = str(event.data.get("within") or "")
         where = f" in {within}" if within else ""
         told = [f"out of memory{where}, {wanted}", _needed(event) or _sum(_parts(event))]
@@ -92,11 +92,11 @@ class TooBig(MemoryDetector):
             for name, needs in _mapping(event.data.get("modules")).items()
         ]
         if _needed(event) and len(largest) > 1:
-            told.append(f"most of it for {', '.join(largest[:3])}")
+            told.append(f"largest: {', '.join(largest[:3])}")
         return f"{'; '.join(told)}{at(event.data)}"
 
     def next_move(self, event: Event) -> str:
-        """By the largest part."""
+        """Advice for the largest part."""
         parts = _sizes(event.data.get("needs")) if _needed(event) else _parts(event)
         largest = max(parts, key=lambda name: parts[name], default="")
         fits, batch = self._fits(event), number(event, "batch")
@@ -110,7 +110,7 @@ class TooBig(MemoryDetector):
         if number(event, "asked") > sum(parts.values()):
             largest = "one tensor"
         if largest == "optimizer state":
-            return "shard the optimizer's state or take a leaner one; then a smaller batch"
+            return "shard the optimizer state or use a leaner optimizer; then a smaller batch"
         if largest in ("weights", "gradients"):
             module = event.data.get("largest")
             return "make the model smaller, or load it in bf16" + (
@@ -139,7 +139,7 @@ class TooBig(MemoryDetector):
         }
 
     def _fits(self, event: Event) -> int:
-        """Samples that would have fitted: activations grow with them, the rest does not; or 0."""
+        """Samples that would have fitted, or 0: activations grow with them, the rest does not."""
         options, needs = self.options, _sizes(event.data.get("needs"))
         batch, outputs = number(event, "batch"), number(event, "outputs")
         activations = needs.pop("activations", 0.0)
@@ -167,17 +167,17 @@ def _parts(event: Event) -> dict[str, float]:
 
 
 def _needed(event: Event) -> str:
-    """What a step needs and what there is; "" where its activations could not be counted."""
+    """What a step needs and the capacity; "" where its activations could not be counted."""
     needs, batch = _sizes(event.data.get("needs")), number(event, "batch")
     if not needs.get("activations"):
         return ""
     of = f" of {batch:.0f} samples" if batch > 0 else ""
     return (
-        f"a step{of} needs at least {amount(sum(needs.values()))} ({_sum(needs)}), there are "
+        f"a step{of} needs at least {amount(sum(needs.values()))} ({_sum(needs)}), capacity "
         f"{amount(number(event, 'capacity'))}"
     )
 
 
 def _sum(parts: Mapping[str, float]) -> str:
     told = [f"{name} {amount(size)}" for name, size in parts.items() if size > 0]
-    return ", ".join(told) or "its parts are not known (0 parameters seen)"
+    return ", ".join(told) or "breakdown unknown (0 parameters seen)"

@@ -1,4 +1,4 @@
-"""MEM006: the loader's workers grow."""
+"""MEM006: memory leak in the DataLoader workers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from .base import Detector
 
 
 class WorkerGrowth(MemoryDetector):
-    """Memory of the DataLoader's worker processes grows with every batch they make.
+    """Memory leak in DataLoader workers: their private memory grows with every batch.
 
     What it detects:
-        Private memory of a worker that rises from batch to batch. The worker then compares the
-        lengths of all that hangs on its dataset at several times (with ``--fetch-samples`` the
-        main process fetches samples instead); where nothing grows, the cause is copy-on-write:
-        reading a Python object changes its reference count, and the page it lies on is copied into
-        each worker.
+        Private memory of a worker that rises from batch to batch. The worker then measures the
+        containers reachable from its dataset several times (with ``--fetch-samples`` the main
+        process fetches samples instead). Where none grows, the cause is copy-on-write: reading
+        a Python object changes its reference count, and its page is copied into each worker.
 
     Why it matters:
         The growth is multiplied by the number of workers, and the system kills one of them with
@@ -36,8 +35,8 @@ class WorkerGrowth(MemoryDetector):
         objects; ``bytes_per_step``: per batch and worker; ``workers``; ``grown_for`` batches.
 
     Usual causes:
-        - A cache, a log or a list of seen samples filled in ``__getitem__``: every worker has its
-          own, and none of them is ever emptied.
+        - A cache, a log or a list of seen samples filled in ``__getitem__``: every worker fills its
+          own copy, and nothing empties it.
         - A dataset that holds many small Python objects: a list of paths, of dictionaries, of
           tuples.
 
@@ -48,17 +47,17 @@ class WorkerGrowth(MemoryDetector):
            map.
 
     False alarms:
-        What is asked before it grows may be a cache that ends with the data set: it is reported
-        when it has grown over ``passes`` passes, and is information only where the workers do not
-        live that long.
+        A container that is checked before it grows may be a cache bounded by the data set: it is
+        reported when it has grown over ``passes`` passes, and is information only where the
+        workers do not live that long.
 
     Cost:
-        Reading one worker's memory on one batch in eight; four to eight looks at its containers
-        when it grows.
+        Reading one worker's memory on one batch in eight; four to eight measurements of its
+        containers when it grows.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.worker_growth`` names the line that lets the workers of
-        ``python -m holdfast.faults.worker_growth`` grow.
+        ``holdfast run -m holdfast.faults.worker_growth`` names the line that makes the workers of
+        ``python -m holdfast.faults.worker_growth`` leak.
     """
 
     code = "MEM006"
@@ -82,7 +81,7 @@ class WorkerGrowth(MemoryDetector):
         )
 
     def weight(self, event: Event) -> Severity:
-        """A cache that fills up is worth knowing, and so is growth without a name."""
+        """Information for a cache that fills up and for growth without a known container."""
         data = event.data
         unknown = data.get("looked") is False or (data.get("copied") and not data.get("path"))
         cache = data.get("tested") and not (data.get("line") and data.get("persistent"))
@@ -96,17 +95,17 @@ class WorkerGrowth(MemoryDetector):
         path = event.data.get("path") or "something in the dataset"
         each = amount(number(event, "bytes"))
         if event.data.get("copied"):
-            why = f"{path} is copied page by page, {each} per batch"
+            why = f"{path} is copied page by page (copy-on-write), {each} per batch"
         else:
             why = f"{path} grows in each of them, {each} per batch"
-        return f"{number(event, 'workers'):.0f} loader workers grow: {why}{at(event.data)}"
+        return f"{number(event, 'workers'):.0f} loader workers leak memory: {why}{at(event.data)}"
 
     def next_move(self, event: Event) -> str:
         """What to do at that line."""
         path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
         if event.data.get("looked") is False:
             return (
-                "run with --fetch-samples to have the line named; mostly it "
+                "run with --fetch-samples to get the line; mostly it "
                 f"is a cache or a log in the dataset, or {path} being copied page by page"
             )
         if event.data.get("copied"):
@@ -115,7 +114,7 @@ class WorkerGrowth(MemoryDetector):
                 "np.array(...) of paths and labels is shared by all workers"
             )
         where = f" at `{line}`" if line else ""
-        return f"do not collect in the dataset{where}: bound {path}, or fill it before the loader"
+        return f"do not collect in the dataset{where}: bound {path}, or fill it before training"
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How many of them."""

@@ -1,4 +1,4 @@
-"""What can be asked of a dataset without using it."""
+"""Inspect a dataset without using it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside torch.compile: what of ours it must not see, and whether it has been at work.
+"""Coexist with torch.compile: hide our functions from dynamo, and count what it compiled.
 
 A trace function is called inside of frames that dynamo looks at, which takes it for a part of the
 model and compiles it. Nothing here imports dynamo, which takes seconds.

@@ -1,4 +1,4 @@
-"""What watchers and exams may ask of the training they look at."""
+"""Interface of the training for watchers and investigations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Looks out for what no single step shows: memory that grows, and time that goes.
+"""Watchers for what no single step shows: leaks, slowdowns, stalls.
 
-Two watchers, each cheap on nearly every step. What one of them notices orders an exam (``exams/``),
-whose answer is an Event; detectors make findings of these. Where steps are so short that the guard
+Two watchers, each cheap on nearly every step. What one of them notices starts an investigation,
+whose result is an Event; detectors make findings of these. Where steps are so short that the guard
 is above its allowance, they watch the first steps and rest most of the time from then on.
 """
 

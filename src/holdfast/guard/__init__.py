@@ -1,1 +1,1 @@
-"""The engine around each step: probes measure, the guard decides, the recorder writes down."""
+"""Guard around each step: probes measure, the guard decides, the recorder writes."""

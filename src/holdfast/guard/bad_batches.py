@@ -1,4 +1,4 @@
-"""Which batch a step was made of and, after a bad one, which of its samples are to blame."""
+"""Record the batch of each step and, after a bad one, the samples to blame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..run import Recorder
 
 
 class BadBatches:
-    """Writes down batches and samples; the quarantine is its memory."""
+    """Records batches and samples; the quarantine remembers them."""
 
     def __init__(self, settings: QuarantineSettings) -> None:
         self.quarantine = Quarantine(settings)
@@ -20,7 +20,7 @@ class BadBatches:
     def tell(self, recorder: Recorder, record: StepRecord) -> None:
         """Which batch it was; after a bad step it is searched and its samples are named."""
         batch = record.batches[-1]
-        # A bad loss need not condemn the step: a scaler may have left it out already.
+        # A bad loss alone does not make the step bad: a scaler may have skipped it already.
         if record.bad or record.loss_bad:
             found, samples = self.quarantine.look(record.batches)
             record.row["input_bad"] = float(found)
@@ -40,11 +40,11 @@ class BadBatches:
         record.row["worker"] = float(batch.worker)
 
     def explained(self, recorder: Recorder, step: int, cause: Mapping[str, Any]) -> None:
-        """An exam has found the cause of a bad step; it may name a sample."""
+        """An investigation has found the cause of a bad step; it may name a sample."""
         self._set_aside(recorder, step, cause.get("opt", 0), self.quarantine.accuse(cause))
 
     def close(self, recorder: Recorder, step: int) -> None:
-        """Say how often a sample was left out of a batch."""
+        """Record how often a quarantined sample was skipped."""
         if self.quarantine.left_out:
             recorder.event("quarantine_kept_out", step, {"times": self.quarantine.left_out})
 

@@ -1,4 +1,4 @@
-"""Module buffers after a step: put back what a poisoned forward pass has changed, keep the rest."""
+"""Module buffers after a step: restore those that a bad forward pass has changed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..probes.step_record import StepRecord
 def settle_buffers(
     keeper: BufferKeeper, record: StepRecord, meters: Meters, *, touch: bool
 ) -> None:
-    """Make buffers right for the step that was taken or left out.
+    """Restore or copy buffers after a step that was taken or skipped.
 
     Args:
-        keeper: knows them.
+        keeper: holds their copies.
         record: of the step.
-        meters: to look at them on a device.
-        touch: whether anything may be put back at all.
+        meters: measure them on a device.
+        touch: whether anything may be restored at all.
     """
     measured = record.measured
     if measured is None:
@@ -36,7 +36,7 @@ def settle_buffers(
         return
     if record.acted:
         keeper.restore_where(measured.flag)
-    # From here the flag says "a buffer or a gradient is not finite": then nothing is kept.
+    # From here the flag means "a buffer or a gradient is non-finite": then nothing is copied.
     start = measured.end + (2 if record.scaled else 0)
     values = measured.row[start : start + len(record.buffers)]
     meters.of(measured.row.device).raise_flag(measured.flag, values)

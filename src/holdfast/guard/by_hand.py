@@ -1,4 +1,4 @@
-"""Loops without an optimizer of torch: backward passes are all that is seen of them."""
+"""Loops without a torch optimizer: only their backward passes are visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that are handed a closure: the gradients appear inside ``step()``."""
+"""Optimizers with a closure: the gradients appear inside ``step()``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def why_not_skippable(optimizer: Optimizer, *, earlier_passes: int) -> str:
-    """Why a step with a closure can only be watched; empty when it can be left out."""
+    """Why a step with a closure can only be observed; empty when it can be skipped."""
     if isinstance(optimizer, LBFGS):
         return "LBFGS evaluates its closure many times in a step"
     if earlier_passes and not type(optimizer).__module__.startswith("torch.optim"):

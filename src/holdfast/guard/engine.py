@@ -1,10 +1,10 @@
-"""The engine below every way in: turns the moments of a training loop into guarded steps.
+"""Engine of the guard: turns the hooks of a training loop into guarded steps.
 
     fetch_begins ─ fetched ─ backward_begins ─ backward_ends ─ step_begins ─ step_ends ─ …
 
 The only door into the guard: patches, optimizer hooks and ``holdfast.watch`` call its methods and
 nothing behind them. Whatever goes wrong in here is caught, switched off for the rest of the run
-and written down as an Event: the training it watches goes on.
+and recorded as an Event: training goes on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .training import GuardedTraining
 
 
 class Engine:
-    """Everything holdfast knows about the training in this process."""
+    """State of the guarded training in this process, and its hooks."""
 
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class Engine:
 
     @fail_open("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
-        """The loop has its next batch. A step that is left out goes back to this random state."""
+        """The loop has its next batch. A skipped step goes back to this RNG state."""
         self._ledger = LoaderLedger.of(iterator, self._ledger)
         self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
@@ -117,7 +117,7 @@ class Engine:
 
     @fail_open("investigation")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
-        """A poisoned batch in place of the next one, for an exam; None as a rule."""
+        """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
         again = self.investigation.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
@@ -152,7 +152,7 @@ class Engine:
         if self.phases.on_device or self.writer.by_hand.waiting or not self.investigation.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
-            # The usual case, without the detour.
+            # The common case, without the wrapper.
             try:
                 self.phases.mark("backward", time.perf_counter())
             except Exception as error:
@@ -274,9 +274,9 @@ class Engine:
     ) -> None:
         blamed = int(record.row["grad_layer"])
         if not record.loss_bad and blamed < 0:
-            return  # left out because its batch was, and nothing is wrong with it
+            return  # skipped because its batch was fed again, and nothing is wrong with it
         layer = None if record.loss_bad else guard.layers[blamed]
-        # A loop that fetches ahead would use a batch handed out again one turn too late, and a
+        # A loop that fetches ahead would use a batch fed again one iteration too late, and a
         # step that was taken must not be taken twice.
         ahead = self._ledger is not None and self._ledger.ahead
         batches = () if ahead or not record.acted else batches
@@ -353,7 +353,7 @@ class Engine:
 
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
-        """Clipping by a norm that is not finite ruins every gradient: measure before it."""
+        """Before clipping: measure, because a non-finite norm ruins every gradient."""
         self._early = EarlyNorms.taken(
             [parameters] if isinstance(parameters, Tensor) else parameters,
             None if self.settings.guard.device_path else read_on_host,
@@ -407,7 +407,7 @@ class Engine:
 
     @property
     def drops_samples(self) -> bool:
-        """Whether poisoned samples are not drawn again."""
+        """Whether quarantined samples are skipped."""
         return self.writer.bad_batches.quarantine.skips
 
     @fail_open("quarantine")
@@ -448,7 +448,7 @@ class Engine:
 
     @property
     def replaying(self) -> bool:
-        """Whether the batch at hand was handed out before, for an exam."""
+        """Whether the current batch was fed before, for an investigation."""
         return self.investigation.replaying
 
     @property
@@ -499,24 +499,24 @@ class Engine:
             self.recovery.checkpoints.wanted = False
 
     def resumed(self, step: int) -> None:
-        """Weights, state and buffers were put back to what they were after so many steps."""
+        """Weights, state and buffers were restored to what they were after this many steps."""
         self.registry.restored()
         self.writer.iteration = step
 
     # ------------------------------------------------------------------ keeping house
 
     def failed(self, where: str, error: Exception) -> None:
-        """Something of ours broke: switch it off, put everything back, write it down."""
+        """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
         if where == "guard":
-            # Nobody will finish what is armed. A failed exam must leave the skip armed.
+            # Disarm what will not be finished. A failed investigation must leave the skip armed.
             for optimizer, guard in self.registry.all():
                 with contextlib.suppress(Exception):
                     guard.release(optimizer)
         self.writer.failure(where, error)
 
     def end(self, error: object = None) -> None:
-        """The process ends, of ``error`` where there is one: write what it died of and close."""
+        """End of the process, with its ``error`` if any: record it and close."""
         memory = self.watchers.memory
         if self.writer.lane.recorder is None and not (memory is not None and memory.ran_out):
             return
@@ -540,12 +540,12 @@ class Engine:
         return self._losses if self._losses.passes else self._previous
 
     def _losses_decide(self) -> bool:
-        """Whether a bad loss alone condemns the step."""
+        """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
         return ranks() == 1 and (len(self.registry) <= 1 or self._window().count == 1)
 
     def close(self) -> None:
-        """The process ends: wait for what is still on its way and write the last words."""
+        """End of the process: wait for pending rows and write the final record."""
         self.investigation.close()
         attempt(self, "watchers", self.watchers.close)
         self.recovery.close()

@@ -1,4 +1,4 @@
-"""Fail open: what breaks in holdfast is switched off and written down, and training goes on.
+"""Fail open: a part of holdfast that fails is switched off and recorded; training goes on.
 
 The same wrapper counts the time that is spent in here.
 """
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class FailsOpen(Protocol):
-    """Who has parts that can be switched off one by one."""
+    """An object with parts that can be switched off one by one."""
 
     off: set[str]
     """The parts that are switched off."""
@@ -29,7 +29,7 @@ class FailsOpen(Protocol):
     """The clock of the loop."""
 
     def failed(self, where: str, error: Exception) -> None:
-        """A part broke: switch it off, put everything back, write it down."""
+        """A part failed: switch it off, restore everything, record it."""
         ...
 
 

@@ -1,11 +1,10 @@
-"""The usual step on a CPU, in few words.
+"""Fast path for ordinary CPU steps.
 
-Most steps of a run that is well are like the one before: the same optimizer and parameters, one
-loss, numbers that are finite and not far from usual, nothing to be sampled. The long way asks
-each of them dozens of questions whose answers have not changed, between cold caches. Here they
-are asked once, after a step that went the long way; those that follow it are taken in few words
-as long as they answer the rest the same, and in any doubt go the long way themselves. Both ways
-write the same rows, which a test compares.
+Most steps of a healthy run are like the one before: the same optimizer and parameters, one loss,
+finite numbers near their baseline, nothing to be sampled. The full path repeats dozens of checks
+whose results have not changed, with cold caches. The fast path makes them once, after a step on
+the full path; the steps that follow make only the remaining checks, and in any doubt take the full
+path. Both write the same rows, which a test compares.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Opened = tuple[OptimizerGuard, StepRecord]
 
 
 class FastPath:
-    """Knows what all steps of the only optimizer have in common, as long as nothing happens."""
+    """Checks that hold for all steps of the only optimizer until something changes."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class FastPath:
         self._row = BLANK
 
     def open(self, optimizer: Optimizer, losses: Losses) -> Opened | None:
-        """Decide about a step that is about to be taken; None when it must go the long way."""
+        """Decide about the next step; None when it must take the full path."""
         guard, writer, investigation = self._guard, self._writer, self._investigation
         groups = optimizer.param_groups
         step = writer.iteration + 1
@@ -99,11 +98,11 @@ class FastPath:
         return guard, record
 
     def forget(self) -> None:
-        """Something is different: the next step goes the long way."""
+        """Something changed: the next step takes the full path."""
         self._guard = None
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
-        """A step that went the long way is over: may the next ones be taken in few words?"""
+        """After a step on the full path: decide whether the next ones may take the fast path."""
         writer = self._writer
         well = record.reading is not None and not (record.bad or record.outlier or record.late)
         alone = len(self._registry) == 1 and not self._registry.buffers.buffers

@@ -1,4 +1,4 @@
-"""The user's GradScaler, seen from beside it: which loss it scaled, and whether it stepped."""
+"""Observe the user's GradScaler: which loss it scaled, and whether it stepped."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Scaling:
         return self.scaler._get_scale_async()
 
     def ends(self) -> Any:
-        """``scaler.step`` has returned: the scaler if it left the step out, else None."""
+        """``scaler.step`` has returned: the scaler if it skipped the step, else None."""
         scaler, self.scaler = self.scaler, None
         return None if self._stepped else scaler
 
 
 def note_skip(record: StepRecord, scaler: Any) -> None:
-    """Fill the row of a step that a scaler has left out."""
+    """Fill the row of a step that a scaler has skipped."""
     record.row.update(scaler_skipped=1.0, grad_norm=math.nan)
     scale = scaler._get_scale_async()
     if scale is not None and not scale.is_cuda:
@@ -56,6 +56,6 @@ def note_skip(record: StepRecord, scaler: Any) -> None:
 
 
 def exploded(record: StepRecord) -> bool:
-    """Whether the gradient norm of a scaled step was far above what is usual in this run."""
+    """Whether the gradient norm of a scaled step was far above its baseline."""
     row = record.row
     return row.get("outlier", 0.0) % 2 == 1 and not math.isnan(row["scale"])

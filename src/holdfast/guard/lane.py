@@ -1,4 +1,4 @@
-"""The lane of this process in the run folder: opened with its first use, asked by everybody.
+"""Lane of this process in the run folder, opened on first use.
 
 A script that never trains leaves nothing behind; one whose folder cannot be written is guarded
 all the same.
@@ -46,7 +46,7 @@ class Lane:
             try:
                 self.recorder = self._open_recorder()
             except Exception:
-                # Nowhere to write: guarding goes on, the parent reports the empty lane.
+                # Cannot write: guarding goes on, the parent reports the empty lane.
                 self._dead = True
                 raise
             self.steps = self.recorder.table("steps", list(STEP_COLUMNS))
@@ -80,13 +80,13 @@ class Lane:
             recorder.event(kind, step, data)
 
     def not_covered(self, step: int, what: str, why: str) -> None:
-        """Say, once, what the guard cannot do for this run."""
+        """Report, once, what the guard cannot do for this run."""
         if why not in self._not_covered and self.opened() is not None:
             self._not_covered.add(why)
             self.event("not_covered", step, {"what": what, "why": why})
 
     def failure(self, step: int, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed and was switched off."""
+        """Record that a part of holdfast failed and was switched off."""
         text = f"{type(error).__name__}: {error}"
         at = error.__traceback__
         while at is not None and at.tb_next is not None:

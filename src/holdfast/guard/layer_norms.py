@@ -22,7 +22,7 @@ class LayerNorms:
 
     @property
     def excited(self) -> bool:
-        """Whether every step is being told because of an incident."""
+        """Whether every step is recorded because of an incident."""
         return self._aftermath > 0
 
     def tell(self, record: StepRecord, *, due: bool) -> None:

@@ -1,4 +1,4 @@
-"""One optimizer under guard: decides about each of its steps and carries the decision out."""
+"""Guard of one optimizer: decides about each step and carries the decision out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DETECT = "detect only"
 
 
 class OptimizerGuard:
-    """Knows one optimizer: its layers, how a step of it can be left out, and what it last did."""
+    """Guard of one optimizer: its layers, how to skip a step, and its last decision."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class OptimizerGuard:
             record.see_parameters(nonfinite_on_host(everything))
 
     def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the verdict is known on the host before the step")
+        self._say(HIDDEN, "the decision is known on the host before the step")
         # Loading a state makes a new list of groups, with the form that was saved.
         groups = id(optimizer.param_groups)
         if self._form_of != groups and not (record.late or self.detect_only):
@@ -242,7 +242,7 @@ class OptimizerGuard:
         self._look_at_form(optimizer, grads)
         fused = switch_to_fused.is_fused(optimizer)
         if fused:
-            self._say(FUSED, "the kernel itself leaves the step out")
+            self._say(FUSED, "the kernel itself skips the step")
         else:
             self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
         record.acted = True
@@ -258,7 +258,7 @@ class OptimizerGuard:
             settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
 
     def arrived(self, record: StepRecord) -> None:
-        """The device row is on the host: host counters of a skipped step are taken back."""
+        """The device row is on the host: undo the host counters of a skipped step."""
         if record.left_out and record.moved:
             self._skip.take_back(record.moved)
         record.moved = ()
@@ -307,7 +307,7 @@ class OptimizerGuard:
         self._looked_at_form = True
 
     def only_detect(self, why: str) -> None:
-        """From now on steps are watched, not left out; ``why`` is told to the user."""
+        """From now on steps are observed, not skipped; ``why`` is reported to the user."""
         if not self.detect_only:
             self.detect_only = why
             self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
@@ -326,7 +326,7 @@ class OptimizerGuard:
         self._skip.release(optimizer)
 
     def description(self) -> dict[str, Any]:
-        """What the start of the run says about this optimizer."""
+        """Description of this optimizer for the start of the run."""
         return {
             "opt": self.index,
             "cls": self.cls,
@@ -341,7 +341,7 @@ _grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 
 
 def _still_scaled(optimizer: Optimizer, scale: float) -> float:
-    """What gradients are multiplied with: a fused kernel undoes a GradScaler's scale itself."""
+    """Factor on the gradients: a fused kernel undoes a GradScaler's scale itself."""
     return scale if optimizer.__dict__.get("grad_scale") is not None else 1.0
 
 

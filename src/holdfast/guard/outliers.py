@@ -1,4 +1,4 @@
-"""Steps whose numbers are finite and far from usual: left out, or made smaller.
+"""Outlier steps, finite but far above their baseline: skipped or clipped.
 
 One of these belongs to every guarded optimizer. It asks the baseline in the step itself, on the
 host or on the device, and clips there; what that means for the run is decided later, by
@@ -24,7 +24,7 @@ from ..probes.baseline import APART, NORM, Baseline
 from ..probes.gradients import DeviceReading
 from ..probes.step_record import StepRecord
 
-# After an explosion norms are clipped until this many steps have been usual.
+# After an explosion norms are clipped until this many steps have been ordinary.
 _CALM = 100
 
 
@@ -33,7 +33,7 @@ class Outliers:
 
     Args:
         settings: of the run.
-        policy: says whether an explosion is left out, and clipped from then on.
+        policy: says whether an explosion is skipped, and clipped from then on.
     """
 
     def __init__(self, settings: Settings, policy: Policy) -> None:
@@ -60,13 +60,13 @@ class Outliers:
 
     @property
     def passive(self) -> bool:
-        """Whether a usual step is only looked at: nothing is clipped."""
+        """Whether an ordinary step is only observed: nothing is clipped."""
         asked = self._asked
         return self.detect and not self._sized and asked.per_parameter is None is asked.value
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
-        """Usual loss and its limit, usual norm and its limit, as the host knows them."""
+        """Baseline and threshold of loss and norm, as the host knows them."""
         return self._host.numbers
 
     def usual(self, loss: float, norm: float) -> bool:
@@ -90,8 +90,8 @@ class Outliers:
             grads: its gradients.
             alone: whether there is one rank, which may trust its own loss.
             clipped: whether the user has clipped since the norm was measured.
-            scale: what a GradScaler has multiplied the gradients with.
-            may_skip: whether steps of this optimizer can be left out.
+            scale: the scale of a GradScaler on the gradients.
+            may_skip: whether steps of this optimizer can be skipped.
         """
         row = record.row
         if self.detect:
@@ -130,7 +130,7 @@ class Outliers:
         may_skip: bool,
         scale: Tensor | None,
     ) -> Question | None:
-        """What the device is asked about this step; None when nothing is to be judged."""
+        """Device computation for this step; None when nothing is to be judged."""
         if not self.detect and not self._sized:
             return None
         if self._state is None or self._state.device != device:
@@ -192,7 +192,7 @@ class Outliers:
         if record.wild and self._clip:
             self._calm = 0
         elif record.outlier & NORM and self._calm > APART:
-            self._calm = _CALM  # the run is used to this: it is not ours to make smaller
+            self._calm = _CALM  # such norms are normal in this run: do not clip them
         elif was:
             self._calm += 1
         return was != self.clipping

@@ -1,4 +1,4 @@
-"""The optimizers of this process, each with its guard, and the models they train."""
+"""Registry of the optimizers of this process, with their guards and models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OptimizerRegistry:
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def of(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> OptimizerGuard:
-        """The guard of an optimizer, made on first sight; new parameters are learned."""
+        """The guard of an optimizer, made on first use; new parameters are registered."""
         return self.with_parameters(optimizer, models)[0]
 
     def with_parameters(
@@ -87,20 +87,20 @@ class OptimizerRegistry:
         return self._roots([p for g in groups for p in g["params"]], self._models)
 
     def restored(self) -> None:
-        """Somebody has put weights, state and buffers back: what was learned of them is void."""
+        """Weights, state and buffers were restored: discard what was cached about them."""
         for _, guard in self.all():
             guard.forget_state()
         self.buffers.look()
         self.buffers.keep()
 
     def bad_gradient(self) -> bool:
-        """Whether a gradient on the CPU is not finite; looks at all of them."""
+        """Whether any gradient on the CPU is non-finite."""
         groups = [g for optimizer, _ in self.all() for g in optimizer.param_groups]
         grads = [p.grad for g in groups for p in g["params"] if p.grad is not None and p.is_cpu]
         return bool(grads) and bool(read_on_host(plain(grads)).bad)
 
     def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
-        """What an exam must know."""
+        """Inputs of an investigation."""
         named: list[tuple[str, Tensor]] = []
         for optimizer, guard in self.all():
             parameters = [p for g in optimizer.param_groups for p in g["params"]]

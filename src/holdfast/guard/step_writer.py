@@ -1,4 +1,4 @@
-"""From verdicts to rows: waits for numbers from the device without waiting, then writes.
+"""Write step records as rows, once their numbers have arrived from the device.
 
 Opens the run lane with the first backward pass, so that a script that never trains leaves
 nothing behind.
@@ -32,7 +32,7 @@ from .optimizer_guard import OptimizerGuard
 
 
 class StepWriter:
-    """The written side of the engine."""
+    """Writes the rows of the engine."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StepWriter:
         self.budget = Budget(settings.guard.budget)
         self.bad_batches = BadBatches(settings.quarantine)
         self.scaling: ScalerPolicy | None = None
-        """What a script's GradScaler is told, on request."""
+        """Policy for the script's GradScaler, on request."""
         if settings.scaler.policy:
             self.scaling = ScalerPolicy(
                 settings.scaler, lambda data: self.tell("scaler", self.iteration, data)
@@ -70,7 +70,7 @@ class StepWriter:
         self._rows = 0
 
     def saw_backward(self, losses: Losses) -> None:
-        """A backward pass is over; without optimizers this is all we will ever see."""
+        """A backward pass is over; without optimizers nothing else is visible."""
         self.iteration = self.by_hand.saw_backward(losses, self.iteration)
 
     def number(self, guard: OptimizerGuard) -> int:
@@ -86,7 +86,7 @@ class StepWriter:
         return self.iteration
 
     def wants_parameters(self, record: StepRecord) -> bool:
-        """Whether this step looks at the weights too: at the start, now and then, in trouble."""
+        """Whether this step checks the weights too: at the start, periodically, after bad steps."""
         every = self._settings.parameters_every
         return self._suspicious or record.step % (every * LEAN if self.budget.lean else every) == 0
 
@@ -183,7 +183,7 @@ class StepWriter:
                 {
                     "cost": self.budget.measured,
                     "why": f"the guard took {self.budget.measured:.1%} of the step time: weights, "
-                    f"memory and layers are looked at {LEAN} times less often; "
+                    f"memory and layers are measured {LEAN} times less often; "
                     "skipping goes on as before",
                 },
             )
@@ -211,15 +211,15 @@ class StepWriter:
             self._readback.send(weights.ratios(), arrived)
 
     def not_covered(self, what: str, why: str) -> None:
-        """Say, once, what the guard cannot do for this run."""
+        """Report, once, what the guard cannot do for this run."""
         self.lane.not_covered(self.iteration, what, why)
 
     def failure(self, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed and was switched off."""
+        """Record that a part of holdfast failed and was switched off."""
         self.lane.failure(self.iteration, where, error)
 
     def tell(self, kind: str, step: int, data: dict[str, Any]) -> None:
-        """Write down what an exam does or has found."""
+        """Record what an investigation does or has found."""
         recorder = self.lane.opened()
         if recorder is not None:
             recorder.event(kind, step, data)
@@ -240,7 +240,7 @@ class StepWriter:
     # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """Write what is still on its way and the last words."""
+        """Write pending rows and the final record."""
         recorder, passes = self.lane.recorder, self.by_hand.passes
         if recorder is None:
             return

@@ -1,4 +1,4 @@
-"""What recovery, watchers and exams see of the guard."""
+"""Interface of the guard for recovery, watchers and investigations."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class GuardedTraining:
         return self._registry.all()
 
     def restored(self) -> None:
-        """Weights, state and buffers were put back: what was learned of them is void."""
+        """Weights, state and buffers were restored: discard what was cached about them."""
         self._registry.restored()
 
     def has_bad_gradient(self) -> bool:
-        """Whether a gradient on the CPU is not finite; looks at all of them."""
+        """Whether any gradient on the CPU is non-finite."""
         return self._registry.bad_gradient()
 
     def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
-        """What an exam of a poisoned step must know."""
+        """Inputs of an investigation of a bad step."""
         return self._registry.scene(batches, rng, loss)
 
     def run_folder(self) -> Path | None:
@@ -78,9 +78,9 @@ class GuardedTraining:
         self._writer.tell(kind, step, dict(data))
 
     def not_covered(self, what: str, why: str) -> None:
-        """Say, once, what cannot be done for this run."""
+        """Report, once, what cannot be done for this run."""
         self._writer.not_covered(what, why)
 
     def failure(self, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed."""
+        """Record that a part of holdfast failed."""
         self._writer.failure(where, error)

@@ -1,1 +1,1 @@
-"""The parent of ``holdfast run``: starts the script, passes signals on, drains and judges."""
+"""Parent process of ``holdfast run``: starts the script, forwards signals, drains and judges."""

@@ -1,7 +1,7 @@
-"""Beside the training: drains rings into the run folder, judges what came, says it in one line.
+"""Drain: moves rows from the rings into the run folder, judges them, prints live lines.
 
-The parent of ``holdfast run`` ticks one scribe for all lanes it owns; ``holdfast.watch`` ticks
-one from a thread. Neither is ever waited for by the training.
+The parent of ``holdfast run`` ticks one drain for all lanes it owns; ``holdfast.watch`` ticks
+one from a thread. Training never waits for either.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Lane:
     written: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
     acted_on: set[Key] = field(default_factory=set[Key])
     orders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Actions that the training has not been asked for yet."""
+    """Actions not yet requested from the training."""
 
 
 class Drain:
@@ -64,7 +64,7 @@ class Drain:
         self._foreign: set[str] = set()
 
     def tick(self) -> int:
-        """Take what is new in every lane; returns the number of rows written."""
+        """Drain every lane; returns the number of rows written."""
         rows = 0
         self._find_lanes()
         for lane in list(self._lanes.values()):
@@ -80,7 +80,7 @@ class Drain:
         return [f for lane in self._lanes.values() for f in lane.judge.findings]
 
     def close(self) -> None:
-        """The training is over: drain to the end and let the rings go."""
+        """End of training: drain completely and release the rings."""
         while self.tick():
             pass
         for lane in list(self._lanes.values()):
@@ -140,7 +140,7 @@ class Drain:
         return 0 if taken.rows is None else len(taken.rows)
 
     def _order(self, lane: _Lane, findings: Iterable[Finding]) -> None:
-        """Ask the training for what the policy does about findings that are new."""
+        """Request the actions that the policy has for new findings."""
         newest = int(lane.judge.newest_step)
         for finding in findings:
             if finding.key not in lane.acted_on:
@@ -160,7 +160,7 @@ class Drain:
 
     @staticmethod
     def _worth_writing(lane: _Lane, finding: Finding) -> bool:
-        """New, newly explained, or seen twice as often: a storm must not fill the disk."""
+        """Whether a finding is new, newly explained, or twice as frequent; keeps the file small."""
         key = finding.key, str(finding.evidence.get("headline", ""))
         count = int(finding.evidence.get("count", 1))
         if count < 2 * lane.written.get(key, 0):
@@ -169,14 +169,14 @@ class Drain:
         return True
 
     def _give_up(self, lane: _Lane, error: Exception) -> None:
-        """A lane that cannot be written must not take the others along."""
+        """Close a lane that cannot be written; the others go on."""
         self.errors.append(f"{lane.name}: {error}")
         self._done.add(lane.name)
         del self._lanes[lane.name]
 
 
 class DrainThread:
-    """A scribe ticked by a daemon thread, for library use."""
+    """A drain ticked by a daemon thread, for library use."""
 
     def __init__(self, scribe: Drain, every: float = 0.2) -> None:
         self._scribe = scribe
@@ -191,7 +191,7 @@ class DrainThread:
             self._scribe.tick()
 
     def close(self) -> None:
-        """Stop the thread and write what is left. In a forked child there is none to stop."""
+        """Stop the thread and write the rest. A forked child has no thread to stop."""
         if os.getpid() != self._pid:
             return
         self._stop.set()

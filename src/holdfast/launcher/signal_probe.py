@@ -1,9 +1,9 @@
-"""Tells a signal meant for us alone from one sent to the whole process group.
+"""Distinguish a signal sent to this process alone from one sent to the process group.
 
-Both look the same to the receiver, but they ask for opposite things: the first has to be passed
-on to the script, the second has reached it already, and a handler that saves and requeues must
-not run twice. The canary is a forked child in the same group that does nothing but listen: what
-it hears too went to everybody.
+Both look the same to the receiver, but need opposite handling: the first has to be forwarded to
+the script, the second has reached it already, and a handler that saves and requeues must not run
+twice. The signal probe is a forked child in the same group that only listens: a signal that it
+receives too went to the whole group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import NoReturn, Self
 
-# How long a signal to everybody may take to reach the canary as well.
+# How long a signal to the group may take to reach the probe.
 _PATIENCE = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Where a run goes: a new folder, or the one the other ranks of this launch have just made."""
+"""Run folder of a launch: a new one, or the one that another rank has just made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _join(path: Path, launch: str) -> Run:
 
 
 def _launch(environment: Mapping[str, str]) -> tuple[str, datetime] | None:
-    """What all ranks of one launch on a node agree on without talking.
+    """Name on which all ranks of one launch on a node agree without communication.
 
     Under ``torchrun … -m holdfast run`` every rank has its own parent. They share the launcher,
     so its start time, and its run id where one was given, names the run.

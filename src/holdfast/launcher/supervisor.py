@@ -1,8 +1,8 @@
-"""The small parent of ``holdfast run``: starts the real python, passes signals on, writes.
+"""Supervisor, the parent of ``holdfast run``: starts python, forwards signals, records.
 
 The script runs in a child of its own, in the same process group and on the same terminal, so
-that nothing about it changes. The parent drains the rings while it runs and once more when it
-is gone, however it went, and then leaves with the script's own exit status.
+that nothing about it changes. The supervisor drains the rings while it runs and once more when it
+has ended, however it ended, and then exits with the script's own exit status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .signal_probe import SignalProbe
 
 _TICK = 0.5
 
-# Signals a launcher may send to us and means for the script.
+# Signals that a launcher may send to us for the script.
 _FORWARDED = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -44,7 +44,7 @@ _TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str]:
-    """The script's environment: its own, and what lets holdfast in."""
+    """The script's environment: its own, and the variables that load holdfast."""
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([SITE, path] if path else [SITE])
@@ -55,7 +55,7 @@ def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str
 
 
 def interpreter_options(words: Sequence[str]) -> list[str]:
-    """The options our own interpreter was given, which the script's gets too.
+    """Options of our own interpreter, which the script's interpreter gets too.
 
     Without ``-I``, ``-E`` and ``-S``: they would keep holdfast out.
 
@@ -77,7 +77,7 @@ def interpreter_options(words: Sequence[str]) -> list[str]:
 
 
 def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
-    """Run ``python *command`` under guard; returns what ``waitpid`` said about it."""
+    """Run ``python *command`` guarded; returns its ``waitpid`` status."""
     _fill_standard_streams()
     owner = uuid.uuid4().hex
     plugins = load_plugins(os.environ, ALL)
@@ -118,10 +118,10 @@ def _wait(pid: int, watched: set[signal.Signals], scribe: Drain, canary: SignalP
 
 
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
-    """Close the books of a run; whatever goes wrong here is not the script's fault."""
+    """Finish the record of a run; an error here must not affect the script's exit code."""
     try:
         if not run.path.exists():
-            say(f"holdfast: the run folder {run.path} is gone; nothing was recorded")
+            say(f"holdfast: the run folder {run.path} was removed; nothing was recorded")
         elif not run.remove_if_empty() and main:
             code = os.waitstatus_to_exitcode(status)
             run.update_meta(
@@ -131,11 +131,11 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
             if not quiet:
                 say(end_summary(run, color=os.isatty(2)))
     except Exception as error:
-        say(f"holdfast: the summary could not be made: {error}")
+        say(f"holdfast: could not write the summary: {error}")
 
 
 def leave_like(status: int) -> int:
-    """The exit code to leave with; a script ended by a signal ends us by the same."""
+    """Exit code of the script; if a signal ended it, end this process by the same signal."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return code
@@ -152,7 +152,7 @@ def leave_like(status: int) -> int:
 
 
 def say(line: str) -> None:
-    """One write, so that lines of several processes never mix."""
+    """Write a line at once, so that lines of several processes never mix."""
     with contextlib.suppress(OSError):
         os.write(2, (line if line.endswith("\n") else line + "\n").encode())
 

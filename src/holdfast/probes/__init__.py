@@ -1,4 +1,4 @@
-"""What is measured inside training, without ever waiting for the device.
+"""Probes: measurements inside training that never wait for the device.
 
 Every module names its columns of the step row in ``COLUMNS`` with one line of meaning each;
 ``STEP_COLUMNS`` is their union in file order. A value that was not measured on a step is NaN.
@@ -22,8 +22,8 @@ PROBES = (loss, gradients, model_state, learning_rate, batches, timing, memory, 
 
 GUARD_COLUMNS = {
     "opt": "index of the optimizer that stepped",
-    "skipped": "1 when holdfast left this step out",
-    "scaler_skipped": "1 when the user's GradScaler left it out",
+    "skipped": "1 when holdfast skipped this step",
+    "scaler_skipped": "1 when the user's GradScaler skipped it",
     "scale": "scale of the user's GradScaler, NaN without one",
     "guard": "host seconds spent in holdfast during this step",
     "guard_device": "device seconds of holdfast's own kernels, sampled",

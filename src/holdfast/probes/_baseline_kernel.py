@@ -35,7 +35,7 @@ from .baseline import (
 )
 
 USUAL = 6
-"""Numbers about what is usual."""
+"""Numbers of the baseline."""
 
 
 class TermsOnDevice:
@@ -174,7 +174,7 @@ def usual_function() -> Any:
 
 @functools.cache
 def judge_function() -> Any:
-    """The judgement itself, given what is usual, for a kernel to call."""
+    """The judgement itself, given the baseline, for a kernel to call."""
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 

@@ -2,8 +2,8 @@
 
 The state is one fp64 vector: how many norms and losses were accepted, outliers in this event, the
 level at the start, how many events there were, steps since the last outlier, how high this event
-and those before it went, then both windows. The answer is one too: usual loss, its limit, usual
-norm, its limit, the bits of an outlier, and what the gradients are to be multiplied with.
+and those before it went, then both windows. The answer is one too: loss baseline, its limit, norm
+baseline, its limit, the bits of an outlier, and the factor for the gradients.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
 class Question:
     """One step to be judged.
 
-    ``scale`` is what gradients were multiplied with by a GradScaler that has not undone it.
+    ``scale`` is the factor of a GradScaler on the gradients that has not been undone.
     """
 
     state: Tensor
@@ -75,13 +75,13 @@ def learn_anew(state: Tensor) -> None:
 
 
 def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) -> Tensor:
-    """The answer, by plain torch; raises ``flag`` where the step is to be left out.
+    """The answer, by plain torch; raises ``flag`` where the step is to be skipped.
 
     Args:
         asked: the question.
         square: sum of the squares of all gradients, fp64.
         loss: the loss, or None.
-        flag: 0.0, or 1.0 when the step is poisoned; fp32.
+        flag: 0.0, or 1.0 when the step is bad; fp32.
     """
     state, terms = asked.state, asked.terms
     inf = math.inf

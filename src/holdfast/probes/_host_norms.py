@@ -1,6 +1,6 @@
 """Gradient norms where the host decides: CPU training.
 
-fp64 would be slow here: fp32 comes first, and only a norm that is not finite gets a second look.
+fp64 would be slow here: fp32 comes first, and only a non-finite norm is computed again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with 150 of them the host spends longer making those views than the device spend
 kernel writes the sum of squares of each block of memory in fp64 and raises the flag if one of
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
 arrive. Module buffers ride along at the end and raise a flag of their own. The block that finishes
-last compares the sum of all with what is usual in this run, which the first one has worked out.
+last compares the sum of all with the baseline of this run, which the first one has computed.
 Mostly the sums are written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
@@ -115,7 +115,7 @@ class NormKernel:
         self._launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
         self._terms = TermsOnDevice(device)
         # The sum over all blocks, and how many have added theirs; left at zero by the last one.
-        # Behind the sum: what is usual, for the one that judges.
+        # Behind the sum: the baseline, for the one that judges.
         self._total = torch.zeros(1 + USUAL, dtype=torch.float64, device=device)
         self._done = torch.zeros((), dtype=torch.int32, device=device)
         self.factor = torch.ones(2, dtype=torch.float32, device=device)
@@ -142,7 +142,7 @@ class NormKernel:
         Args:
             grads: gradients of one dtype.
             loss: the loss.
-            flags: raised by a gradient or the loss, and by a buffer, that is not finite.
+            flags: raised by a non-finite gradient or loss, and by a non-finite buffer.
             decides: whether the loss raises the flag.
             landing: whether the row may go straight to the host.
             buffers: of the same dtype.
@@ -343,7 +343,7 @@ def _kernel() -> Any:
         HEAD: tl.constexpr,
         WINDOW: tl.constexpr,
     ):
-        # The first program works out what is usual, if somebody is to judge.
+        # The first program computes the baseline, if the step is to be judged.
         block = tl.program_id(0)
         if JUDGED:
             block -= 1

@@ -1,26 +1,26 @@
-"""What is usual in this run, and what is far from it: decided in the step itself.
+"""Baseline of loss and gradient norm, and outliers from it: decided in the step itself.
 
 Two series are known by their last ``WINDOW`` accepted values: the loss as it is, the gradient
 norm by its logarithm. Each has a median and a median absolute deviation (MAD); one wild value,
-or thirty, cannot move them far, and a value that is not finite never enters. A value is an
+or thirty, cannot move them far, and a non-finite value never enters. A value is an
 outlier when it is above the median by each of
 
 - eight robust standard deviations (six where loss and norm stand out together),
 - half as much again as the largest excursion in the window, so that heavy tails and steady
-  growth are usual where they have been usual,
-- a ratio that matters: ten times the usual norm (three together), half as much again as the
-  usual loss and a hundredth of what it was at the start.
+  growth are ordinary where they have been ordinary,
+- a ratio that matters: ten times the norm baseline (three together), 1.5 times the loss
+  baseline and a hundredth of what it was at the start.
 
 A norm that stands out alone must be ten times that of the step before too: gradients that had
-nearly vanished come back by leaps, and leaving those steps out would keep the model where it is.
+nearly vanished come back by leaps, and skipping those steps would keep the model where it is.
 
 The numbers are guesses checked against the noisy and the spiking scripts of the tests; nothing
 here depends on the unit of a loss or the size of a model.
 
-Outliers that follow each other closely are one event. The step of an outlier norm is left out of
-the training, and its norm out of the window: ``SKIPS`` times in an event at most, after which the
-run has a new scale and is believed; and in the first ``EVENTS`` events only, unless a later one
-goes twice as high, because what returns again and again belongs to this run.
+Outliers that follow each other closely are one event. The step of an outlier norm is skipped, and
+its norm not learned: ``SKIPS`` times in an event at most, after which the run gets a new
+baseline; and in the first ``EVENTS`` events only, unless a later one goes twice as high, because
+frequent outliers are normal for this run.
 
 On the host this is ``Baseline``; ``_device_baseline`` does the same where nothing may be read.
 """
@@ -36,23 +36,23 @@ from typing import NamedTuple
 WINDOW = 64
 SKIPS = 12
 EVENTS = 2
-# Usual steps that end an event, and that make the run forget its events.
+# Ordinary steps that end an event, and that make the run forget its events.
 APART = 8
 FORGOTTEN = 512
 HIGHER = 1.0
-"""Binary orders by which an event must surpass all before it to be left out again."""
+"""Binary orders by which an event must surpass all before it to be skipped again."""
 
 COLUMNS = {
     "loss_usual": "median of the recent losses, NaN until there are enough",
-    "loss_limit": "a loss above this is far from usual",
+    "loss_limit": "threshold above which a loss is an outlier",
     "norm_usual": "median of the recent gradient norms, NaN until there are enough",
-    "norm_limit": "a gradient norm above this is far from usual",
-    "outlier": "1 when the gradient norm is far from usual, 2 for the loss, 3 for both",
-    "clip": "what the gradients were multiplied with before the step; 1 when they were not clipped",
+    "norm_limit": "threshold above which a gradient norm is an outlier",
+    "outlier": "1 when the gradient norm is an outlier, 2 for the loss, 3 for both",
+    "clip": "clipping factor on the gradients before the step; 1 when they were not clipped",
 }
 
 NORM, LOSS, LEFT_OUT = 1, 2, 4
-"""Bits of an outlier; the last one says that its step is left out."""
+"""Bits of an outlier; the last one says that its step is skipped."""
 
 
 class Limits(NamedTuple):
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
     rise: float
 
 
-# Norms are binary logarithms: a rise of log2(10) is ten times the usual.
+# Norms are binary logarithms: a rise of log2(10) is ten times the baseline.
 ALONE = Limits(8.0, 1.5, math.log2(10))
 TOGETHER = Limits(6.0, 1.25, math.log2(3))
 OF_LOSS = Limits(8.0, 1.5, 0.5)
@@ -110,7 +110,7 @@ def _size(norm: float) -> float:
 
 
 class Baseline:
-    """The run's own scale, where loss and norm are known on the host.
+    """Baseline of a run, where loss and norm are known on the host.
 
     Args:
         warmup: accepted values until there is a judgement.
@@ -144,8 +144,8 @@ class Baseline:
             loss: the loss, not finite when there is none.
             norm: the gradient norm.
             loss_counts: whether the loss may be looked at (not with several ranks).
-            norm_counts: whether a norm alone condemns (not when the user clips it anyway).
-            may_skip: whether steps may be left out.
+            norm_counts: whether a norm alone is enough (not when the user clips it anyway).
+            may_skip: whether steps may be skipped.
         """
         if self.usual(loss, norm):
             return 0
@@ -165,7 +165,7 @@ class Baseline:
         return found
 
     def usual(self, loss: float, norm: float) -> bool:
-        """Whether both are like the others, as on nearly every step of a run that is well.
+        """Whether both are ordinary, as on nearly every step of a healthy run.
 
         They are learned then; otherwise nothing has happened yet, and ``judge`` must be asked.
         """
@@ -184,7 +184,7 @@ class Baseline:
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
-        """Usual loss and its limit, usual norm and its limit."""
+        """Baseline and threshold of the loss, then of the norm."""
         return self._numbers
 
     @property
@@ -202,7 +202,7 @@ class Baseline:
         self._learn()
 
     def _surprises(self, height: float) -> bool:
-        """Whether this outlier, which becomes part of an event, is none the run is used to."""
+        """Whether this outlier, which becomes part of an event, is unusual for the run."""
         if self._since > APART:
             self._events = 1 if self._since > FORGOTTEN else self._events + 1
             self._earlier = 0.0 if self._events == 1 else max(self._earlier, self._height)

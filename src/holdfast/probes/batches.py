@@ -1,8 +1,8 @@
 """Which batch was in the step: dataset indices, loader worker, fingerprint, bad values.
 
 Indices are noted when the loader draws them from the sampler and joined to the batch when it
-is handed out, so that a poisoned sample can be named. Only the batches around an incident are
-written down; all others leave a 24-bit fingerprint in the row.
+is handed out, so that a bad sample can be named. Only the batches around an incident are
+recorded; all others leave a 24-bit fingerprint in the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 COLUMNS = {
     "batch": "24-bit fingerprint of the batch",
     "worker": "loader worker that made it, -1 for the main process",
-    "input_bad": "number of tensors of the batch that are not finite; looked at on bad steps",
+    "input_bad": "number of non-finite tensors of the batch; checked on bad steps",
 }
 
 _DEPTH = 4

@@ -1,4 +1,4 @@
-"""The guard's own allowance: when it costs more, what is optional is taken less often."""
+"""Cost budget of the guard: above it, optional measurements become less frequent."""
 
 from __future__ import annotations
 

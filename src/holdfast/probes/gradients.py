@@ -3,7 +3,7 @@
 The L2 norm decides: it is not finite when, and only when, a gradient is not, provided the squares
 cannot overflow. On a device it is therefore summed in fp64, one pass over memory, and the row of
 norms travels to the host without being waited for. On the host fp64 would be slow: there fp32
-comes first and only a norm that is not finite gets a second look.
+comes first and only a non-finite norm is computed again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ._norm_kernel import (
 COLUMNS = {
     "grad_norm": "L2 norm over all gradients of the optimizer",
     "grad_max": "NaN or infinity, whichever the blamed gradient holds; measured on bad steps",
-    "grad_bad": "number of gradient tensors that are not finite",
+    "grad_bad": "number of non-finite gradient tensors",
     "grad_layer": "index of the layer to blame, -1 for none",
 }
 
@@ -77,7 +77,7 @@ class DeviceReading:
     spoilt: Tensor | None = None
     """A flag of the same kind for buffers, where those were measured along."""
     factor: Tensor | None = None
-    """Where a step was judged: what gradients are to be multiplied with, the outlier's bits."""
+    """Where a step was judged: the factor for the gradients, the outlier's bits."""
 
     @property
     def _answer_at(self) -> int:
@@ -160,7 +160,7 @@ class Meter:
             loss_decides: whether a bad loss alone raises the flag.
             extras: vectors that travel in the same row; None when they come later.
             buffers: measured along, where ``can_take`` says so.
-            asked: whether the norm is far from usual, if that is to be judged.
+            asked: whether the norm is an outlier, if that is to be judged.
         """
         flag = self._flag()
         reading = None

@@ -1,7 +1,7 @@
 """The losses of one step, taken from the tensors on which ``backward`` is called.
 
 A step may see several backward passes (accumulation, two heads, a GAN); the row carries their
-mean and whether any of them was not finite. On a device the losses stay where they are and
+mean and whether any of them was non-finite. On a device the losses stay where they are and
 travel in the device row.
 """
 

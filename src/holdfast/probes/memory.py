@@ -9,7 +9,7 @@ import torch
 COLUMNS = {
     "mem_allocated": "bytes in live tensors on the device; sampled",
     "mem_reserved": "bytes the allocator holds from the driver; sampled",
-    "mem_retries": "times so far the allocator gave its cache back to go on; sampled",
+    "mem_retries": "allocator retries so far (it emptied its cache and tried again); sampled",
 }
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 COLUMNS = {
-    "param_bad": "number of parameter tensors that are not finite; looked at now and then",
+    "param_bad": "number of non-finite parameter tensors; checked periodically",
     "param_layer": "index of the first of them, -1 for none",
-    "buffer_bad": "number of module buffers that are not finite",
+    "buffer_bad": "number of non-finite module buffers",
     "buffer_layer": "index of the first of them, -1 for none",
 }
 

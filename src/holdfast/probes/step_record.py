@@ -1,4 +1,4 @@
-"""What is known about one optimizer step, from the pre-hook until its row is written.
+"""Record of one optimizer step, from the pre-hook until its row is written.
 
 On the host everything is known at once. On a device the numbers arrive one to three steps
 later; ``arrive`` fills them in.
@@ -36,9 +36,9 @@ class StepRecord:
     reading: GradientReading | None = None
     loss_bad: bool = False
     bad: bool = False
-    """A number of this step is not finite."""
+    """A number of this step is non-finite."""
     wild: bool = False
-    """All are finite, and so far from usual that the step is left out."""
+    """All are finite, but an outlier so far off that the step is skipped."""
     outlier: int = 0
     acted: bool = False
     time: float = 0.0
@@ -52,7 +52,7 @@ class StepRecord:
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
     told_to: bool = False
-    """Left out whatever its numbers are, because somebody said so."""
+    """Skipped on request, whatever its numbers are."""
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
     scaled: bool = False
@@ -81,7 +81,7 @@ class StepRecord:
     def see_baseline(
         self, bits: int, loss: float, loss_limit: float, norm: float, norm_limit: float
     ) -> None:
-        """Fill the columns about what is usual; ``bits`` as the baseline gives them."""
+        """Fill the baseline columns; ``bits`` as the baseline gives them."""
         self.outlier = bits & ~LEFT_OUT
         self.wild = bool(bits & LEFT_OUT)
         row = self.row

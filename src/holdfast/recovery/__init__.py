@@ -1,1 +1,1 @@
-"""Bring a run back: snapshots in host memory, rollback after a trial, automatic checkpoints."""
+"""Recovery: snapshots in host memory, rollback after a trial, automatic checkpoints."""

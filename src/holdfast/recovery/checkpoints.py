@@ -1,4 +1,4 @@
-"""Checkpoints of a run that knows nothing of us: its newest good snapshot, by clock and step."""
+"""Automatic checkpoints of an unmodified script: its newest good snapshot, by clock and step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .training import Training
 
 
 class AutomaticCheckpoints:
-    """Decides when a snapshot goes to disk and hands it to the saver."""
+    """Decides when a snapshot goes to disk and passes it to the saver."""
 
     def __init__(self, settings: CheckpointSettings, training: Training, live: LiveState) -> None:
         self.wanted = settings.minutes > 0 or settings.steps > 0
@@ -65,7 +65,7 @@ class AutomaticCheckpoints:
 
 
 def _meant_infinite(tree: Any, buffers: Collection[str]) -> frozenset[str]:
-    """Buffers of the first state that hold infinities: masks, no sign of poison later."""
+    """Buffers of the first state that hold infinities: masks, which are no fault later."""
     skeleton, tensors = flatten(tree)
     return frozenset(
         name

@@ -1,4 +1,4 @@
-"""What a run consists of, found among the live objects of a script that knows nothing of us."""
+"""Training state found among the live objects of an unmodified script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTLED = 30.0
 class LiveState:
     """Knows what belongs to the run without keeping any of it alive.
 
-    ``given`` are training_state that somebody has named; nothing is searched for then.
+    ``given`` is a training state that the caller has named; nothing is searched for then.
     """
 
     def __init__(self, training: Training) -> None:

@@ -1,9 +1,9 @@
-"""Pinned host memory for snapshots, made in a thread beside the training.
+"""Pinned host memory for snapshots, allocated in a background thread.
 
-Asked for in one piece, the driver needs most of a second for each gigabyte and lets nobody launch
-a kernel meanwhile. Nearly all of that is the kernel's finding of pages. So here a thread touches
-them first, which is in nobody's way, and has the driver pin them a piece at a time, in some ten
-milliseconds each. A copy must lie in one piece, so pieces end where tensors do.
+Pinning one large block takes the driver most of a second per gigabyte and blocks kernel launches
+meanwhile; nearly all of that is page faults. So a thread touches the pages first, which blocks
+nothing, and has the driver pin them a piece at a time, some ten milliseconds each. A copy must lie
+in one piece, so pieces end where tensors do.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Room:
         return self._block
 
     def give_up(self, patience: float = _PATIENCE) -> None:
-        """Nobody needs it any more; waits so many seconds for the thread to end.
+        """Release it; waits up to this many seconds for the thread to end.
 
         A thread that is inside the driver when the interpreter ends takes the process with it.
         """

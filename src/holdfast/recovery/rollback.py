@@ -1,11 +1,11 @@
-"""Brings a run back that skipping a step does not save, and ends one that nothing saves.
+"""Rollback: restores a run that skipping steps does not save; stops one that nothing saves.
 
-    suspicion ─ old weights for one batch ─┬─ its loss is usual: the weights were damaged, stay
-                                           └─ it is not: the data has changed, undo, learn anew
+    suspicion ─ old weights for one batch ─┬─ ordinary loss: the weights were damaged, stay
+                                           └─ high loss: the data has changed, undo, new baseline
 
-A rollback is tried on one batch before it is made: a new stage of a curriculum looks like damage
-until old weights see the new data. The loop goes on with the data that comes next, so what did
-the damage is left behind.
+A rollback is tried on one batch before it is kept: a new stage of a curriculum looks like damage
+until old weights see the new data. The loop goes on with the next data, so the data that did the
+damage is skipped.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .training import Guarded, Training
 
 # Old weights are the better ones when no more than this share of the rise is left with them.
 _SHARE = 0.3
-# Trouble within this many steps of a rollback is not another bad batch: going back did not help.
+# Trouble within this many steps of a rollback is not another bad batch: it did not help.
 _AGAIN = 200
 _ASK = 8
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Old weights are in place for one batch; ``kept`` is what they took the place of."""
+    """A trial: old weights are in place for one batch; ``kept`` is the state they replaced."""
 
     guard: Guarded
     suspicion: Suspicion
@@ -96,10 +96,10 @@ class Recovery:
         row = record.row
         if guard.outliers.known(record):
             on = guard.outliers.clipping
-            why = "a gradient norm far from usual"
+            why = "a gradient norm far above its baseline"
             if not on:
-                used = "such norms come again and again in this run"
-                why = used if record.outlier else "norms have been usual again"
+                used = "such norms are frequent in this run"
+                why = used if record.outlier else "norms are back at their baseline"
             data = {"opt": guard.index, "on": on, "limit": row["norm_limit"], "why": why}
             self._training.record_at("clipping", record.step, data)
         trouble = self._troubles.get(guard.index)
@@ -127,7 +127,7 @@ class Recovery:
         self.attentive = clipping or not self._quiet()
 
     def _ask(self, record: StepRecord) -> None:
-        """A step was left out: may that go on?"""
+        """A step was skipped: decide whether that may go on."""
         if record.told_to:
             return
         code = "OPT002"
@@ -139,7 +139,7 @@ class Recovery:
             self._ending = code, decision, record.step
 
     def _lower(self, guard: Guarded, record: StepRecord) -> None:
-        """Norms far from usual may mean a rate that is too high; once for those that come close."""
+        """Lower the learning rate after outlier norms; once for those close together."""
         if record.step - self._last_lowered < _AGAIN:
             return
         self._last_lowered = record.step
@@ -169,12 +169,12 @@ class Recovery:
         return step >= at or bool(self.checkpoints.due(step))
 
     def boundary(self, step: int, fed: bool) -> None:
-        """Between two steps: take a snapshot, save one, go back, or end the run.
+        """Between two steps: take a snapshot, save one, roll back, or stop the run.
 
         Args:
             step: the last one that was taken.
             fed: whether data comes from a loader. A loop without one draws its data itself, and
-                would draw the same again if the dice were put back.
+                would draw the same again if the RNG state were restored.
         """
         self._fed = fed
         for order in self._training.orders():
@@ -198,7 +198,7 @@ class Recovery:
             self.checkpoints.save(newest, save, self._level)
 
     def _obey(self, order: Mapping[str, Any], step: int) -> None:
-        """Do what a finding has earned that became known after its step."""
+        """Take the action for a finding that became known after its step."""
         action, code = str(order.get("action")), str(order.get("code"))
         data = {"action": action, "code": code, "found": order.get("found"), "done": True}
         if ranks() > 1 and action != "checkpoint":
@@ -216,7 +216,7 @@ class Recovery:
             why = str(order.get("why")) or f"the policy says stop on {code}"
             self._ending = code, Decision(do=("stop",), stop=True, why=why), step
         else:
-            data |= {"done": False, "why": "this is no action that can be done later"}
+            data |= {"done": False, "why": "this action cannot be taken later"}
         self._training.record_at("action", step, data)
 
     def _lower_rates(self) -> None:
@@ -230,7 +230,7 @@ class Recovery:
         return self._trial is not None or self.snapshots.copying
 
     def epoch_begins(self) -> None:
-        """A loader starts over: dice of an earlier epoch would draw its order again."""
+        """A loader starts over: the RNG state of an earlier epoch would repeat its order."""
         self._epoch += 1
 
     def _quiet(self) -> bool:
@@ -267,7 +267,7 @@ class Recovery:
         ms = (time.perf_counter() - began) * 1e3
         self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
-            # Such weights are worth nothing: no trial. What is told belongs before its row.
+            # Such weights are worthless: no trial. The event belongs before its row.
             self._settle_trial(math.nan, step + 1)
 
     # ------------------------------------------------------------------ the trial
@@ -286,7 +286,7 @@ class Recovery:
         return trial.failed
 
     def after_step(self, guard: Guarded, record: StepRecord) -> None:
-        """A trial that failed is over: as if it had not been."""
+        """Undo a trial that failed."""
         trial = self._trial
         if trial is None or trial.tried is None or trial.guard is not guard:
             return
@@ -298,7 +298,7 @@ class Recovery:
         self._put_back(trial.kept, everything=True)
         found = trial.suspicion
         told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
-        # Told with the next step: the row of this one has been written.
+        # Recorded with the next step: the row of this one has been written.
         step = record.step + 1
         self._training.record_at("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
         if found.why == "loss":
@@ -351,7 +351,7 @@ class Recovery:
         )
 
     def _put_back(self, snapshot: Snapshot, *, everything: bool = False) -> None:
-        """Make the run what it was. The loop has gone on, so what follows the loop stays."""
+        """Restore the run. State that follows the loop stays, since the loop has gone on."""
         mine = self.live.training_state()
         state = dict(snapshot.state())
         parts = {"models", "optimizers", "scaler", "ema"}
@@ -367,7 +367,7 @@ class Recovery:
     # ------------------------------------------------------------------ the end
 
     def _stop(self, code: str, decision: Decision, step: int) -> None:
-        """Nothing helps: save the last good state and end the run."""
+        """Stop the run after saving the last good state."""
         self._ending = None
         good = self._last_good(code)
         saved = ""
@@ -406,7 +406,7 @@ def _acceptable(found: Suspicion) -> float:
 
 
 def _flagged(record: StepRecord) -> bool:
-    """Whether the device has left a step out; waits for it, once in a rollback."""
+    """Whether the device has skipped a step; waits for it, once per rollback."""
     return record.measured is not None and wait_for(record.measured.flag)
 
 

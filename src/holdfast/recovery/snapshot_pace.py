@@ -1,4 +1,4 @@
-"""How often a snapshot is taken: as often as the settings say, unless that would cost too much.
+"""Interval between snapshots: as in the settings, unless that would cost too much.
 
 What one costs is the host's time for it and, on a GPU, how long the optimizer stood still before
 the copies were through, which two events tell once both have passed; nothing waits for them.

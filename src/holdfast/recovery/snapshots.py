@@ -1,4 +1,4 @@
-"""Copies of the whole state in host memory, a few steps apart, taken without waiting.
+"""Snapshots of the whole state in host memory, a few steps apart, taken without waiting.
 
 Each lives in one block of memory that is reused (pinned where the state lives on a GPU). There the
 copies run on a stream of their own beside the next forward and backward pass; only the optimizer,
@@ -26,7 +26,7 @@ from .snapshot_pace import Pace
 
 @dataclass(slots=True)
 class Snapshot:
-    """One state; ``held`` counts those who are still reading it."""
+    """One snapshot; ``held`` counts its readers."""
 
     step: int = -1
     tree: Any = None
@@ -35,9 +35,9 @@ class Snapshot:
     views: list[Tensor] = field(default_factory=list[Tensor])
     likes: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     beside: list[bool] = field(default_factory=list[bool])
-    """Which tensors only the optimizer changes: they may be copied beside a forward pass."""
+    """Which tensors only the optimizer changes: they may be copied during a forward pass."""
     level: float = math.inf
-    """The usual loss when it was taken."""
+    """The loss baseline when it was taken."""
     epoch: int = 0
     copied: torch.cuda.Event | None = None
     held: int = 0
@@ -63,7 +63,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """A ring of them.
+    """Ring of snapshots.
 
     Args:
         settings: how many, how often, and what they may cost.
@@ -100,7 +100,7 @@ class Snapshots:
         return self._last + self.pace.every
 
     def story(self) -> dict[str, Any]:
-        """What the end of the run says of them."""
+        """Totals for the end of the run."""
         mean = self.pace.seconds / max(1, self.count) * 1e3
         told = {"count": self.count, "every": self.pace.every, "ms": mean, "bytes": self.bytes}
         return {**told, "dropped": self.dropped}
@@ -166,11 +166,11 @@ class Snapshots:
         return self.before(1 << 62)
 
     def clear(self) -> None:
-        """Nothing that was taken fits any more."""
+        """Discard all snapshots: none fits any more."""
         self.forget_after(-1)
 
     def forget_after(self, step: int) -> None:
-        """What came after a step has been undone."""
+        """Discard the snapshots taken after a step."""
         for slot in self._slots:
             if slot.step > step:
                 slot.step, slot.level = -1, math.inf
@@ -235,7 +235,7 @@ class Snapshots:
         slot.beside = [t.is_cuda and t.data_ptr() in owned for t in tensors]
 
     def _shrink(self, slot: Snapshot, total: int, free: int) -> None:
-        """There is no room for one more: go on with those there are."""
+        """No memory for another one: go on with those there are."""
         self._slots = [s for s in self._slots if s is not slot]
         if not any(s.step >= 0 for s in self._slots):
             self._slots = []

@@ -1,4 +1,4 @@
-"""What recovery needs to know of the training it saves; the guard has it."""
+"""Interface that recovery needs of the training; the guard implements it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..probes.step_record import StepRecord
 
 
 class Outliers(Protocol):
-    """Steps of one optimizer that are finite and far from typical."""
+    """Outlier steps of one optimizer: finite and far from typical."""
 
     @property
     def clipping(self) -> bool:
@@ -79,7 +79,7 @@ class Training(Protocol):
         ...
 
     def restored(self) -> None:
-        """Weights, state and buffers were put back: what was learned of them is void."""
+        """Weights, state and buffers were restored: discard what was cached about them."""
         ...
 
     def run_folder(self) -> Path | None:
@@ -91,9 +91,9 @@ class Training(Protocol):
         ...
 
     def not_covered(self, what: str, why: str) -> None:
-        """Say, once, what cannot be done for this run."""
+        """Report, once, what cannot be done for this run."""
         ...
 
     def failure(self, where: str, error: Exception) -> None:
-        """Write down that a part of holdfast failed."""
+        """Record that a part of holdfast failed."""
         ...

@@ -1,4 +1,4 @@
-"""A run, told: as text, as JSON, as a page, as Markdown, as live lines.
+"""Reports of a run as text, JSON, HTML, Markdown and live lines.
 
 Pure functions of what was recorded.
 
@@ -36,35 +36,35 @@ from .text import end_lines, finding_lines, report_lines
 
 
 def end_summary(run: Run | Record, *, color: bool = False, width: int = WIDTH) -> str:
-    """The few lines at the end of ``holdfast run``: how it went, what was found, where to look."""
+    """Summary printed at the end of ``holdfast run``: outcome, findings, where to look."""
     record = read_record(run) if isinstance(run, Run) else run
     lines = end_lines(record.summary, width)
     return painted(lines) if color else plain(lines)
 
 
 def report_html(run: Run | Record) -> str:
-    """The report as one page for a browser; of a damaged run, what can be read of it."""
+    """HTML report; of a damaged run, the readable part."""
     return page(read_record(run) if isinstance(run, Run) else run)
 
 
 def report_md(run: Run | Record) -> str:
-    """The report as Markdown, for an issue; of a damaged run, what can be read of it."""
+    """Markdown report, for an issue; of a damaged run, the readable part."""
     return markdown(read_record(run) if isinstance(run, Run) else run)
 
 
 def write_page(run: Run, record: Record | None = None) -> Path:
-    """Put the page into the run folder, in one step; may raise ``OSError``."""
+    """Write the HTML page into the run folder, atomically; may raise ``OSError``."""
     replace_file(run.page_path, report_html(record or run).encode())
     return run.page_path
 
 
 def make_page(run: Run, say: Callable[[str], None]) -> None:
-    """``write_page`` at the end of a run, which must not suffer from it: a failure is one line."""
+    """``write_page`` at the end of a run: a failure prints one line and raises nothing."""
     try:
         write_page(run)
     except Exception as error:
         told = " ".join(str(error).split()) or type(error).__name__
-        say(f"holdfast: {run.page_path.name} could not be made: {told}")
+        say(f"holdfast: could not write {run.page_path.name}: {told}")
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What holdfast did to a run, one line each: the only things it ever changes."""
+"""Actions taken on a run, one line each: the only things that holdfast changes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .rescue_words import (
 )
 
 _REPLAYED = {
-    "replay": "Ran a poisoned batch again to find the line",
-    "next": "Watched a later step closely to find the line",
-    "look": "Looked at the values of a bad step",
+    "replay": "Reran a bad batch to find the line",
+    "next": "Traced a later step to find the line",
+    "look": "Inspected the values of a bad step",
 }
 _TOLD = 6
-# More events of one kind than these are one line.
+# More events of one kind than this are summed up in one line.
 _EACH = 4
 _TOGETHER = {
     "rollback": "rolled back",
     "trial": "tried older weights",
-    "level": "learned the scale of this run anew",
+    "level": "reset the loss baseline",
     "clipping": "switched automatic clipping on or off",
-    "lowered_lr": "lowered the learning rate after a gradient norm far from usual",
-    "quarantine": "set samples aside",
+    "lowered_lr": "lowered the learning rate after a gradient norm far above its baseline",
+    "quarantine": "quarantined samples",
     "scaler": "changed the loss scale",
     "checkpoint": "saved checkpoints",
     "checkpoint failed": "could not save checkpoints",
@@ -50,7 +50,7 @@ class ActionTaken:
 
 
 def actions_of(lanes: Sequence[LaneData], summaries: Sequence[LaneSummary]) -> list[ActionTaken]:
-    """Everything that was done, what matters most first; what ranks did together is told once."""
+    """All actions taken, most important first; those that ranks took together once."""
     done: dict[ActionTaken, list[int]] = {}
     for lane, summary in zip(lanes, summaries, strict=True):
         for deed in _lane(lane, summary):
@@ -74,25 +74,25 @@ def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
 
 
 def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
-    """What was done to single steps, from their rows."""
+    """Actions taken on single steps, from their rows."""
     rows = lane.steps
     skipped = column(rows, "skipped") > 0
     exploded = skipped & np.isin(column(rows, "outlier"), (1, 3))
     poisoned = summary.skipped - int(exploded.sum())
     if poisoned > 0 and "skipped" in (rows.dtype.names or ()):
-        # Of a long run not every row is left, but how many there were is known.
+        # A long run does not keep every row, but the counts are known.
         yield ActionTaken(
-            what="Left poisoned steps out",
+            what="Skipped steps with non-finite values",
             when=span(np.unique(rows["step"][skipped & ~exploded]).tolist(), poisoned),
-            why="weights, optimizer state and buffers are as if the step had never been taken",
+            why="weights, optimizer state and buffers are as if the step had not happened",
         )
     if exploded.any():
         norm, usual = column(rows, "grad_norm")[exploded], column(rows, "norm_usual")[exploded]
         most = int(np.argmax(np.nan_to_num(norm)))
         yield ActionTaken(
-            what="Left steps out whose gradients exploded",
+            what="Skipped steps with exploding gradients",
             when=span(np.unique(rows["step"][exploded]).tolist()),
-            why=f"gradient norm up to {words.figure(norm[most])}, usual was "
+            why=f"gradient norm up to {words.figure(norm[most])}, baseline "
             f"{words.figure(usual[most])}",
         )
     clip = column(rows, "clip")
@@ -101,12 +101,12 @@ def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
         yield ActionTaken(
             what="Clipped gradients",
             when=span(np.unique(rows["step"][clipped]).tolist()),
-            why=f"multiplied with {words.figure(float(clip[clipped].min()))} at least",
+            why=f"by a factor of {words.figure(float(clip[clipped].min()))} or more",
         )
 
 
 def _rescues(events: Sequence[Event]) -> Iterable[ActionTaken]:
-    """What was done to save the run; of many events of one kind only the last is told."""
+    """Recovery actions; of many events of one kind only the last."""
     for kind in KINDS:
         groups: dict[str, list[tuple[Event, Rescue]]] = {}
         for event in events:
@@ -140,24 +140,24 @@ def _from_event(event: Event) -> ActionTaken | None:
     match event.kind:
         case "switched_to_fused":
             what = f"Switched {name} to its fused kernel"
-            why = "it can leave a step out by itself; --no-fused keeps yours"
+            why = "it can skip a step by itself; --no-fused keeps yours"
         case "switched_to_foreach":
-            what = f"Let {name} work on all tensors at once"
-            why = "it is faster and gives the same bits; --no-fused keeps yours"
+            what = f"Switched {name} to foreach (all tensors at once)"
+            why = "it is faster and bitwise identical; --no-fused keeps yours"
         case "switched_to_capturable":
             what = f"Moved the step counters of {name} to the device"
         case "replay":
-            what = "Handed out a poisoned batch once more, to name the line"
-            why = "the loop is one turn longer; --no-replay does without"
+            what = "Fed a bad batch through the loop again to find the line"
+            why = "the loop runs one iteration longer; --no-replay switches this off"
         case "backed_off":
-            what = "Looked at optional things less often"
+            what = "Reduced optional measurements"
         case _:
             return None
     return ActionTaken(what=what, when=when, why=why)
 
 
 def span(steps: Sequence[int], count: int = 0) -> str:
-    """Steps as a person lists them: all of a few, else how many and between which."""
+    """List a few steps; of many, the count and the range."""
     if not steps:
         return words.plural(count, "step")
     count = max(count, len(steps))

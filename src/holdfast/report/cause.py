@@ -1,7 +1,7 @@
-"""The cause of a finding: the line, what went into the operation, the change that cures it.
+"""The cause of a finding: the line, the inputs of the operation, the change that fixes it.
 
-It comes from a file that another process wrote, so nothing in it is taken for granted: what
-does not have its shape is left out, and what is left is told.
+It comes from a file that another process wrote, so nothing in it is taken for granted: fields of
+the wrong type are ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PHASES = {
     "input": "in the batch, before the model saw it",
 }
 _HOW = {
-    "replay": "the very batch was run again and watched",
-    "next": "it happened again on a later step, which was watched",
-    "look": "found by looking at the values of the step",
+    "replay": "holdfast reran this batch and traced it",
+    "next": "it happened again on a later step, which was traced",
+    "look": "found by inspecting the values of the step",
 }
 
 
@@ -62,7 +62,7 @@ STAT_COLUMNS = ("tensor", "shape", "min", "max", "mean", "zeros", "negative", "N
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Where a fault was born, and the way out of it."""
+    """Where a fault arose, and how to fix it."""
 
     headline: str
     file: str
@@ -71,13 +71,13 @@ class Cause:
     function: str = ""
     module: str = ""
     library: str = ""
-    """File and line inside a library that the guilty line only leads to."""
+    """File and line inside a library, called from the user's line."""
     phase: str = ""
     op: str = ""
     how: str = ""
     observed: int = -1
     first: int = 0
-    """The guilty statement: its first and (with ``code``) its last line."""
+    """The statement to blame: its first and (with ``code``) its last line."""
     code: str = ""
     excerpt: tuple[tuple[int, str], ...] = ()
     stats: tuple[Stat, ...] = ()
@@ -117,24 +117,24 @@ class Cause:
 
     @property
     def evidence(self) -> str:
-        """How it was found out."""
+        """How the cause was found."""
         told = _HOW.get(self.how, "")
         return f"{told} (step {self.observed})" if told and self.observed >= 0 else told
 
     @property
     def data(self) -> str:
-        """The sample that is to blame; empty when none is."""
+        """The sample to blame; empty when there is none."""
         if not self.sample:
             return ""
         nbsp = words.NBSP
         row = f" (row{nbsp}{self.row} of the batch)" if self.row >= 0 else ""
         bad = self.samples_bad
-        also = f"; {words.plural(bad, 'row')} of the result not finite" if bad > 1 else ""
+        also = f"; {words.plural(bad, 'non-finite row')} in the result" if bad > 1 else ""
         return f"dataset index{nbsp}{self.sample}{row}{also}"
 
 
 def cause_of(finding: Finding) -> Cause | None:
-    """What is known about the cause of a finding; None when nothing is."""
+    """The cause of a finding; None when it is unknown."""
     evidence = finding.evidence
     data = _mapping(evidence.get("cause"))
     headline, diff = _text(evidence.get("headline")), _text(evidence.get("diff"))
@@ -214,7 +214,7 @@ def _whole(value: object, missing: int = 0) -> int:
 
 
 def _real(value: object) -> float | None:
-    """A number, or the word files use for one that is not finite."""
+    """A number, or the word that files use for a non-finite one."""
     try:
         number = float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Two runs side by side: what became slower, larger or worse, and what was found in only one.
+"""Compare two runs: what became slower, larger or worse, and findings of only one of them.
 
 found = compare(Run.open("runs/before"), Run.open("runs/after"))
 found.worse, [figure.name for figure in found.figures if figure.verdict == "worse"]
@@ -36,7 +36,7 @@ LIMITS: Mapping[str, float | str] = {
     "findings": "warning",
     "ending": "on",
 }
-"""What makes the second run the worse one: shares, and findings from which severity on."""
+"""Limits beyond which the second run is worse: shares, and the severity of findings."""
 
 _UNITS = {"rss": "B", "mem_allocated": "B", "mem_reserved": "B", "samples_per_second": "/s"}
 _HIGHER_IS_BETTER = ("samples_per_second",)
@@ -57,7 +57,7 @@ class Figure:
     before: float
     after: float
     verdict: str = ""
-    """``worse``, ``better``, ``same``; empty when nobody asked."""
+    """``worse``, ``better``, ``same``; empty when it was not judged."""
 
     @property
     def change(self) -> float:
@@ -72,7 +72,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is different about the second run."""
+    """Differences of the second run from the first."""
 
     before: RunSummary
     after: RunSummary
@@ -91,7 +91,7 @@ class Comparison:
 
 
 def read_limits(given: Sequence[str]) -> dict[str, float | str]:
-    """The usual limits, changed by ``name=10%``, ``name=0.1``, ``name=off``, ``findings=error``.
+    """Parse limits: the defaults, changed by ``name=10%``, ``name=off``, ``findings=error``.
 
     >>> limits = read_limits(["step_time=5%", "loss=off", "findings=error"])
     >>> limits["step_time"], limits["loss"], limits["findings"]
@@ -102,7 +102,7 @@ def read_limits(given: Sequence[str]) -> dict[str, float | str]:
         name, _, value = setting.partition("=")
         if name not in {*LIMITS, *PHASES, *_UNITS}:
             known = ", ".join([*LIMITS, *PHASES, "mem_reserved"])
-            raise UsageError(f"nothing is called {name!r} in --fail-on; there are {known}")
+            raise UsageError(f"--fail-on does not know {name!r}; use one of {known}")
         limits[name] = _limit(name, value)
     return limits
 
@@ -111,7 +111,7 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS)
     """Read both runs and judge the second by the first.
 
     Args:
-        before: the run that is the measure.
+        before: the reference run.
         after: the run that is judged.
         limits: how much higher (lower, of samples per second) a figure may be; see ``LIMITS``.
     """
@@ -203,7 +203,7 @@ def _limit(name: str, value: str) -> float | str:
         share = -1.0
     if not share >= 0:
         form = "info, warning, error or off" if name == "findings" else "10%, 0.1 or off"
-        raise UsageError(f"--fail-on {name}={value} makes no sense; give {form}")
+        raise UsageError(f"--fail-on {name}={value} is not valid; give {form}")
     return share
 
 
@@ -243,7 +243,7 @@ def _paired(
 
 
 def _pace(lane: LaneData) -> float:
-    """Samples per second where a trainer has written them down."""
+    """Samples per second where a trainer recorded them."""
     told = [event.data.get("metrics", event.data) for event in lane.events]
     paces = [one.get("throughput_samples_per_sec") for one in told if isinstance(one, Mapping)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     known = [float(pace) for pace in paces if isinstance(pace, int | float)]  # pyright: ignore[reportUnknownVariableType]
@@ -251,7 +251,7 @@ def _pace(lane: LaneData) -> float:
 
 
 def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
-    """The loss of both on the last of the steps that both have."""
+    """Loss of both runs on the last steps that both have."""
     curves = [lane.steps[first_optimizer(lane.steps)] for lane in (one, two)]
     common = np.intersect1d(curves[0]["step"], curves[1]["step"])
     last = common[-max(1, round(_LAST * len(common))) :]

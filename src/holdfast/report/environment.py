@@ -1,4 +1,4 @@
-"""Where a run ran and what it left, from what the run folder says: never from this machine."""
+"""Environment of a run and its files, read from the run folder, never from this machine."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def environment_of(summary: RunSummary) -> dict[str, str]:
 
 
 def guard_cost_words(summary: RunSummary) -> str:
-    """What the guard cost and how that is known."""
+    """Guard cost, and how it was measured."""
     if math.isnan(summary.guard_cost):
-        return "What the guard cost is not known: too few steps were recorded."
+        return "Guard cost unknown: too few steps were recorded."
     return (
         f"Guard cost {words.percent(summary.guard_cost)} of the run's time, an estimate: host time "
         "inside holdfast on every recorded step but the first, plus the device time of its own "
@@ -44,7 +44,7 @@ def guard_cost_words(summary: RunSummary) -> str:
 
 
 def lane_notes(summary: RunSummary) -> tuple[str, ...]:
-    """Processes: only where there is more than one, or where one is incomplete."""
+    """Processes, where there is more than one, or where one is incomplete."""
     notes: list[str] = []
     for lane in summary.lanes:
         parts = [
@@ -53,7 +53,7 @@ def lane_notes(summary: RunSummary) -> tuple[str, ...]:
         if lane.steps > lane.rows > 0:
             parts.append(f"{words.number(lane.rows)} rows kept of a long run")
         if not lane.ended:
-            parts.append("no last words")
+            parts.append("ended without a final record")
         if lane.corrupt:
             parts.append(f"{words.plural(lane.corrupt, 'line')} unreadable")
         if len(parts) > 1 or len(summary.lanes) > 1:

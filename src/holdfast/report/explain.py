@@ -1,4 +1,4 @@
-"""What a detector's docstring says, for the terminal: the same text as on the web page."""
+"""Print a detector's docstring on the terminal: the same text as on the web page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def catalogue_lines(detectors: Sequence[type[Detector]], width: int = WIDTH) -> 
     for detector in sorted(detectors, key=lambda d: d.code):
         summary = _CODE.sub(r"\1", document(detector).summary)
         lines += paragraph(summary, label=detector.code, column=8, width=width, label_style="bold")
-    return [*lines, line(), line("holdfast explain CODE tells what to do about one.")]
+    return [*lines, line(), line("`holdfast explain CODE` says what to do about one.")]
 
 
 def _spans(text: str) -> list[Span]:

@@ -1,4 +1,4 @@
-"""What is said about a finding besides its cause, the same in every form of report."""
+"""Facts about a finding besides its cause, the same in every form of report."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from . import words
 from .cause import Cause
 from .joined_findings import FindingGroup
 
-# Findings of one code beyond these are counted, not told: forty layers are still one fault.
+# More findings of one code are counted, not listed: forty layers are still one fault.
 PER_CODE = 3
 # Detectors of plugins have codes of their own; a page has an end.
 AT_MOST = 24
-# Modules that are told with their parts.
+# Modules listed with their parts.
 _MODULES = 5
 
 _ACTIONS = {
-    "skip_update": "left the step out: weights, optimizer state and buffers stayed as they were",
-    "clip": "scaled the gradients down to the limit of this run",
+    "skip_update": "skipped the step: weights, optimizer state and buffers are unchanged",
+    "clip": "clipped the gradients to the threshold of this run",
     "stop": "stopped the run, the last good state saved",
-    "rollback": "went back to an earlier state and left the data in between behind",
+    "rollback": "rolled back to an earlier state and skipped the data in between",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingFacts:
-    """Label and text of each fact, and the command that tells more."""
+    """Label and text of each fact, and the command that explains more."""
 
     rows: tuple[tuple[str, str], ...]
     explain: str
 
 
 def told(finding_groups: tuple[FindingGroup, ...]) -> tuple[list[FindingGroup], dict[str, int]]:
-    """The findings to tell, and how many of each code are left out."""
+    """The findings to show, and how many of each code are not shown."""
     chosen: list[FindingGroup] = []
     seen: dict[str, int] = {}
     left_out: dict[str, int] = {}
@@ -50,7 +50,7 @@ def told(finding_groups: tuple[FindingGroup, ...]) -> tuple[list[FindingGroup], 
 
 
 def facts_of(group: FindingGroup, cause: Cause | None, *, several_ranks: bool) -> FindingFacts:
-    """Steps, samples, what was done, who saw it, how sure it is."""
+    """Steps, samples, actions taken, ranks and confidence."""
     finding = group.finding
     rows = {
         "sample": _sample(finding, cause),
@@ -73,11 +73,11 @@ def echoes(group: FindingGroup) -> str:
         return ""
     codes = ", ".join(sorted({code for code, _ in group.echoes}))
     where = words.ranks([rank for _, rank in group.echoes])
-    return f"{codes} on {where}: all-reduce carried it there"
+    return f"{codes} on {where}, spread by all-reduce"
 
 
 def modules_of(finding: Finding) -> str:
-    """What the largest modules need of a memory that was too small, part by part."""
+    """Memory that the largest modules need, part by part."""
     modules: Any = finding.evidence.get("modules")
     if not isinstance(modules, Mapping):
         return ""
@@ -104,7 +104,7 @@ def _done(finding: Finding) -> str:
     done = _ACTIONS.get(finding.action, finding.action.replace("_", " "))
     count, skipped = (int(finding.evidence.get(name, 0)) for name in ("count", "skipped"))
     if not done:
-        return "nothing: it was seen, not prevented"
+        return "nothing: it was detected, not prevented"
     if count > 1 and finding.action == "skip_update":
         many = (
             "each time"

@@ -1,7 +1,7 @@
-"""The layers around an incident: which gradient went first, and what led up to it.
+"""The layers around an incident: which gradient became bad first, and what led up to it.
 
-Built from the tables ``layersN``, which hold every step near an incident. The same story is
-told as a heat map on the page and as sentences everywhere.
+Built from the tables ``layersN``, which hold every step near an incident. The page shows it as a
+heat map, every report as sentences.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ INCIDENTS = 3
 
 # A guess: norms of a healthy layer move by a factor of two or three from step to step.
 _GREW = 10.0
-# What is told of an incident besides its layers, and how many times.
+# Actions listed with an incident besides its layers, and how many.
 _SAVED = ("rollback", "trial", "clipping", "lowered_lr", "stop")
 _AT_MOST = 4
-# Without a bad gradient, fewer steps than these show nothing that went before or came after.
+# Without a bad gradient, fewer steps than this show no development.
 _TELLING = 3
 
 
@@ -48,10 +48,10 @@ class Story:
     layers: tuple[str, ...]
     norms: Norms
     missing: Mask
-    """Cells without a gradient: nothing wrong with them."""
+    """Cells without a gradient, which are no fault."""
     total: int
     first: str
-    """The layer to blame; empty when none went before the others."""
+    """The layer that became bad first; empty when none did."""
     sentences: tuple[str, ...]
 
 
@@ -100,17 +100,17 @@ def _at(window: Window, loss_was_bad: bool) -> Iterator[str]:
     of = f"{words.number(bad)} of {words.plural(len(window.names), 'layer')}"
     if loss_was_bad:
         yield (
-            f"On step {step} the loss itself was not finite, and with it the gradients of {of}: "
-            "no layer went first."
+            f"On step {step} the loss itself was non-finite, and with it the gradients of {of}: "
+            "no layer was first."
         )
     elif window.blamed >= 0:
-        nearest = "; of these it is the nearest to the loss, where backward met it first"
+        nearest = "; it is the one nearest to the loss, which backward reaches first"
         yield (
-            f"On step {step} {window.names[window.blamed]} went first: the gradients of {of} were "
-            f"not finite{nearest if bad > 1 else ''}."
+            f"On step {step} {window.names[window.blamed]} was first: the gradients of {of} were "
+            f"non-finite{nearest if bad > 1 else ''}."
         )
     elif bad:
-        yield f"On step {step} the gradients of {of} were not finite."
+        yield f"On step {step} the gradients of {of} were non-finite."
     else:
         yield f"On step {step} the gradients of all layers were finite."
 
@@ -121,14 +121,14 @@ def _before(window: Window) -> Iterator[str]:
     bad: Mask = np.any(window.bad[:, :at], axis=0)
     if bad.any():
         early = words.number(window.steps[int(np.flatnonzero(bad)[0])])
-        yield f"Gradients that were not finite were seen before it, on step {early}."
+        yield f"There were non-finite gradients before it, on step {early}."
         return
     if not at or not np.isfinite(past[:, -1]).any():
         return
     last = past[:, -1]
     top = int(np.nanargmax(last))
     yield (
-        f"On step {words.number(window.steps[at - 1])}, the last one before, every gradient was "
+        f"On step {words.number(window.steps[at - 1])}, the one before, every gradient was "
         f"finite; the largest norm was {words.figure(last[top])}, of {names[top]}."
     )
     if at < 3:
@@ -144,7 +144,7 @@ def _before(window: Window) -> Iterator[str]:
             f"{words.figure(float(last[known[most]]))}."
         )
     else:
-        yield f"It came at once: in the {words.plural(at, 'step')} before, no layer stood out."
+        yield f"It came suddenly: in the {words.plural(at, 'step')} before, no layer stood out."
 
 
 def _after(window: Window) -> Iterator[str]:
@@ -152,15 +152,15 @@ def _after(window: Window) -> Iterator[str]:
     steps = words.plural(len(after), "step")
     if after.any():
         yield (
-            f"Of the {steps} recorded after it, {words.number(int(after.sum()))} had gradients "
-            "that were not finite."
+            f"Of the {steps} recorded after it, {words.number(int(after.sum()))} had non-finite "
+            "gradients."
         )
     elif len(after):
-        yield f"All was finite again in the {steps} after it."
+        yield f"Everything was finite again in the {steps} after it."
 
 
 def _saved(lane: LaneData, window: Window) -> Iterator[str]:
-    """What was done about it, as far as it was done near these steps."""
+    """Actions taken near these steps."""
     first, last = window.steps[window.at], window.steps[-1]
     near = [e for e in lane.events if e.kind in _SAVED and first <= e.step <= last]
     for event in near[:_AT_MOST]:

@@ -1,6 +1,6 @@
-"""One line every so many steps, on request: how the run is doing, by its own measure.
+"""Health line every N steps, on request: loss and gradient norm against their baselines.
 
-step 150  loss 2.31 (usual 2.4)  grad norm 1.2 healthy (usual 1.1)  lr 0.001  12.3 steps/s
+step 150  loss 2.31 (baseline 2.4)  grad norm 1.2 healthy (baseline 1.1)  lr 0.001  12.3 steps/s
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ..run import Rows
 from . import words
 from .lanes import column
 
-# Labels until the run's own scale is known: what is ordinary for clipped transformers, and no
-# finding by itself. From then on the run is its own measure.
+# Labels until the run has a baseline: ordinary values for clipped transformers, and no finding by
+# themselves. From then on labels follow the baseline.
 _LOW, _HIGH, _CRITICAL = 0.5, 5.0, 10.0
-# Far below what is usual in this run; a guess.
+# Far below the baseline; a guess.
 _SMALL = 0.1
 
 
 @dataclass(slots=True)
 class _Course:
-    """What is remembered of one optimizer of one process."""
+    """State kept for one optimizer of one process."""
 
     step: int
     time: float
@@ -32,7 +32,7 @@ class _Course:
 
 
 class Health:
-    """Picks the rows to tell and puts them into words.
+    """Selects the rows to print and formats them.
 
     Args:
         every: steps between two lines; 0 for none.
@@ -54,7 +54,7 @@ class Health:
             course = self._courses.setdefault(key, _Course(step, time))
             course.skipped += bool(skipped[i])
             due = step // self._every > course.step // self._every
-            # A step that was left out says little; one in a storm of them is better than none.
+            # A skipped step says little; among many of them one is better than none.
             if due and not (skipped[i] and step % self._every < self._every // 2):
                 yield self._line(rows[i : i + 1], key[1], course)
                 course.step, course.time = step, time
@@ -81,13 +81,13 @@ _COLUMNS = ("loss", "loss_usual", "grad_norm", "norm_usual", "norm_limit", "lr")
 
 
 def label(norm: float, usual: float, limit: float) -> str:
-    """A word for a gradient norm: against the run's own scale once that is known.
+    """Label of a gradient norm: against the baseline once there is one.
 
     >>> label(7.0, usual=math.nan, limit=math.nan), label(7.0, usual=6.5, limit=20.0)
     ('high', 'healthy')
     """
     if not math.isfinite(norm):
-        return "not finite"
+        return "non-finite"
     if math.isfinite(usual) and math.isfinite(limit):
         low, high, critical = usual * _SMALL, (usual + limit) / 2, limit
     else:
@@ -98,4 +98,4 @@ def label(norm: float, usual: float, limit: float) -> str:
 
 
 def _usual(value: float) -> str:
-    return f" (usual {words.figure(value)})" if math.isfinite(value) else ""
+    return f" (baseline {words.figure(value)})" if math.isfinite(value) else ""

@@ -1,4 +1,4 @@
-"""Findings put together: one fault is told once, with who saw it and what followed from it."""
+"""Group findings: each fault once, with the ranks that found it and its consequences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..types import Finding
 
 @dataclass(frozen=True, kw_only=True)
 class FindingGroup:
-    """A finding, the ranks that made it, and what it caused there and on other ranks."""
+    """A finding, its ranks, and its consequences there and on other ranks."""
 
     finding: Finding
     ranks: tuple[int, ...]
     echoes: tuple[tuple[str, int], ...] = ()
     """Code and rank of findings elsewhere that this one explains."""
     follows: tuple[FindingGroup, ...] = ()
-    """Findings that this one explains, told below it."""
+    """Findings that this one explains, listed below it."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -28,7 +28,7 @@ class FindingGroup:
 
 
 def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]:
-    """Findings of all lanes, ranked: one of several ranks once, what follows with its cause.
+    """Rank and group the findings of all lanes: each once, consequences with their cause.
 
     Args:
         found: pairs of lane and finding.
@@ -39,7 +39,7 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
         steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
         groups.setdefault((finding.key, str(steps), restart), []).append(finding)
     for same in groups.values():
-        # One rank speaks for all: one that knows the cause.
+        # One rank represents all: one that knows the cause.
         same.sort(key=lambda finding: "cause" not in finding.evidence)
     by_first = {id(same[0]): same for same in groups.values()}
     order = ranked(same[0] for same in groups.values())
@@ -62,7 +62,7 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
 
     roots: dict[int, Finding] = {}
     for finding in told:
-        # A cause stands where the worst that follows from it would.
+        # A cause is ranked by its worst consequence.
         while id(finding) in because:
             finding = because[id(finding)]
         roots.setdefault(id(finding), finding)
@@ -74,7 +74,7 @@ def _ranks(findings: Iterable[Finding]) -> tuple[int, ...]:
 
 
 def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
-    """What made these gradients bad, if it happened on another rank at the same steps.
+    """The finding on another rank that made these gradients bad at the same steps, if any.
 
     All-reduce carries the NaN of one rank to all of them, where the loss is finite.
     """

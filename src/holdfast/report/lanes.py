@@ -31,12 +31,12 @@ class LaneSummary:
     rank: int
     steps: int
     rows: int
-    """Rows on disk; fewer than were written when the run was long and was thinned."""
+    """Rows on disk; fewer than were written when a long run was thinned."""
     first_step: int
     last_step: int
     skipped: int
     rollbacks: int
-    """Times the run went back and stayed there; one that was undone does not count."""
+    """Number of rollbacks; those that were undone do not count."""
     seconds: float
     first_loss: float
     last_loss: float
@@ -49,20 +49,20 @@ class LaneSummary:
     dropped: int = 0
     corrupt: int = 0
     ended: bool = False
-    """Whether the process said goodbye; False after a kill."""
+    """Whether the process wrote a final record; False after a kill."""
 
 
 def read_lanes(run: Run) -> list[LaneData]:
-    """Everything a run recorded, with what makes no sense left out and counted.
+    """Read everything a run recorded; invalid records are dropped and counted.
 
     The files were written by another process, maybe by another version, and a disk may have
-    changed them; whoever reads on from here may rely on the types.
+    changed them; callers may rely on the types.
     """
     return [trusted(run, lane) for lane in read_run(run)]
 
 
 def trusted(run: Run, lane: LaneData) -> LaneData:
-    """A lane without what makes no sense; one without steps or times is refused."""
+    """Drop invalid records of a lane; refuse one without steps or times."""
     missing = {"step", "time"} - set(lane.steps.dtype.names or ())
     if missing:
         raise RunFolderError(
@@ -150,7 +150,7 @@ def _rollbacks(events: Iterable[Event]) -> int:
 def _guard_cost(rows: Rows, written: int) -> float:
     """Share of the time spent in holdfast: host time of every row, device time as sampled.
 
-    The first row is left out: names are learned there, once. Thinned rows stand for all that
+    The first row does not count: names are recorded there, once. Thinned rows stand for all that
     were written.
     """
     if len(rows) < 2 or written < 2:

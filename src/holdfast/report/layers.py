@@ -16,7 +16,7 @@ from .lanes import column
 REACH = 8
 """Steps either side; the recorder writes as many around an incident."""
 SHOWN = 32
-"""Layers told one by one; more cannot be taken in, and the rest is counted."""
+"""Layers listed one by one; the rest is counted."""
 
 Norms = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -42,12 +42,12 @@ class Window:
     names: tuple[str, ...]
     norms: Norms
     missing: Mask
-    """Where there was no gradient: nothing wrong with that."""
+    """Cells without a gradient, which are no fault."""
     bad: Mask
     steps: tuple[int, ...]
     at: int
     blamed: int
-    """The layer that went first; -1 when all went at once, with the loss."""
+    """The layer that became bad first; -1 when all did at once, with the loss."""
 
 
 def window_around(lane: LaneData, finding: Finding) -> Window | None:
@@ -76,7 +76,7 @@ def optimizer_of(finding: Finding) -> int:
 
 
 def loss_was_bad(lane: LaneData, finding: Finding) -> bool:
-    """Whether the loss of that step was not finite."""
+    """Whether the loss of that step was non-finite."""
     rows = lane.steps[lane.steps["step"] == finding.step]
     return bool(np.any(column(rows, "loss_bad") > 0))
 
@@ -95,7 +95,7 @@ def _blamed(lane: LaneData, finding: Finding, names: tuple[str, ...]) -> int:
 
 
 def _missing(lane: LaneData, finding: Finding, table: Rows, near: Rows) -> Mask:
-    """Where NaN says that there was no gradient: of a frozen layer, on a step without trouble."""
+    """Cells where NaN means no gradient: frozen layers on a good step."""
     ever = np.isfinite(matrix(table)).any(axis=0)
     frozen = ~ever if ever.any() else np.zeros_like(ever)
     steps = lane.steps[np.nan_to_num(column(lane.steps, "opt")) == optimizer_of(finding)]

@@ -4,9 +4,9 @@
     step 412  cause: sqrt of 0 in backward at model.py:88, sample 20817
               fix: dist = torch.sqrt(sq + 1e-12)
 
-A storm of NaN must not become a storm of lines: of each code the first three occurrences are
-told, then the 10th, the 100th, the 1000th; of causes too, and each only once. What was done to
-save the run is always told, but for what may happen all the time.
+Many NaN must not print many lines: of each code the first three occurrences are printed, then the
+10th, the 100th, the 1,000th; each cause only once. Recovery actions are always printed, except
+frequent ones.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .rescue_words import rescue_of
 CLEAR = "\r\x1b[2K"
 _FIRST = 3
 _COLUMN = 88
-# A fix that is longer is told in words instead.
+# A longer fix is replaced by the advice.
 _FIX = 120
-# Of these the first are told and then every power of ten, as of findings.
+# Of these the first are printed and then every power of ten, as of findings.
 _OFTEN = {"quarantine", "clipping", "scaler", "level", "checkpoint"}
-# Told at the end, in the report.
+# Printed at the end, in the report.
 _LATER = {"snapshots"}
 
 
 class Live:
-    """Turns findings and events into lines, few enough to be read.
+    """Prints findings and events as lines, few enough to be read.
 
     Args:
         say: writes one whole line at once; a newline is added by it.
@@ -65,7 +65,7 @@ class Live:
         self._health = Health(health)
 
     def show(self, findings: Iterable[Finding], events: Iterable[Event] = ()) -> None:
-        """Tell what is new; ``findings`` are those that a ``Judge`` said have changed."""
+        """Print what is new; ``findings`` are those that a ``Judge`` returned as changed."""
         if self._quiet:
             return
         for event in events:
@@ -79,7 +79,7 @@ class Live:
             again = 0 < known <= count
             now = before + count - (known if again else 0)
             self._known[place], self._counts[finding.code] = count, now
-            # What was done about it was told already, with the numbers.
+            # The action was printed already, with the numbers.
             done = finding.action in ("rollback", "stop")
             if _due(before, now) and not (done and (finding.rank, finding.code) in self._done):
                 self._say(f"{self._clear}{finding_line(finding, again=again)}")
@@ -104,7 +104,7 @@ class Live:
         self._say(f"{self._clear}{told}")
 
     def _show_cause(self, finding: Finding) -> None:
-        """Tell the cause of a finding, if it has one that was not told for another."""
+        """Print the cause of a finding, unless it was printed for another."""
         lines = cause_lines(finding)
         if not lines or lines[0] in self._told:
             return
@@ -117,7 +117,7 @@ class Live:
 
 
 def finding_line(finding: Finding, *, again: bool = False) -> str:
-    """One line for a finding; ``again`` for one that has been told before."""
+    """One line for a finding; ``again`` for one that was printed before."""
     step, text = finding.step, finding.message
     if again:
         step = finding.last_step
@@ -132,7 +132,7 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
 
 
 def cause_lines(finding: Finding) -> list[str]:
-    """Where a finding was born and what cures it; empty when its cause is not known."""
+    """Cause and fix of a finding; empty when the cause is unknown."""
     headline, given = finding.evidence.get("headline"), finding.evidence.get("cause")
     if not isinstance(headline, str) or not isinstance(given, Mapping):
         return []
@@ -167,7 +167,7 @@ def _shortened(path: str) -> str:
 
 
 def event_line(event: Event) -> str:
-    """One line for an event a user should hear of now; empty for all others."""
+    """One line for an event that the user should see now; empty for all others."""
     data = event.data
     if event.kind == "policy":
         return _policy_line(event)
@@ -181,12 +181,12 @@ def event_line(event: Event) -> str:
     if event.kind == "switched_to_fused":
         return (
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
-            "leave a step out by itself (--no-fused to keep yours)"
+            "skip a step by itself (--no-fused to keep yours)"
         )
     if event.kind == "replay":
         return (
-            f"step {event.step}  its data goes through the loop once more, to name the line; that "
-            "step is left out too (--no-replay to do without)"
+            f"step {event.step}  running its batch again to find the line; that step is skipped "
+            "too (--no-replay switches this off)"
         )
     if event.kind == "not_covered":
         return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
@@ -199,7 +199,7 @@ def event_line(event: Event) -> str:
 
 
 def _policy_line(event: Event) -> str:
-    """What will be done about what, without the budgets; those stand in the report."""
+    """The policy in one line, without the budgets, which are in the report."""
     given = event.data.get("rules")
     rules = [str(rule) for rule in cast("list[Any]", given)] if isinstance(given, list) else []
     acts = [rule.partition(" (")[0] for rule in rules]
@@ -208,7 +208,7 @@ def _policy_line(event: Event) -> str:
         return ""
     if not acts:
         return "holdfast: policy: observe everything, change nothing"
-    return f"holdfast: policy: {'; '.join(acts)}; all else: observe (--observe to only watch)"
+    return f"holdfast: policy: {'; '.join(acts)}; all else: observe (--observe to only record)"
 
 
 def _due(before: int, now: int) -> bool:

@@ -1,4 +1,4 @@
-"""A run as Markdown, to be pasted into an issue: everything the page says but the plots."""
+"""Markdown report, to paste into an issue: everything on the page but the plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .record import Record
 from .updates import updates_of
 from .verdict import verdict_of
 
-# A name in a text would be notified, a number linked, a star set in italics.
+# In an issue @name notifies, #number links and * is markup.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 _LONGEST = 1200
 
@@ -35,7 +35,7 @@ def _verdict(record: Record) -> Iterator[str]:
     yield text(verdict.sentence)
     parts = [
         f"{words.plural(summary.steps, 'step')} in {words.duration(summary.seconds)}",
-        f"{words.plural(summary.skipped, 'step')} left out",
+        f"{words.plural(summary.skipped, 'step')} skipped",
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.plural(len(summary.findings), "finding"),
         words.loss_change(summary.first_loss, summary.last_loss),
@@ -136,11 +136,11 @@ def _rest(record: Record) -> Iterator[str]:
             ("what", "when", "how or why"), [(d.what, d.when, d.why) for d in actions_taken]
         )
     else:
-        yield "It watched, and changed nothing."
+        yield "It recorded, and changed nothing."
     notes = {
         "Policy": record.summary.policy,
         "Not covered": record.summary.not_covered,
-        "Trouble inside holdfast (training went on)": record.summary.errors,
+        "Errors inside holdfast (training went on)": record.summary.errors,
         "Processes": lane_notes(record.summary),
     }
     for title, lines in notes.items():
@@ -158,7 +158,7 @@ def _fact(label: str, value: str) -> str:
 
 
 def text(value: str) -> str:
-    """Text in which nothing is markup, nobody is called and nothing is linked.
+    """Escape text: no markup, no mentions, no links.
 
     >>> text("a_b <c> @all")
     'a\\\\_b \\\\<c\\\\> @\\u200ball'

@@ -10,17 +10,17 @@ from ..run import Rows
 from . import words
 
 STEPS = 20
-"""From so many on there is a verdict; and so many are compared at both ends."""
+"""Steps needed for a verdict, and steps compared at both ends."""
 
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _SLOWER = 1.3
-# A phase holds the others up from this share on; who does is said in this order.
+# Share above which a phase is the bottleneck, in the order of checking.
 _BOUND = {
     "data_wait": (0.3, "waits for data"),
     "h2d": (0.2, "copies to the device"),
-    "other": (0.4, "is in what the loop does beside training"),
-    "optimizer": (0.4, "is in the optimizer"),
+    "other": (0.4, "is spent in the loop outside training"),
+    "optimizer": (0.4, "is spent in the optimizer"),
 }
 
 
@@ -34,7 +34,7 @@ def verdict(rows: Rows, phases: Mapping[str, float]) -> str:
     total = sum(phases.values())
     if len(rows) < STEPS or total <= 0:
         return ""
-    told, share = "is in the model: forward and backward", 0.0
+    told, share = "is spent in the model: forward and backward", 0.0
     for name, (least, says) in _BOUND.items():
         share = phases.get(name, 0.0) / total
         if share >= least:
@@ -46,7 +46,7 @@ def verdict(rows: Rows, phases: Mapping[str, float]) -> str:
 
 
 def _trend(rows: Rows) -> str:
-    # Of a long run some rows are left out.
+    # A long run does not keep every row.
     each = (np.diff(rows["time"]) / np.maximum(1, np.diff(rows["step"])))[_FIRST:]
     if len(each) < 2 * STEPS:
         return f"{words.duration(float(np.median(each)))} each so far"

@@ -1,7 +1,7 @@
-"""All that can be read of a run: rows, events, findings, and the summary of them.
+"""Everything readable of a run: rows, events, findings, and their summary.
 
-``summarize`` refuses a damaged folder, so that no number is quietly wrong. A page or a report
-for an issue is wanted then most of all: here damage is left out, and what was left out is said.
+``summarize`` refuses a damaged folder, so that no number is silently wrong. A report is most useful
+then: this module skips the damaged parts and lists them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Record:
 
 
 def read_record(run: Run) -> Record:
-    """Read whatever makes sense; damaged parts are named in ``summary.unreadable``."""
+    """Read all valid parts; damaged ones are named in ``summary.unreadable``."""
     lanes: list[LaneData] = []
     damage: list[str] = []
     for name in run.lanes():

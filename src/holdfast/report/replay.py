@@ -1,4 +1,4 @@
-"""Detectors over a recorded run: what ``holdfast check`` shows, as values."""
+"""Replay the detectors over a recorded run; the result of ``holdfast check``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .text import finding_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What the detectors say about a recorded run."""
+    """Findings of the detectors on a recorded run."""
 
     finding_groups: tuple[FindingGroup, ...]
     rows: int

@@ -1,6 +1,6 @@
-"""What was done to save a run, in words: the same in live lines, in the report and on the page.
+"""Wording of recovery actions, the same in live lines, in the report and on the page.
 
-step 977  rolled back 8 steps: loss 2.31 → 61, their data is left behind          [OPT001]
+step 977  rolled back 8 steps: loss 2.31 → 61, their data is skipped              [OPT001]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import words
 
 @dataclass(frozen=True, kw_only=True)
 class Rescue:
-    """One thing that was done: ``what`` in the past tense, ``why`` or how, what it led to.
+    """One action taken: ``what`` in the past tense, ``why`` or how, and the result.
 
     ``after`` is of interest in a report, and too long for a live line.
     """
@@ -26,11 +26,11 @@ class Rescue:
     after: str = ""
     code: str = ""
     variant: str = ""
-    """What tells two kinds of one event apart, such as a checkpoint that failed."""
+    """Distinguishes two kinds of one event, such as a checkpoint that failed."""
 
 
 def rescue_of(event: Event) -> Rescue | None:
-    """The words for an event; None for events that are no deed of this kind."""
+    """Wording of an event; None for events that are no recovery action."""
     tell = _TELLERS.get(event.kind)
     return None if tell is None else tell(event.data)
 
@@ -59,15 +59,15 @@ def _rollback(data: Mapping[str, Any]) -> Rescue:
     why = text_in(data, "why")
     reason = {
         "loss": f"loss {words.figure(usual)} → {words.figure(loss)}",
-        "nonfinite": "loss or gradients were not finite",
-        "weights": "weights were not finite",
+        "nonfinite": "loss or gradients were non-finite",
+        "weights": "weights were non-finite",
     }.get(why, why)
     factor, ms = number_in(data, "lr_factor"), number_in(data, "ms")
     parts = [
         reason,
-        "their data is left behind",
+        "their data is skipped",
         f"learning rate × {words.figure(factor)}" if factor < 1 else "",
-        "moments of the optimizer reset" if data.get("moments_reset") is True else "",
+        "optimizer state reset" if data.get("moments_reset") is True else "",
     ]
     left = words.plural(_count(data, "left"), "more rollback")
     back = [
@@ -88,22 +88,22 @@ def _trial(data: Mapping[str, Any]) -> Rescue:
     if data.get("verdict") == "data":
         return Rescue(
             what="undid the rollback",
-            why=f"with the older weights the loss is {tried} too, usual was {usual}: it is the "
-            "data that has changed",
+            why=f"with the older weights the loss is {tried} too, baseline {usual}: the data has "
+            "changed",
             variant="data",
         )
     return Rescue(
         what="kept the rollback",
-        why=f"with the older weights the loss is {tried}, usual was {usual}: the weights had "
-        "gone bad",
+        why=f"with the older weights the loss is {tried}, baseline {usual}: the weights were "
+        "damaged",
     )
 
 
 def _level(data: Mapping[str, Any]) -> Rescue:
     before, after = number_in(data, "before"), number_in(data, "after")
     return Rescue(
-        what="learned the scale of this run anew",
-        why=f"usual loss {words.figure(before)} → {words.figure(after)}, and it stays there",
+        what="reset the loss baseline",
+        why=f"baseline {words.figure(before)} → {words.figure(after)}, and the loss stays there",
     )
 
 
@@ -118,7 +118,7 @@ def _clipping(data: Mapping[str, Any]) -> Rescue:
 def _lowered(data: Mapping[str, Any]) -> Rescue:
     norm, usual = number_in(data, "norm"), number_in(data, "usual")
     return Rescue(
-        what=f"multiplied the learning rate with {words.figure(number_in(data, 'factor'))}",
+        what=f"multiplied the learning rate by {words.figure(number_in(data, 'factor'))}",
         why=f"gradient norm {words.figure(usual)} → {words.figure(norm)}",
         code="OPT002",
     )
@@ -142,7 +142,7 @@ def _checkpoint(data: Mapping[str, Any]) -> Rescue:
     parts = [
         text_in(data, "file"),
         words.size(number_in(data, "bytes")) if "bytes" in data else "",
-        f"{words.duration(seconds)} beside the training" if math.isfinite(seconds) else "",
+        f"{words.duration(seconds)} in the background" if math.isfinite(seconds) else "",
     ]
     return Rescue(what="saved a checkpoint", why=", ".join(filter(None, parts)))
 
@@ -154,10 +154,10 @@ def _snapshots(data: Mapping[str, Any]) -> Rescue:
         f"every {words.plural(every, 'step')}" if every else "",
         words.size(number_in(data, "bytes")) if "bytes" in data else "",
         f"{words.duration(ms / 1000)} each" if math.isfinite(ms) else "",
-        f"{words.number(dropped)} given up" if dropped else "",
+        f"{words.number(dropped)} dropped" if dropped else "",
     ]
     return Rescue(
-        what="kept copies of the state in host memory, to roll back to",
+        what="kept snapshots of the state in host memory, to roll back to",
         why=", ".join(filter(None, parts)),
     )
 
@@ -165,13 +165,15 @@ def _snapshots(data: Mapping[str, Any]) -> Rescue:
 def _quarantine(data: Mapping[str, Any]) -> Rescue:
     file = text_in(data, "file")
     name = f"{text_in(data, 'index') or 'unknown'}{f' ({file})' if file else ''}"
-    return Rescue(what=f"set sample {name} aside", why=text_in(data, "reason"))
+    return Rescue(what=f"quarantined sample {name}", why=text_in(data, "reason"))
 
 
 def _scaler(data: Mapping[str, Any]) -> Rescue:
     what, scale = text_in(data, "what"), words.figure(number_in(data, "scale"))
     if what == "policy":
-        return Rescue(what=f"made the GradScaler calmer, from a scale of {scale}", variant=what)
+        return Rescue(
+            what=f"made the GradScaler grow slower, from a scale of {scale}", variant=what
+        )
     cause = "a gradient explosion" if what == "explosion" else what
     return Rescue(what=f"set the loss scale to {scale}", why=f"after {cause}" if cause else "")
 

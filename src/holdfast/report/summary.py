@@ -26,8 +26,8 @@ from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
 
 _HOW = {
-    "fused": "left out by its fused kernel",
-    "hidden gradients": "left out by hiding their gradients from it",
+    "fused": "skipped by its fused kernel",
+    "hidden gradients": "skipped by hiding their gradients from it",
     "snapshot": "undone from a snapshot",
     "detect only": "only detected",
 }
@@ -62,11 +62,11 @@ class RunSummary:
     changes: tuple[str, ...] = ()
     """What holdfast changed about the script's optimizers."""
     actions_taken: tuple[ActionTaken, ...] = ()
-    """Everything holdfast did to the run."""
+    """All actions taken on the run."""
     rollbacks: int = 0
-    """How often the run went back to an earlier state and stayed there."""
+    """Number of rollbacks that were kept."""
     policy: tuple[str, ...] = ()
-    """What was to be done about which finding, one line for each rule."""
+    """The policy: which finding gets which action, one line per rule."""
     errors: tuple[str, ...] = ()
     """Parts of holdfast that failed and were switched off."""
     dropped: int = 0
@@ -74,9 +74,9 @@ class RunSummary:
     files: tuple[int, int] = (0, 0)
     """How many files the run folder holds, and their bytes."""
     page: str = ""
-    """Where the report for a browser lies; empty when there is none yet."""
+    """Path of the HTML report; empty when there is none yet."""
     unreadable: tuple[str, ...] = ()
-    """Parts of the recording that are damaged and were left out; see ``read_record``."""
+    """Damaged parts of the recording, not included here; see ``read_record``."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -135,7 +135,7 @@ def summarize_lanes(
 
 
 def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
-    """What was recorded; a run whose books were never closed is judged again from its rows.
+    """Recorded findings; a run without a final record is judged again from its rows.
 
     The recorded finding stays where it counts more: rows of long runs are thinned.
     """
@@ -212,7 +212,7 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
     for event in events:
         name = event.data.get("cls", "the optimizer")
         if event.kind == "switched_to_fused":
-            changes[f"{name} runs as its fused kernel, which can leave a step out by itself"] = None
+            changes[f"{name} runs as its fused kernel, which can skip a step by itself"] = None
         elif event.kind == "optimizer" and event.data.get("how"):
             how = str(event.data["how"])
             told = _HOW.get(how, how)

@@ -1,4 +1,4 @@
-"""A run as text: the verdict first, then the findings, then the facts behind them."""
+"""Text report: the verdict first, then the findings, then the facts behind them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         _notes("What holdfast did", _deeds(summary), width),
         _notes("Policy", summary.policy, width),
         _notes("Not covered", summary.not_covered, width),
-        _notes("Trouble inside holdfast (training went on)", summary.errors, width),
+        _notes("Errors inside holdfast (training went on)", summary.errors, width),
         _run(summary, width),
         _time(summary, width),
         _notes("Processes", lane_notes(summary), width),
@@ -48,7 +48,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
 
 
 def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
-    """What ``holdfast run`` prints when the script has ended: verdict, findings, where to look."""
+    """Summary that ``holdfast run`` prints at the end: verdict, findings, where to look."""
     width = max(40, width)
     style = _OUTCOMES.get(summary.outcome, "bold red")
     facts = [words.plural(len(summary.findings), "finding")]
@@ -88,7 +88,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
 
 
 def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = False) -> list[Line]:
-    """One finding as a block: what, how often, the next move."""
+    """One finding as a block: what, how often, what to do."""
     finding = group.finding
     style = _STYLES[finding.severity]
     title = finding.name.replace("_", " ")
@@ -202,7 +202,7 @@ def _origin(cause: Cause) -> str:
 
 
 def _diff(cause: Cause, indent: int) -> list[Line]:
-    """The change, as it would stand in a patch: never wrapped; where it belongs is said above."""
+    """The change as a diff, never wrapped; its location is printed above."""
     styles = {"+": "green", "-": "red"}
     return [
         line(" " * indent, Span(words.visible(row), styles.get(row[:1], "")))

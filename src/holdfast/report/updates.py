@@ -1,4 +1,4 @@
-"""How far each layer moved per step, relative to its size: the tables ``updatesN`` in numbers."""
+"""Update size of each layer relative to its norm, from the tables ``updatesN``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..run import LaneData
 from .layers import layer_names, matrix
 
 SHOWN = 16
-"""Layers told one by one: those that moved most, and those that moved least."""
+"""Layers listed one by one: those with the largest and those with the smallest updates."""
 _LEAST = 4
 # A change so many times the weight's own size says only that the weight was zero: a bias that
 # takes its first step.
 _FROM_ZERO = 1e3
 
 USUAL = 1e-3
-"""A rule of thumb for a healthy update, by no means a limit; the reader sees it as such."""
+"""Rule of thumb for a healthy update; not a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How it went, in one word and one sentence: what a person reads first."""
+"""Verdict on a run in one word and one sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def verdict_of(summary: RunSummary) -> Verdict:
 
 
 def headline_of(finding: Finding) -> str:
-    """A finding in a few words: the cause with its line where it is known, else what was seen."""
+    """A finding in a few words: the cause with its line where known, else the message."""
     cause = cause_of(finding)
     if cause is None or not (cause.headline or cause.near):
         return finding.message.partition(": ")[2] or finding.message
@@ -64,7 +64,7 @@ def _finished(summary: RunSummary) -> str:
     change = words.loss_change(summary.first_loss, summary.last_loss)
     if not summary.findings:
         also = f"; {change}" if change else ""
-        return f"Nothing wrong was found in {words.plural(summary.steps, 'step')}{also}."
+        return f"No problem was found in {words.plural(summary.steps, 'step')}{also}."
     what = words.capital(headline_of(summary.findings[0]))
     others = len(summary.findings) - 1
     more = f", and {words.plural(others, 'other finding')}" if others else ""
@@ -75,12 +75,12 @@ def _fate(summary: RunSummary) -> str:
     done: list[str] = []
     if summary.skipped:
         share = f"{words.number(summary.skipped)} of {words.plural(summary.steps, 'step')}"
-        done.append(f"{share} {'was' if summary.skipped == 1 else 'were'} left out")
+        done.append(f"{share} {'was' if summary.skipped == 1 else 'were'} skipped")
     if summary.rollbacks:
         times = words.plural(summary.rollbacks, "time")
         done.append(f"the run was rolled back {'once' if summary.rollbacks == 1 else times}")
     if not done:
-        return "no step was left out"
+        return "no step was skipped"
     return f"{', '.join(done)}, and the run went on to its end"
 
 

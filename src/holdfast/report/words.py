@@ -1,4 +1,4 @@
-"""Numbers and spans as a person writes them; shared by every form of report.
+"""Format numbers, durations and sizes; shared by every form of report.
 
 Spaces within a number or before its unit are no-break spaces, so that wrapping does not tear
 them apart; ``layout`` turns them into ordinary ones in the end.
@@ -22,13 +22,13 @@ _UNSEEN = re.compile(
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
-    """A count with its noun: ``1 step``, ``1 200 steps``, ``no steps``."""
+    """A count with its noun: ``1 step``, ``1,200 steps``, ``no steps``."""
     return f"{number(count) if count else 'no'} {noun}{'' if count == 1 else ending}"
 
 
 def number(value: int) -> str:
-    """A whole number in groups of three: ``12 345``."""
-    return f"{value:,}".replace(",", NBSP)
+    """A whole number in groups of three: ``12,345``."""
+    return f"{value:,}"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""``holdfast.watch``: the same guard in a loop of your own, with checkpoints and exact resume."""
+"""``holdfast.watch``: the guard for your own loop, with checkpoints and exact resume."""
 
 from .watch import Watch, watch
 

@@ -1,8 +1,8 @@
-"""Checkpoints of a watched loop: when, of what, and how a run goes on from one.
+"""Checkpoints of a watched loop: when to save, what to save, and how to resume.
 
-A state is taken between two batches, when everything that belongs to a step has happened: the
-loop's own schedules and averages too. What it holds beyond the live objects is the place in the
-data, the gradients of an unfinished window and the random state.
+A state is saved between two batches, when a step is complete, the loop's own schedules and averages
+included. Besides the live objects it holds the loader position, the gradients of an unfinished
+accumulation window and the RNG state.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..config import CheckpointSettings
 from ..errors import CheckpointError, UsageError
 from ..guard.engine import Engine
 
-# The loss told with a checkpoint is the median of so many: that of one batch says little.
+# The loss saved with a checkpoint is the median of this many: one batch says little.
 _RECENT = 32
 _SMALL = 4096
 
 
 class LoopCheckpoints:
-    """Saves a run and takes it up again."""
+    """Saves and resumes a run."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class LoopCheckpoints:
     # ------------------------------------------------------------------ going on
 
     def resume(self, entry: Path) -> None:
-        """Put everything back that a checkpoint holds; the data follows when the loop asks."""
+        """Restore everything that a checkpoint holds; the data follows when the loop asks."""
         tree, record = load(entry)
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
             raise CheckpointError(f"{entry.name} cannot be resumed from: {error}") from None
-        # The guard names a state after the step it follows, we after the steps that were made.
+        # The guard names a state after the step it follows, we after the number of steps taken.
         step = int(record["step"]) + ("position" not in tree)
         self._engine.resumed(step)
         self._saver.last_step = step
@@ -81,12 +81,12 @@ class LoopCheckpoints:
             self.position.resume(tree["position"], tree["dice"])
             self._tree = tree
         else:
-            self._why.append("it was saved by the guard, which does not know the place in the data")
+            self._why.append("it was saved by the guard, which does not know the loader position")
         if self._tree is None or self.position.why:
             self._tell_resumed()
 
     def _tell_resumed(self) -> None:
-        """Say where the run goes on, once that is known."""
+        """Record where the run resumes, once that is known."""
         if self._resumed is None:
             return
         why = "; ".join([*self._why, *([self.position.why] if self.position.why else [])])
@@ -111,7 +111,7 @@ class LoopCheckpoints:
         return passage
 
     def between(self) -> None:
-        """The loop asks for its next batch: everything that belongs to the last step is done."""
+        """The loop asks for its next batch: the last step is complete."""
         # While one is being written the next may wait: a copy in memory is not free.
         if self._due and self._saver.idle:
             kind, self._due = self._due, ""
@@ -144,9 +144,9 @@ class LoopCheckpoints:
     # ------------------------------------------------------------------ saving
 
     def save(self, kind: str, metrics: Mapping[str, float] | None = None) -> Path | None:
-        """Copy the state and have it written; where it will be, None when it will not.
+        """Copy the state and have it written; returns its path, None on failure.
 
-        What goes wrong is an event: training must not end because it could not be saved.
+        A failure is recorded as an event: training goes on.
         """
         began = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""``holdfast.watch``: the same guard in a loop of your own, a script's or a notebook's."""
+"""``holdfast.watch``: the guard for your own loop, in a script or a notebook."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def watch(
     settings: Settings | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Watch:
-    """Guard an ordinary training loop, save it now and then, and take it up again.
+    """Guard an ordinary training loop, save checkpoints, and resume from them.
 
     Args:
         model: the model, or several; gives the layers their names.
@@ -63,10 +63,10 @@ def watch(
         ema: an average of the model, or several by name; saved.
         state: whatever else belongs to the run, by name: objects with ``state_dict`` and
             ``load_state_dict``, or a ``torch.Generator``.
-        resume: True goes on from the newest good checkpoint of ``run_dir``, "auto" does so if
+        resume: True continues from the newest good checkpoint of ``run_dir``, "auto" does so if
             there is one, a path names a checkpoint or a folder of them.
         run_dir: folder of the run; a new one under ``runs/`` by default.
-        name: what the run is called; the script's name by default.
+        name: name of the run; the script's name by default.
         settings: see ``holdfast.Settings``.
         say: where live lines go; standard error by default.
 
@@ -207,7 +207,7 @@ class Watch:
             self.engine.backward_ends()
 
     def step(self, closure: Callable[[], Any] | None = None, *, zero_grad: bool = True) -> None:
-        """Step every optimizer, leave poisoned steps out, and clear the gradients."""
+        """Step every optimizer, skip bad steps, and clear the gradients."""
         for optimizer in self._optimizers:
             if self._scaler is None:
                 optimizer.step() if closure is None else optimizer.step(closure)
@@ -242,7 +242,7 @@ class Watch:
         return self._checkpoints.save("asked", metrics)
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Write an event of one's own into the record of the run: detectors and readers see it."""
+        """Record a custom event in the run: detectors and readers see it."""
         self.engine.note(kind, self.engine.steps, data)
 
     @property
@@ -266,9 +266,9 @@ class Watch:
 
     @property
     def replaying(self) -> bool:
-        """Whether the batch at hand was handed out before, so that an exam can watch it.
+        """Whether the current batch was fed before, so that an investigation can trace it.
 
-        What is made of it is left out by ``step``: nothing that counts steps should count it.
+        ``step`` skips its update: nothing that counts steps should count it.
         """
         return self.engine.replaying
 
@@ -284,12 +284,12 @@ class Watch:
 
     @property
     def skipped(self) -> int:
-        """Steps left out so far, as far as is known on the host."""
+        """Steps skipped so far, as far as the host knows."""
         return self.engine.skipped
 
     @property
     def findings(self) -> list[Finding]:
-        """What has been found so far."""
+        """Findings so far."""
         run = self.run
         if run is None:
             return []
@@ -300,7 +300,7 @@ class Watch:
         return "" if self.run is None else end_summary(self.run)
 
     def close(self) -> None:
-        """End the watch: hooks are taken out, the last rows written. Safe to call twice."""
+        """End the watch: remove hooks, write the last rows. Safe to call twice."""
         self._close(finished=getattr(sys, "last_value", None) is None)
 
     def _close(self, *, finished: bool) -> None:

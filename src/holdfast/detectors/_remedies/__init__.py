@@ -1,7 +1,7 @@
-"""From a recorded cause to the change that cures it; a finding's advice when a cause is known.
+"""Remedies: from a recorded cause to the code change that fixes it.
 
-``remedy`` reads the operation, what went into it and the user's statement, and answers with the
-fault in a few words, the change in a sentence and, where that is safe, as a diff.
+``remedy`` reads the operation, its inputs and the user's statement, and returns the fault in a few
+words, the fix in a sentence and, where that is safe, as a diff.
 
     >>> cure = remedy({
     ...     "how": "replay", "phase": "forward", "op": "log", "file": "train.py", "line": 88,

@@ -1,4 +1,4 @@
-"""A recorded cause, read with care: the file may be torn, old, or of another version.
+"""Parse a recorded cause; the file may be damaged, old, or of another version.
 
 >>> cause = Cause.read({"op": "SqrtBackward0", "phase": "backward", "line": "?"})
 >>> cause.name, cause.line, cause.code
@@ -53,7 +53,7 @@ class Stat:
 
     @property
     def bad(self) -> int:
-        """How many values are not finite."""
+        """Number of non-finite values."""
         return self.nan + self.inf
 
     @property
@@ -79,7 +79,7 @@ class Stat:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What the training side wrote down about the birth of a NaN."""
+    """The training side's record of where a NaN first appeared."""
 
     how: str = ""
     phase: str = "unknown"
@@ -100,7 +100,7 @@ class Cause:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Cause:
-        """Take what has the right shape and leave out the rest."""
+        """Accept fields of the right type and ignore the rest."""
         op, phase = _text(data.get("op")), _text(data.get("phase"))
         inputs = [
             Stat() if (stat := _stat(given)) is None else stat
@@ -135,12 +135,12 @@ class Cause:
 
     @property
     def backward(self) -> bool:
-        """Whether it was born in the backward pass."""
+        """Whether it arose in the backward pass."""
         return self.phase == "backward"
 
     @property
     def incoming(self) -> Stat:
-        """The gradient that came in; it stands last, behind what was kept of the forward pass."""
+        """The incoming gradient; it is last, behind the saved tensors of the forward pass."""
         return self.inputs[-1] if self.backward and self.inputs else Stat()
 
     @property
@@ -155,7 +155,7 @@ class Cause:
 
     @property
     def half(self) -> bool:
-        """Whether it was computed in fp16, where 1e-8 is zero and 65 505 infinity."""
+        """Whether it was computed in fp16, where 1e-8 is zero and 65,505 infinity."""
         return self.dtype == "float16"
 
     def input(self, index: int) -> Stat | None:

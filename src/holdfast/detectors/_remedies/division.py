@@ -28,7 +28,7 @@ from .traps import TRAP, where_trap
 
 
 def division(cause: Cause) -> Remedy | None:
-    """a / b and 1 / b: what the divisor was decides."""
+    """Rule for a / b and 1 / b, by the value of the divisor."""
     site = _site(cause)
     if cause.backward:
         return _backward(cause, site)
@@ -91,7 +91,7 @@ def _by_number(cause: Cause, site: Site | None, above: Stat) -> Remedy | None:
     if constant(divisor) or large:
         return overflow(cause)
     headline = "0 / 0" if output.nan else "division by 0"
-    text = "the divisor is the number 0: take at least 1 of a count, or leave the empty batch out"
+    text = "the divisor is the number 0: use max(count, 1), or skip the empty batch"
     change = None
     if code and site and divisor is not None:
         single = above.numel <= 1 and output.numel <= 1
@@ -108,24 +108,24 @@ def _by_hand(cause: Cause, site: Site | None, below: Stat) -> str:
     """What to do where no change can be offered."""
     if cause.statement and site and made_by_root(cause.statement, site.operands[_divisor(site)]):
         return (
-            "add an epsilon inside the square root that makes it, a clamp after the root leaves "
+            "add an epsilon inside the square root that computes it; a clamp after the root leaves "
             "its gradient NaN"
         )
     if below.negative:
         return (
-            "it takes both signs, so a clamp is no cure; use torch.where(d == 0, 1e-12, d), or "
-            "leave out what has no value"
+            "it takes both signs, so a clamp does not help; use torch.where(d == 0, 1e-12, d), or "
+            "drop the entries without a value"
         )
     return "clamp it from below if it is never negative, else use torch.where(d == 0, 1e-12, d)"
 
 
 def _site(cause: Cause) -> Site | None:
-    """The one division that can be meant: not by a number written out, ``1 / x`` for reciprocal."""
+    """The only possible division: not by a literal number; ``1 / x`` for reciprocal."""
     code = cause.statement
     found = [s for s in places(cause) if len(s.operands) < 2 or not constant(s.operands[1])]
     if len(found) > 1:
         found = [s for s in found if _inverts(s) == (cause.name == "reciprocal")] or found
-    # Divided by the same thing twice: whichever it was, both want the same change.
+    # Divided by the same thing twice: both need the same change.
     if code and len({code.text(s.operands[_divisor(s)]) for s in found}) == 1:
         found = found[:1]
     return only(found)
@@ -145,7 +145,7 @@ def _clamped(cause: Cause, site: Site | None, above: Stat | None, below: Stat) -
     if code is None or site is None or below.bad:
         return None
     divisor = site.operands[_divisor(site)]
-    # Whoever added an epsilon wanted it there, whatever the sign.
+    # An epsilon in the source is intended, whatever the sign.
     meant = lost_epsilon(cause, divisor) is not None
     if not meant and (below.negative or not never_negative(code, divisor, above, below)):
         return None

@@ -1,4 +1,4 @@
-"""Functions at or beyond the edge of where they are defined: log, sqrt, acos and their kin."""
+"""Functions at or beyond the edge of their domain: log, sqrt, acos and the like."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BOTTOM = {
 
 
 def logarithm(cause: Cause) -> Remedy:
-    """log and its kin at their lower end, or below it."""
+    """Rule for log and the like at or below their lower bound."""
     name, bottom = cause.name, _BOTTOM[cause.name]
     index = 1 if name == "xlogy" else 0
     stat = None if cause.backward else cause.input(index)
@@ -54,7 +54,7 @@ def logarithm(cause: Cause) -> Remedy:
         )
         text, change = (better[1], better[0]) if better else (text, change)
         return prescribe(cause, f"{name} of {bottom} in backward", text, 0.9, change)
-    headline, hit = f"{name} of {bottom}", f"the argument comes down to {bottom}"
+    headline, hit = f"{name} of {bottom}", f"the argument reaches {bottom}"
     if stat and stat.low < bottom:
         headline = f"{name} of a number below {bottom} ({figure(stat.low)})"
         hit = "rounding took the argument too far"
@@ -156,8 +156,8 @@ def _inside(name: str, near: str) -> Guard:
 
 
 def already_infinite(cause: Cause) -> Remedy:
-    """The operation is not to blame: infinity went into it."""
-    text = f"what goes into {cause.name} is already infinite: look at what overflowed before it"
+    """Rule for an operation whose input was already infinite."""
+    text = f"the input of {cause.name} is already infinite: look at what overflowed before it"
     return prescribe(cause, f"{cause.name} of inf", text, 0.4)
 
 

@@ -1,4 +1,4 @@
-"""A cause event and its remedy, put into the findings it explains."""
+"""Add a cause and its remedy to the findings that they explain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rules import remedy
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why the findings of one optimizer on one step came about, and what to do."""
+    """Cause of the findings of one optimizer on one step, and its remedy."""
 
     opt: int
     step: int
@@ -24,7 +24,7 @@ class Explanation:
 
     @classmethod
     def of(cls, event: Event) -> Explanation | None:
-        """Read a ``cause`` event; None when there is nothing in it to read."""
+        """Parse a ``cause`` event; None when it holds nothing usable."""
         given = cast("object", event.data)  # as read from a file, whatever the type says
         if not isinstance(given, Mapping) or not given or type(event.step) is not int:
             return None
@@ -39,7 +39,7 @@ class Explanation:
         )
 
     def beats(self, other: Explanation | None) -> bool:
-        """Whether it is the better one: more certain, or as certain and of an earlier step.
+        """Whether it is better than another: more certain, or as certain and from an earlier step.
 
         By these alone, so that the order of arrival does not matter.
         """
@@ -49,11 +49,11 @@ class Explanation:
         return mine > theirs or (mine == theirs and self.step < other.step)
 
     def explains(self, finding: Finding) -> bool:
-        """Whether a finding is of the kind and the optimizer it speaks of."""
+        """Whether a finding has the kind and the optimizer of this cause."""
         return finding.code.startswith("NUM") and finding.key[1] == self.opt
 
     def added_to(self, finding: Finding) -> Finding:
-        """The finding with place, advice and evidence of its cause."""
+        """The finding with location, advice and evidence of its cause."""
         told: dict[str, Any] = {"cause": self.data, "headline": self.remedy.headline}
         if self.remedy.diff:
             told["diff"] = self.remedy.diff

@@ -1,4 +1,4 @@
-"""Two functions in a row that one function of torch computes without the detour through 0 or inf.
+"""Two functions in a row that one function of torch computes without passing through 0 or inf.
 
 >>> code = Statement.parse("lse = torch.log(torch.exp(x).sum(dim=1, keepdim=True))")
 >>> fuse(code, next(n for n in code.nodes if isinstance(n, ast.Call)))

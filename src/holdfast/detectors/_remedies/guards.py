@@ -1,4 +1,4 @@
-"""Arguments made safe: clamped, or with an epsilon added, wherever the same one does harm."""
+"""Make arguments safe with a clamp or an epsilon, at every place where they do harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss functions of torch that come out NaN although what goes in looks fine."""
+"""Loss functions of torch that return NaN although their inputs look fine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nll(cause: Cause) -> Remedy | None:
         cause,
         headline,
         "the mean over 0 targets is 0 / 0: divide the sum by the number of targets that count, at "
-        "least 1, or leave such a batch out",
+        "least 1, or skip such a batch",
         0.95 if target else 0.85 if cause.inputs else 0.5,
         _counted(cause),
     )
@@ -117,7 +117,7 @@ def embedding(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         f"embedding{where} holds NaN or inf",
-        f"{bad.bad} of {bad.numel} numbers of the table are not finite: fill the rows that were "
+        f"{bad.bad} of {bad.numel} values of the table are non-finite: fill the rows that were "
         "added (torch.empty holds whatever was in memory), or load a checkpoint from before",
         0.9,
     )

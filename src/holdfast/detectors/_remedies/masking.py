@@ -1,4 +1,4 @@
-"""Values that are masked away and still do harm: rows of -inf, inf * 0, inf - inf."""
+"""Masked values that still do harm: rows of -inf, inf * 0, inf - inf."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _product_backward(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         "0 * inf in backward",
-        "a gradient of 0 was multiplied with a factor that is infinite, as masked values are: keep "
+        "a gradient of 0 was multiplied by an infinite factor, as masked values are: keep "
         "that factor finite before the product, masking its result is too late",
         0.5,
     )
@@ -187,13 +187,13 @@ def matrix_product(cause: Cause) -> Remedy | None:
         cause,
         f"infinity goes into {cause.name}",
         "an infinite input meets zeros or infinities of the other sign in the product: scores "
-        "masked with -inf belong into softmax before they are multiplied with anything",
+        "masked with -inf must go through softmax before they are multiplied by anything",
         0.6,
     )
 
 
 def _left_out_too_late(cause: Cause) -> Remedy | None:
-    """Rows of NaN that the loss leaves out: their gradient is 0, and 0 * NaN is NaN."""
+    """Rows of NaN that the loss ignores: their gradient is 0, and 0 * NaN is NaN."""
     read, gradient = cause.inputs[:-1], (cause.inputs or (Stat(),))[-1]
     holds = next((stat for stat in read if stat.nan), None)
     if holds is None or gradient.bad:
@@ -202,8 +202,8 @@ def _left_out_too_late(cause: Cause) -> Remedy | None:
         cause,
         f"0 * NaN in the gradient of {cause.name}'s weights",
         f"{amount(holds.nan, holds.numel, 'the value is', 'values are')} NaN in what this layer "
-        "reads; the loss leaves their rows out, but a gradient of 0 times NaN is NaN: replace them "
-        "before the model sees them, or pick the rows before it and not after",
+        "reads; the loss ignores their rows, but a gradient of 0 times NaN is NaN: replace them "
+        "before the model sees them, or select the rows before it and not after",
         0.9,
         _without_nan(cause),
     )

@@ -1,16 +1,16 @@
-"""When no operation is to blame: the weights or the batch were bad before, or nobody knows."""
+"""Rules for faults without a bad operation: bad weights, a bad batch, or unknown."""
 
 from __future__ import annotations
 
 from .cause import Cause, Stat
 from .prescription import Remedy, prescribe
 
-# Inputs beyond this in forward say that training ran away; a guess.
+# Inputs above this in forward mean that training diverged; a guess.
 _HUGE = 1e6
 
 
 def parameter(cause: Cause) -> Remedy:
-    """A weight is not finite before anything is computed."""
+    """A weight is non-finite before anything is computed."""
     name = cause.layer or "a parameter"
     stat = cause.output or (cause.inputs[0] if cause.inputs else Stat())
     kind = "NaN" if stat.nan or not stat.inf else "inf"
@@ -25,7 +25,7 @@ def parameter(cause: Cause) -> Remedy:
 
 
 def batch(cause: Cause) -> Remedy:
-    """The batch is not finite before anything is computed."""
+    """The batch is non-finite before anything is computed."""
     known = cause.sample is not None
     what = f"sample {cause.sample}" if known else "a sample"
     bad = next((stat for stat in (cause.output, *cause.inputs) if stat and stat.bad), Stat())
@@ -34,14 +34,14 @@ def batch(cause: Cause) -> Remedy:
     return prescribe(
         cause,
         f"{what} holds {kind}",
-        f"{look} and repair it or leave it out; if it is finite there, a transform or the collate "
+        f"{look} and repair or drop it; if it is finite there, a transform or the collate "
         "function makes it (a division by a deviation of 0, a log of 0)",
         0.95 if known else 0.8,
     )
 
 
 def already_bad(cause: Cause) -> Remedy | None:
-    """NaN went into the operation: it was born earlier."""
+    """NaN went into the operation: it arose earlier."""
     given = (cause.incoming,) if cause.backward else cause.inputs
     at = next((i for i, stat in enumerate(given) if stat.nan), None)
     if at is None:
@@ -60,22 +60,22 @@ def already_bad(cause: Cause) -> Remedy | None:
 
 
 def unknown(cause: Cause) -> Remedy:
-    """Nothing certain is known; say so, and say what was seen."""
+    """Fallback without a rule: say so, and quote the recorded values."""
     op = cause.op or "an operation"
     where = f" in {cause.module}" if cause.module else ""
     seen = [f"{_shape(s)} from {s.low:.3g} to {s.high:.3g}" for s in cause.inputs[:3] if s.numel]
     inputs = f" from {', '.join(seen)}" if seen else ""
     largest = max((stat.largest for stat in cause.inputs), default=0.0)
-    advice = "check these values against what it is defined for"
+    advice = "check these values against its domain"
     if largest > _HUGE:
-        advice = "values of this size suggest that training ran away: lower the learning rate"
+        advice = "values of this size suggest that training diverged: lower the learning rate"
     elif not seen:
         advice = "look at the division, log, sqrt or exp nearest to this line"
     return prescribe(
         cause,
-        f"{op}{where} gave a result that is not finite"
+        f"{op}{where} returned non-finite values"
         if cause.op
-        else "not finite, place unknown",
+        else "non-finite values, location unknown",
         f"{op} made NaN or inf{inputs}, holdfast knows no rule for it: {advice}",
         0.25,
     )

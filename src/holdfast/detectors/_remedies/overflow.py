@@ -1,4 +1,4 @@
-"""Numbers too large for their format: exp, fp16, and training that ran away."""
+"""Overflow: exp, fp16, and training that diverged."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .source import Edit, Statement
 _EXPONENTS = {"float16": "10.0", "float64": "700.0"}
 # What is the logarithm of a spread or a rate becomes a factor, and is squared: exp(20) = 4.9e8.
 _LOGARITHMS = re.compile(r"log_?(var|std|sigma|scale|rate|s\b)", re.IGNORECASE)
-# Inputs beyond this are no activations of a training that works; a guess.
+# Inputs above this are no activations of a healthy training; a guess.
 _ABSURD = 1e12
 
 
 def exponential(cause: Cause) -> Remedy | None:
-    """exp and its kin beyond the range of the format."""
+    """Rule for exp and the like beyond the range of the format."""
     stat, name = cause.input(0) or Stat(), cause.name
     largest = stat.largest if name in ("cosh", "sinh") else stat.high
     if cause.backward:
@@ -53,7 +53,7 @@ def exponential(cause: Cause) -> Remedy | None:
     change = guard_all(cause, _below(name, _EXPONENTS.get(cause.dtype, "80.0")))
     if largest > 10 * end:
         text += (
-            "; a value that large comes of an unscaled input or a diverging model: look there too"
+            "; a value that large comes from an unscaled input or a diverging model: look there too"
         )
     return prescribe(cause, headline, f"{text}: clamp the argument", 0.9, change)
 
@@ -69,7 +69,7 @@ def _below(name: str, bound: str) -> Guard:
 
 
 def overflow(cause: Cause) -> Remedy | None:
-    """Finite numbers went in and infinity came out: the range of the format was left."""
+    """Rule for finite inputs and an infinite result: an overflow of the format."""
     output = cause.output or Stat()
     given = (cause.incoming,) if cause.backward else cause.inputs
     if not output.bad or any(stat.bad for stat in given):
@@ -79,7 +79,7 @@ def overflow(cause: Cause) -> Remedy | None:
     if cause.half:
         peak = _peak(cause)
         known = peak > cause.limit
-        beyond = f"max {figure(peak)} > 65 504" if known else f"in {cause.name}, beyond 65 504"
+        beyond = f"max {figure(peak)} > 65,504" if known else f"in {cause.name}, beyond 65,504"
         text = (
             "compute it in fp32, under torch.autocast(device_type, enabled=False) with .float() on "
             "its inputs, or train in bf16, whose range ends at 3e38; a GradScaler does not help in "
@@ -95,7 +95,7 @@ def overflow(cause: Cause) -> Remedy | None:
         return prescribe(
             cause,
             f"{kind} overflow in {cause.name} (inputs up to {figure(largest)})",
-            "values of this size come of a training that ran away: divide the learning rate by 3, "
+            "values of this size mean that training diverged: divide the learning rate by 3, "
             "lengthen warm-up or clip the gradient norm, and normalise what grows",
             0.75,
         )
@@ -109,9 +109,8 @@ def _gradient_overflow(cause: Cause) -> Remedy | None:
             cause,
             f"fp16 overflow in backward of {cause.name} (incoming up to "
             f"{figure(incoming.largest)})",
-            "gradients passed 65 504: scale the loss with torch.amp.GradScaler, which leaves such "
-            "a step out and lowers its scale, or train in bf16; take the mean where the loss is a "
-            "sum",
+            "gradients passed 65,504: scale the loss with torch.amp.GradScaler, which skips such a "
+            "step and lowers its scale, or train in bf16; take the mean where the loss is a sum",
             0.85,
         )
     if incoming.largest > _ABSURD:
@@ -127,7 +126,7 @@ def _gradient_overflow(cause: Cause) -> Remedy | None:
 
 
 def _peak(cause: Cause) -> float:
-    """How large the result would have been, where that follows from the largest inputs."""
+    """Size of the result, where it follows from the largest inputs."""
     sizes = [stat.largest for stat in cause.inputs]
     first = cause.inputs[0] if cause.inputs else Stat()
     site = only(places(cause))
@@ -163,7 +162,7 @@ def _scaled_before(cause: Cause) -> Change | None:
     moved = f"{first} {sign} {by}"
     moved = f"({moved})" if isinstance(site.node, ast.BinOp) else moved
     start, stop = code.outer(site.operands[0])
-    # The product keeps its text; what stands behind it is dropped.
+    # The product keeps its text; the rest of the expression is dropped.
     new = code.between(*code.outer(site.node), [Edit(start, stop, moved)])
     return Change(tuple(code.replace(scale, new)), scale)
 
@@ -183,7 +182,7 @@ def _number(code: Statement, node: ast.expr) -> bool:
 
 
 def _in_float(cause: Cause) -> Change | None:
-    """A full sum or mean in fp32; its result is one number, whose format disturbs nobody."""
+    """A full sum or mean in fp32; its result is one number, whose format does not matter."""
     code = cause.statement
     if code is None:
         return None

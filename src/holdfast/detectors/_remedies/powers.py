@@ -1,4 +1,4 @@
-"""Powers of zero and of negative numbers, and the angle of nothing."""
+"""Powers of zero and of negative numbers, and the angle of a zero vector."""
 
 from __future__ import annotations
 

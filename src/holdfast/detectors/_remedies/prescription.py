@@ -1,4 +1,4 @@
-"""What every rule is made of: the remedy itself, the change, the right epsilon."""
+"""Parts that all rules share: the remedy, the code change, the right epsilon."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .cause import Cause, Stat
 from .sites import Site, sites
 from .source import Edit, unified
 
-# How sure one may be by the way the cause was found; guesses.
+# Confidence by how the cause was found; guesses.
 _HOW = {"replay": 1.0, "look": 0.95, "next": 0.85}
 # What keeps log, sqrt and division finite, forward and backward. fp16 stores 1e-12 as zero, and
 # its largest number is 65504, which 1/1e-6 and the cube of 1/sqrt(1e-4) already pass.
 _HALF = {"log": "1e-6", "sqrt": "1e-6", "div": "1e-4", "rsqrt": "1e-3"}
-# The distance to 1 that still is one: formats near 1 are 6e-8, 5e-4 and 4e-3 apart.
+# Distance to 1 that a format can represent: near 1 its numbers are 6e-8, 5e-4 or 4e-3 apart.
 _EDGE = {"float16": "1e-3", "bfloat16": "1e-2"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """The fault in a few words, the change that cures it, and how sure that is."""
+    """The fault in a few words, the change that fixes it, and the confidence."""
 
     headline: str
     text: str
@@ -41,7 +41,7 @@ class Change:
 def prescribe(
     cause: Cause, headline: str, text: str, confidence: float, change: Change | None = None
 ) -> Remedy:
-    """Put a remedy together; with a change that works out, the text ends with the new code."""
+    """Build a remedy; where the change can be applied, the text ends with the new code."""
     code, diff = cause.statement, ""
     new = code.edited(change.edits) if code and change and _own(cause.file) else ""
     if code and change and new:
@@ -54,7 +54,7 @@ def prescribe(
 
 
 def places(cause: Cause, name: str = "") -> list[Site]:
-    """Where the guilty operation stands in the statement; empty when it is not to be seen."""
+    """Places of the bad operation in the statement; empty when it is not visible there."""
     code = cause.statement
     if code is None:
         return []
@@ -63,12 +63,12 @@ def places(cause: Cause, name: str = "") -> list[Site]:
 
 
 def only(found: Sequence[Site]) -> Site | None:
-    """The one place there is; None when there is none or a choice."""
+    """The only place; None when there is none or more than one."""
     return found[0] if len(found) == 1 else None
 
 
 def epsilon(cause: Cause, kind: str) -> str:
-    """A number that is small and yet does its work in the format at hand."""
+    """Smallest epsilon that works in the format at hand."""
     return _HALF[kind] if _format(cause) == "float16" else "1e-12"
 
 
@@ -84,14 +84,14 @@ def slack(cause: Cause, stat: Stat) -> float:
 
 
 def figure(value: float) -> str:
-    """A number as in a headline: 104, 71 000, -1.2e-07."""
+    """Format a number for a headline: 104, 71,000, -1.2e-07."""
     if 1e3 <= abs(value) < 1e9:
-        return f"{value:,.0f}".replace(",", " ")
+        return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def amount(number: int, numel: int, one: str, many: str) -> str:
-    """How many of how many: ``3 of 640 divisors are``, or of a single one ``the divisor is``."""
+    """Count with its noun: ``3 of 640 divisors are``, or for a single one ``the divisor is``."""
     return f"{number} of {numel} {many}" if numel > 1 else one
 
 

@@ -1,4 +1,4 @@
-"""Reductions of nothing, of one value or of equal values, and the norms made of them."""
+"""Reductions of empty tensors, of one value or of equal values, and norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mean(cause: Cause) -> Remedy | None:
         cause,
         "mean of an empty tensor",
         "nothing was selected, and the mean over 0 values is 0 / 0: divide the sum by the count, "
-        "at least 1, or leave the term out for such a batch",
+        "at least 1, or skip the term for such a batch",
         0.95,
         _sum_over_count(cause),
     )
@@ -59,7 +59,7 @@ def spread(cause: Cause) -> Remedy | None:
     if stat is None or stat.bad or not (cause.output or Stat()).nan:
         return overflow(cause)
     if not stat.numel:
-        text = "nothing was selected: leave the term out for such a batch"
+        text = "nothing was selected: skip the term for such a batch"
         return prescribe(cause, f"{name} of an empty tensor", text, 0.95)
     return prescribe(
         cause,
@@ -97,7 +97,7 @@ def norm(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         f"{cause.name} of a zero vector in backward",
-        "a norm has a corner at 0, and its derivative (or the derivative of that) is not finite "
+        "a norm has a corner at 0, and its derivative (or second derivative) is not finite "
         "there: add an epsilon under the root",
         0.85 if change else 0.6,
         change,
@@ -115,8 +115,8 @@ def second_derivative(cause: Cause) -> Remedy | None:
     return prescribe(
         cause,
         f"{'division by 0' if cause.name == 'div' else cause.name} in a second derivative",
-        "the derivative taken here has one itself that is infinite, as those of norm and sqrt are "
-        "at 0: write the function with (x.square().sum(dim) + 1e-12).sqrt()",
+        "the second derivative is infinite here, as those of norm and sqrt are at 0: write the "
+        "function with (x.square().sum(dim) + 1e-12).sqrt()",
         0.7,
     )
 
@@ -151,7 +151,7 @@ def _word(node: ast.expr) -> object:
 
 
 def product(cause: Cause) -> Remedy | None:
-    """prod and cumprod: they leave every range quickly, in both directions."""
+    """prod and cumprod: they overflow and underflow quickly."""
     result = overflow(cause)
     if not cause.backward and result is None and not (cause.output or Stat()).inf:
         return None

@@ -1,4 +1,4 @@
-"""Which rule answers for which operation, and who is asked first."""
+"""Table of rules by operation, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SUSPECTS = ("norm", "sqrt", "rsqrt", "acos", "asin", "log", "std", "pow", "div"
 
 
 def remedy(cause: Mapping[str, Any]) -> Remedy:
-    """What to do about a recorded cause; never fails, however little of it makes sense."""
+    """Return the remedy for a recorded cause; never raises, however damaged the record."""
     known = Cause.read(cause)
     if known.phase == "parameter":
         return origin.parameter(known)

@@ -1,4 +1,4 @@
-"""The ``torch.where`` trap: what a mask takes away in forward comes back as NaN in backward."""
+"""The ``torch.where`` trap: values masked in forward become NaN in backward."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .sites import called
 from .source import Edit, Statement
 
 TRAP = (
-    "what torch.where or masked_fill leaves out is differentiated all the same, and 0 * inf is "
-    "NaN: make the argument safe before the function, not the result after it"
+    "torch.where and masked_fill still differentiate masked values, and 0 * inf is NaN: make the "
+    "argument safe before the function, not the result after it"
 )
 
 # An argument at which the function and its derivative are finite.

@@ -1,1 +1,1 @@
-"""What an exception that ends the script says."""
+"""Crash reports: the exception that ended the script."""

@@ -1,4 +1,4 @@
-"""What an exception that ends the script says: its kind, its message, the user's line."""
+"""Describe the exception that ended the script: type, message, the user's line."""
 
 from __future__ import annotations
 

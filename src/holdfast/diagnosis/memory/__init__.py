@@ -1,1 +1,1 @@
-"""What grows, who holds it and which line lets it grow; what a run that was too big needed."""
+"""Memory diagnosis: leaks, what holds them and which line makes them; out of memory."""

@@ -1,6 +1,6 @@
-"""What a forward pass keeps for backward, module by module, without a byte of it.
+"""Activation memory of a forward pass, module by module, counted on meta tensors.
 
-For a run that has died of memory. Its last call of the model stands in the traceback, arguments
+For a run that went out of memory. Its last call of the model is in the traceback, arguments
 and all; it is made once more with tensors that have a shape and no content, and what autograd
 would keep is counted where it is kept.
 """

@@ -1,4 +1,4 @@
-"""What grows from step to step among everything a script can reach by name.
+"""Census of everything a script can reach by name, to find what grows from step to step.
 
 A look notes the sizes of all containers, tensors, arrays and texts (numbers only, nothing is kept
 alive); from three of them follows what has grown all the time without losing what it had. A

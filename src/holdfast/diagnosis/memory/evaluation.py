@@ -1,8 +1,8 @@
-"""Does evaluation build graphs? From ``eval()``, or a loop without backward, to what comes next.
+"""Detect evaluations that build graphs: after ``eval()``, or in a loop without backward.
 
 The number of the next graph node stands still under ``no_grad``. Where it moves between the
 beginning of an evaluation and its end, without a backward pass or a call of ``autograd.grad``, and
-the next loss does not lead there either, graphs were built for nobody. Which line did it is seen
+the next loss does not lead there either, the graphs were unused. Which line did it is seen
 by following the lines for some milliseconds, in the first evaluations only.
 
 An evaluation that calls neither ``eval()`` nor a loader shows by many more nodes than a typical

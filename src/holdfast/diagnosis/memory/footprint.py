@@ -1,4 +1,4 @@
-"""The arithmetic of a run that was too big: what a step needs, by part and by module."""
+"""Memory that a step needs, by part and by module, for a run that went out of memory."""
 
 from __future__ import annotations
 

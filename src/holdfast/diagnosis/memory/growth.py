@@ -1,4 +1,4 @@
-"""From a suspicion to a measurement: what grows, how fast, and which line does it.
+"""Measure a leak: what grows, how fast, and which line does it.
 
 Three looks some steps apart; what has grown at each of them, or hangs on graphs of long ago, is
 followed for one or two steps more, so that the line that does it is seen at work. That is done once

@@ -1,4 +1,4 @@
-"""What an event says about a value that grows: numbers, and what the source does with it."""
+"""Data of a ``growth`` event: numbers, and what the source does with the value."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def of_chain(chain: Chain, *, fed: bool) -> dict[str, Any]:
 
 
 def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
-    """The line that lets a value grow: as it was seen at work, else as the source says."""
+    """The line that makes a value grow: as traced, else as the source says."""
     itself = [c for c in changes if refers_to_itself(c.file, c.line, held.name)]
     if changes:
         change = (itself or changes)[0]

@@ -1,4 +1,4 @@
-"""Which line lets values grow: follows the lines of a few steps until each has been seen."""
+"""Find the line that makes values grow, by tracing a few steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run died of, where that was memory or a graph of an earlier step."""
+"""Facts about a run that ended out of memory or on the graph of an earlier step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def error() -> BaseException | None:
 
 
 def ran_out(found: BaseException | None) -> bool:
-    """Whether it is one of memory."""
+    """Whether it is an out-of-memory error."""
     if isinstance(found, torch.OutOfMemoryError | MemoryError):
         return True
     if not isinstance(found, RuntimeError):

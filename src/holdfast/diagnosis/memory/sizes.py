@@ -1,4 +1,4 @@
-"""How many bytes a value keeps, and whether an autograd graph hangs on it; an estimate."""
+"""Estimate how many bytes a value keeps, and whether it has an autograd graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches the memory of a run: signs on every step, looks on few, exams when something grows.
+"""Memory watcher: cheap signs on every step, scans on few, line traces for a leak.
 
 It measures and records; what of it is a fault, detectors decide (MEM001 to MEM008).
 """
@@ -141,7 +141,7 @@ class MemoryWatch:
 
     @property
     def ran_out(self) -> bool:
-        """Whether the script is ending for want of memory."""
+        """Whether the script is ending out of memory."""
         return out_of_memory.ran_out(out_of_memory.error())
 
     def evaluates(self, frame: FrameType) -> None:

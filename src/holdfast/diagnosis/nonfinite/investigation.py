@@ -1,10 +1,10 @@
-"""Orders the exam that names the line, after a poisoned step; each distinct fault gets few.
+"""Investigation after a bad step: finds the line; each distinct fault gets few of them.
 
 Three ways, the first that works:
 
 1. At once, on the host: the frame that called ``backward`` is still there, so its loss is
    computed once more under observation.
-2. Through the user's own loop: the poisoned batch is handed out once more at the next
+2. Through the user's own loop: the bad batch is fed again at the next
    ``next(loader)`` and that iteration is observed (a scheduler's ``step`` is swallowed meanwhile).
 3. The next steps are observed, in the hope that it happens again. Where the host learns of bad
    steps too late for the first way, it waits for the verdict on some steps to come, so that the
@@ -50,7 +50,7 @@ Fault = tuple[str, str]  # "loss" and where backward is called, or "gradient" an
 
 @dataclass(slots=True)
 class Incident:
-    """A bad step that wants an explanation."""
+    """A bad step to be explained."""
 
     fault: Fault
     step: int
@@ -66,7 +66,7 @@ class PoisonedTraining(Protocol):
         ...
 
     def has_bad_gradient(self) -> bool:
-        """Whether a gradient on the CPU is not finite."""
+        """Whether any gradient on the CPU is non-finite."""
         ...
 
     def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
@@ -217,7 +217,7 @@ class Investigation:
                 self._iterator = None
 
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
-        """What the loop gets instead of its next batch: a poisoned one, once more."""
+        """The bad batch that the loop gets again instead of its next one."""
         self.replaying = False
         if not self._again:
             return None

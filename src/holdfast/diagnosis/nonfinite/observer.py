@@ -1,6 +1,6 @@
-"""Watch every operation of a piece of training and remember where a bad number was born.
+"""Trace every operation of a step and find the one that first made a non-finite value.
 
-Forward: a dispatch mode looks at the output of each operation. A number that is not finite is
+Forward: a dispatch mode checks the output of each operation. A non-finite number is
 followed from operation to operation, so that the answer is not the first infinity ever seen
 (masks are full of them, on purpose) but the one that ended up in the loss. Backward: a hook on
 each node of the graph looks at what comes in and what goes out; autograd's own anomaly records
@@ -45,7 +45,7 @@ Node = Any
 
 @dataclass(slots=True)
 class Birth:
-    """The operation in which a bad number was born, or the tensor that brought it along."""
+    """The operation that first made a non-finite value, or the tensor that brought it in."""
 
     op: str
     place: Place
@@ -138,7 +138,7 @@ class Observer(TorchDispatchMode):
         return out
 
     def responsible(self, tensor: Tensor) -> Birth | None:
-        """Where the bad number in ``tensor`` was born; None when it was not seen."""
+        """Origin of the non-finite value in ``tensor``; None when it was not seen."""
         return self._births.get(_key(tensor))
 
     def _known(self, values: Any) -> dict[int, Birth]:

@@ -1,6 +1,6 @@
-"""Name the operation, the line and the sample behind a loss or a gradient that is not finite.
+"""Find the operation, the line and the sample behind a non-finite loss or gradient.
 
-The step is computed once more under observation, from the frame that called ``backward``: same
+The step is rerun under observation, from the frame that called ``backward``: same
 weights, same batch, same random numbers. What comes out is plain data, the ``cause`` of an
 incident; see docs/guide.md for its fields.
 """
@@ -65,7 +65,7 @@ class Scene:
     loss: Tensor | None = None
     """What backward was last called on, while it is alive."""
     rng: Tensor | None = None
-    """State of the host's random numbers when the batch was handed out."""
+    """RNG state of the host when the batch was fetched."""
 
     @property
     def weights(self) -> list[Tensor]:

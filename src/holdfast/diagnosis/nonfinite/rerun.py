@@ -1,4 +1,4 @@
-"""Compute a loss once more, from the frame in which ``backward`` is called on it.
+"""Rerun the computation of a loss, from the frame in which ``backward`` is called on it.
 
 The user's function is still running and its variables still hold the batch. Found by reading the
 source: which statements of this function made the loss out of values that are there (inputs,

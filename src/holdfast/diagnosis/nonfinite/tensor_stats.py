@@ -1,4 +1,4 @@
-"""The numbers of one tensor that a person wants to see, as plain data."""
+"""Statistics of one tensor, as plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _reading() -> Iterator[None]:
 
 @_reading()
 def stat(tensor: Tensor) -> dict[str, Any]:
-    """Shape, range and how many values are zero, negative or not finite; the device is read."""
+    """Shape, range and counts of zero, negative and non-finite values; reads the device."""
     values = tensor.detach()
     if values.is_sparse:
         values = values._values()
@@ -68,7 +68,7 @@ def rises(tensor: Tensor) -> bool:
 
 @_reading()
 def bad_rows(tensor: Tensor | None, count: int) -> list[int]:
-    """Which rows are not finite, where the first dimension is the batch of ``count``."""
+    """Rows with non-finite values, where the first dimension is the batch of ``count``."""
     if tensor is None or tensor.dim() == 0 or tensor.shape[0] != count or not count:
         return []
     rows = torch.isfinite(tensor.detach()).reshape(count, -1).all(dim=1)

@@ -1,4 +1,4 @@
-"""When the time of a run is looked into: symptoms, distances between two looks, what they cost."""
+"""Decide when to time the lines of a run: symptoms, intervals, cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which line of a dataset or a collate function is slow, found by making a few samples again.
 
 For loaders with workers, whose lines the main process does not see. Bound: half a second, or one
-sample. The random states of Python, numpy and torch are put back afterwards.
+sample. The RNG state of Python, numpy and torch is restored afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts that tell why a step takes longer: of its graph, its hooks, its device."""
+"""Counts that explain a slowdown: graph nodes, hooks, allocator retries, device clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The typical step of this run, and when that changes.
+"""Typical step time of a run, slowdowns and stalls.
 
 Steps are taken in blocks of eight, of which the median counts: a preempted step or a checkpoint
 now and then moves no median. The first steps and steps that begin an epoch belong to no block.
@@ -110,13 +110,13 @@ class StepTimes:
 
     @property
     def typical(self) -> float:
-        """A step without a stall, these days."""
+        """Typical recent step without a stall."""
         recent = [block.low for block in list(self.blocks)[-4:]]
         return sorted(recent)[len(recent) // 2] if recent else 0.0
 
     @property
     def typical_busy(self) -> float:
-        """The processor time of a step, these days."""
+        """Typical recent processor time of a step."""
         recent = [block.busy for block in list(self.blocks)[-4:]]
         return min(recent, default=0.0)
 

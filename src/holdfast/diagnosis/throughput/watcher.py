@@ -1,4 +1,4 @@
-"""Watches the time of a run: waits, steps that become slower, stalls, reads, recompilations.
+"""Throughput watcher: waits for data, slowdowns, stalls, host reads, recompilations.
 
 Every step is timed. What stands out orders a look at a few steps (``exam_orders``), and what that
 measures becomes an Event: ``line_times``, ``loader_times``, ``tensor_reads``, ``recompile``.

@@ -1,4 +1,4 @@
-"""Curves short enough for a page: as many points as there are pixels, extremes kept."""
+"""Downsample curves for a page: at most as many points as pixels, extremes kept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def condense(x: Values, y: Values, columns: int) -> Drawn:
 def bin_means(x: Values, values: Values, bins: int) -> tuple[Values, Values]:
     """Means over equal stretches of x: their middles, and one line of means per line of values.
 
-    Bins without any measured value are left out; a line without one in a bin counts zero there.
+    Bins without any measured value are dropped; a line without one in a bin counts zero there.
     """
     low, high = float(x[0]), float(x[-1])
     count = min(bins, len(x))

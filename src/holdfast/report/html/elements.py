@@ -24,7 +24,7 @@ Child = str | int | float | None | Iterable["Child"]
 
 
 def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Html:
-    """An element. ``class_`` is class, ``data_x`` is data-x; None and False are left out."""
+    """An element. ``class_`` is class, ``data_x`` is data-x; None and False are omitted."""
     shown = "".join(
         f" {_name(key)}" + ("" if value is True else f'="{_value(value)}"')
         for key, value in attributes.items()

@@ -1,4 +1,4 @@
-"""A finding on the page: the guilty line, what went into it, the cure, and what was done."""
+"""A finding on the page: the line to blame, its inputs, the fix, and the action taken."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _stats(cause: Cause) -> Html:
         tag("tr", tag("th", stat.name, scope="row"), list(map(_cell, STAT_COLUMNS, stat.cells))[1:])
         for stat in cause.stats
     ]
-    caption = tag("caption", "What went in and what came out")
+    caption = tag("caption", "Inputs and output of the operation")
     return tag(
         "div", tag("table", caption, tag("thead", head), tag("tbody", body)),
         class_="scroll stats", tabindex="0",

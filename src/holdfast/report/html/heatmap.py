@@ -1,6 +1,6 @@
-"""Layers around an incident as a table of colours, with a sign where a number is not finite.
+"""Heat map of the layers around an incident, with a sign on non-finite values.
 
-A table, not a picture: every cell can be read by whoever does not see its colour.
+A table, not a picture: a screen reader can read every cell.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = 120
 
 
 def story_html(story: Story, *, several_ranks: bool) -> Html:
-    """The story in words, then the heat map."""
+    """The description, then the heat map."""
     who = f", rank {story.rank}" if several_ranks else ""
     hidden = story.total - len(story.layers)
     left_out = (
@@ -77,7 +77,7 @@ def _step(story: Story, step: int) -> Html:
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """What all dotted names begin with, up to a dot: it tells nothing and takes room.
+    """Common prefix of all dotted names, up to a dot; the heat map omits it.
 
     >>> common_prefix(["model.blocks.1.up", "model.blocks.11.up"])
     'model.blocks.'

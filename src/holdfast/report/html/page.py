@@ -1,4 +1,4 @@
-"""The page: verdict first, then findings, the layers' story, plots, and the facts behind them.
+"""HTML page: verdict, findings, layers around an incident, plots, and the facts behind them.
 
 Pure functions of what was recorded. The page loads nothing and sends nothing: its policy
 allows the one style sheet and the one script in it, by their digests, and pictures that are part
@@ -91,7 +91,7 @@ def _verdict(record: Record, name: str) -> Html:
     summary, verdict = record.summary, verdict_of(record.summary)
     figures = {
         "steps": words.number(summary.steps),
-        "left out": words.number(summary.skipped),
+        "skipped": words.number(summary.skipped),
         "rollbacks": words.number(summary.rollbacks) if summary.rollbacks else "",
         "findings": words.number(len(summary.findings)),
         "ranks": str(record.ranks) if record.ranks > 1 else "",
@@ -194,7 +194,7 @@ def _pictures(record: Record) -> Html | None:
 def _deeds(record: Record) -> Html:
     actions_taken = record.summary.actions_taken
     if not actions_taken:
-        nothing = "It watched, and changed nothing."
+        nothing = "It recorded, and changed nothing."
         return _section("What holdfast did", tag("p", nothing), key="deeds")
     head = tag("tr", [tag("th", label, scope="col") for label in ("what", "when", "how or why")])
     rows = [
@@ -209,7 +209,7 @@ def _notes(record: Record) -> Html | None:
     groups = {
         "Policy": record.summary.policy,
         "Not covered": record.summary.not_covered,
-        "Trouble inside holdfast (training went on)": record.summary.errors,
+        "Errors inside holdfast (training went on)": record.summary.errors,
         "Processes": lane_notes(record.summary),
     }
     shown = [

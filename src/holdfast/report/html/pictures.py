@@ -1,8 +1,8 @@
-"""Pictures that a task left in the run folder, for the page.
+"""Pictures that a task wrote to the run folder, for the page.
 
 ``RUN/pictures/pictures.json`` is a list of ``{"file": NAME, "title": TEXT, "caption": TEXT}``; the
 files lie beside it and are PNG. They become part of the page, so there are bounds; what is not a
-whole picture, or lies elsewhere, is left out: nothing here can keep a report from being made.
+whole picture, or lies elsewhere, is skipped: a bad picture never prevents a report.
 """
 
 from __future__ import annotations

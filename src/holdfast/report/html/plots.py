@@ -95,10 +95,10 @@ def _marks(lane: LaneData, rows: Rows) -> list[Marks]:
     bad = (column(rows, "loss_bad") > 0) | (column(rows, "grad_bad") > 0)
     back = np.unique([float(event.step) for event in lane.events if event.kind == "rollback"])
     return [
-        Marks(name="left out by holdfast", shape="skip", x=np.unique(steps[skipped])),
-        Marks(name="left out by GradScaler", shape="scaler", x=np.unique(steps[scaler & ~skipped])),
+        Marks(name="skipped by holdfast", shape="skip", x=np.unique(steps[skipped])),
+        Marks(name="skipped by GradScaler", shape="scaler", x=np.unique(steps[scaler & ~skipped])),
         Marks(
-            name="not finite and not left out", shape="bad",
+            name="non-finite and not skipped", shape="bad",
             x=np.unique(steps[bad & ~skipped & ~scaler]),
         ),
         Marks(name="where the run was rolled back", shape="back", x=back),
