@@ -29,7 +29,7 @@ DECLARED: list[str] = [
 ]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 
-# Some fifteen; those who are above it today are told in CONTRIBUTING.md.
+# Some fifteen is the aim; CONTRIBUTING.md tells who is above it.
 MOST_ATTRIBUTES = 20
 VAGUE = {"util", "utils", "common", "core", "helper", "helpers", "misc"}
 
