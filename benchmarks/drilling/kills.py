@@ -119,13 +119,13 @@ def _resumed_wrongly(story: Story, ended: Ended, data: LaneData | None) -> str:
 
 def _checkpoint_wrong(story: Story, ended: Ended, at: float) -> str:
     """Why the newest good checkpoint is not what it must be; "" when it is."""
-    shelf = story.run_dir / FOLDER
-    half = shelf.is_dir() and any(
+    store = story.run_dir / FOLDER
+    half = store.is_dir() and any(
         match and int(match[1]) == ended.pid
-        for match in (_HALF.match(path.name) for path in shelf.iterdir())
+        for match in (_HALF.match(path.name) for path in store.iterdir())
     )
     story.in_mid_save += half
-    entry = CheckpointStore(shelf).latest()
+    entry = CheckpointStore(store).latest()
     step = 0 if entry is None else entry.step
     if step < story.newest:
         return f"the newest good checkpoint is of step {step}, it was of {story.newest} before"

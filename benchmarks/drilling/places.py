@@ -126,10 +126,10 @@ def _after_full(what: str, run_dir: Path, ended: Ended, start: int, freed: bool)
     return Try(what, lost=lost, silent=_untold(run_dir, ended, must_fail=True))
 
 
-def _why_no_good(shelf: Path) -> str:
-    if bad := stage.damaged(shelf):
+def _why_no_good(store: Path) -> str:
+    if bad := stage.damaged(store):
         return f"{bad[0].path.name} is damaged: {bad[0].damage}"
-    return "" if CheckpointStore(shelf).latest() is not None else "no good checkpoint is left"
+    return "" if CheckpointStore(store).latest() is not None else "no good checkpoint is left"
 
 
 def _untold(run_dir: Path, ended: Ended, *, must_fail: bool) -> str:
@@ -207,13 +207,13 @@ def _below_proc(what: str, folder: Path) -> Try:
 def _permissions(what: str, folder: Path) -> Try:
     """The folder of the checkpoints may be read and not written."""
     run_dir = folder / "run"
-    shelf = run_dir / FOLDER
-    shelf.mkdir(parents=True)
-    shelf.chmod(0o555)
+    store = run_dir / FOLDER
+    store.mkdir(parents=True)
+    store.chmod(0o555)
     # Root may write everywhere; without this one capability it is like everybody else.
     below = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     ended = stage.watched(run_dir, *_VICTIM, below=below)
-    shelf.chmod(0o755)
+    store.chmod(0o755)
     return _after_refusal(what, run_dir, ended)
 
 

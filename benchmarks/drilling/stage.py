@@ -140,11 +140,11 @@ def why_not_whole(data: LaneData | None, first: int, last: int) -> str:
     return "" if last < first or (rows and rows[-1] >= last) else f"no row of step {last}"
 
 
-def damaged(shelf: Path) -> list[Entry]:
+def damaged(store: Path) -> list[Entry]:
     """Checkpoints that are not what was written, read to their end.
 
     One file without the other is none: a save or a removal that was cut short.
     """
-    entries = map(Entry.checked, CheckpointStore(shelf).entries())
+    entries = map(Entry.checked, CheckpointStore(store).entries())
     both = [one for one in entries if one.path.exists() and record_path(one.path).exists()]
     return [one for one in both if one.damage]

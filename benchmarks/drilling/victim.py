@@ -111,21 +111,21 @@ class Happenings:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.shelf = args.run_dir / "checkpoints"
+        self.store = args.run_dir / "checkpoints"
 
     def before(self, step: int) -> None:
         full = self.args.full
         if full and step == full.start:
-            while not list(self.shelf.glob("*.json")):  # there must be an older one to lose
+            while not list(self.store.glob("*.json")):  # there must be an older one to lose
                 time.sleep(0.01)
             self._fill()
         elif full and step == full.stop:
             self._free()
         if step == self.args.swap:
-            while not list(self.shelf.glob("*.json")):
+            while not list(self.store.glob("*.json")):
                 time.sleep(0.01)
-            self.shelf.rename(self.shelf.with_name("moved"))
-            self.shelf.write_text("no folder")
+            self.store.rename(self.store.with_name("moved"))
+            self.store.write_text("no folder")
 
     def _fill(self) -> None:
         if self.args.ballast is None:

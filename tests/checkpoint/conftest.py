@@ -1,4 +1,4 @@
-"""A small state as a training has it, and a shelf with some checkpoints on it."""
+"""A small state as a training has it, and a store with some checkpoints on it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def make_state() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> CheckpointStore:
-    """An empty shelf."""
+def store(tmp_path: Path) -> CheckpointStore:
+    """An empty store."""
     return CheckpointStore(tmp_path / "checkpoints")
 
 
 @pytest.fixture
-def put(shelf: CheckpointStore) -> Callable[..., Written]:
-    """Puts a checkpoint on the shelf: ``put(1200, 2.0, rank=1, metrics={"loss": 0.5})``."""
+def put(store: CheckpointStore) -> Callable[..., Written]:
+    """Puts a checkpoint on the store: ``put(1200, 2.0, rank=1, metrics={"loss": 0.5})``."""
 
     def put_one(step: int, value: float = 1.0, *, compress: bool = False, **meta: Any) -> Written:
-        shelf.folder.mkdir(parents=True, exist_ok=True)
-        path = shelf.path(step, meta.get("rank", 0))
+        store.folder.mkdir(parents=True, exist_ok=True)
+        path = store.path(step, meta.get("rank", 0))
         return save(path, *flatten(state(value)), {"step": step, **meta}, compress=compress)
 
     return put_one

@@ -91,17 +91,17 @@ def run(
             # One who resumes amid an epoch may forget this for that one.
             if hasattr(getattr(loader, "sampler", None), "set_epoch") and not position.pending:
                 loader.sampler.set_epoch(epoch)
-            passage = position.begins(loader, fast=fast, say=print)
-            if passage is None:
+            loader_pass = position.begins(loader, fast=fast, say=print)
+            if loader_pass is None:
                 continue
-            for batch in passage.iterator:
-                passage.handed_out()
+            for batch in loader_pass.iterator:
+                loader_pass.handed_out()
                 # What a dropout would do.
                 seen.append(f"{told(batch)} {torch.rand(1).item()} {random.random()}")
                 if len(seen) == stop:
                     state = {"position": position.state(), "dice": rng.state()}
                     return seen, unflatten(*flatten(state)), position
-            position.ends(passage)
+            position.ends(loader_pass)
     return seen, None, position
 
 
@@ -176,8 +176,8 @@ def test_nothing_is_read_to_get_past_it() -> None:
     position = Position()
     position.resume(then["position"], then["dice"])
     next(position.epochs(EPOCHS))
-    passage = position.begins(DataLoader(data, 4, shuffle=True), fast=False, say=print)
-    assert passage is not None and passage.batches == 4 and data.read == 0
+    loader_pass = position.begins(DataLoader(data, 4, shuffle=True), fast=False, say=print)
+    assert loader_pass is not None and loader_pass.batches == 4 and data.read == 0
 
 
 def test_fast_skips_in_the_sampler_and_says_so() -> None:
@@ -277,10 +277,10 @@ def test_an_epoch_saved_after_its_loop_is_over() -> None:
     position = Position()
     epochs = position.epochs(EPOCHS)
     assert next(epochs) == 0
-    passage = position.begins(loader, fast=False, say=print)
-    assert passage is not None
-    list(passage.iterator)
-    position.ends(passage)
+    loader_pass = position.begins(loader, fast=False, say=print)
+    assert loader_pass is not None
+    list(loader_pass.iterator)
+    position.ends(loader_pass)
     then = unflatten(*flatten({"position": position.state(), "dice": rng.state()}))
     expected = [told(batch) for batch in (next(epochs), loader)[1]]
     position = Position()
@@ -288,9 +288,9 @@ def test_an_epoch_saved_after_its_loop_is_over() -> None:
     epochs = position.epochs(EPOCHS)
     assert next(epochs) == 1
     again = DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(5))
-    passage = position.begins(again, fast=False, say=print)
-    assert passage is not None
-    assert [told(batch) for batch in passage.iterator] == expected
+    loader_pass = position.begins(again, fast=False, say=print)
+    assert loader_pass is not None
+    assert [told(batch) for batch in loader_pass.iterator] == expected
     assert list(epochs) == [2]
 
 
@@ -324,9 +324,9 @@ def test_side_by_side() -> None:
             line = ""
             for i, loader in enumerate(loaders):
                 if iterators[i] is None:
-                    passage = position.begins(loader, fast=False, say=print)
-                    assert passage is not None
-                    iterators[i] = passage.iterator
+                    loader_pass = position.begins(loader, fast=False, say=print)
+                    assert loader_pass is not None
+                    iterators[i] = loader_pass.iterator
                 batch = next(iterators[i], None)
                 if batch is None:
                     return

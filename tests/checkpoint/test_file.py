@@ -232,17 +232,17 @@ def crash_at(count):  # dies just before and just after every call that touches 
 def try_all(again):
   seen, count = set(), 0
   while True:
-    shelf = CheckpointStore(folder / f"{again}{count}")
-    shelf.open_for_writing()
-    save(shelf.path(5), *state(1.0), {"step": 5})
-    target = shelf.path(5 if again else 6)
+    store = CheckpointStore(folder / f"{again}{count}")
+    store.open_for_writing()
+    save(store.path(5), *state(1.0), {"step": 5})
+    target = store.path(5 if again else 6)
     child = os.fork()
     if child == 0:
         crash_at(count)
         save(target, *state(2.0), {"step": 5 if again else 6})
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    entry = shelf.latest()
+    entry = store.latest()
     value = load(entry.path)[0]["w"]
     assert len(set(value.tolist())) == 1, value
     seen.add(value[0].item())
@@ -252,12 +252,12 @@ def try_all(again):
         return count, sorted(seen)
     # the next life: clean up, save the same again
     shelves._STARTED = time.time() + 60
-    shelf.open_for_writing()
-    assert load(shelf.latest().path)[0]["w"][0] == value[0]
+    store.open_for_writing()
+    assert load(store.latest().path)[0]["w"][0] == value[0]
     save(target, *state(3.0), {"step": 7})
-    shelf.open_for_writing()
+    store.open_for_writing()
     assert load(target)[0]["w"][0] == 3
-    left = sorted(p.name for p in shelf.folder.iterdir())
+    left = sorted(p.name for p in store.folder.iterdir())
     assert len(left) == (2 if again else 4), left
     count += 1
 print(try_all(True), try_all(False))

@@ -24,12 +24,12 @@ def told():
 
 
 @pytest.fixture
-def make_writer(shelf, told):
+def make_writer(store, told):
     made = []
 
     def make(**settings):
         tell = lambda kind, step, data: told.append((kind, step, data))  # noqa: E731
-        made.append(BackgroundWriter(shelf, CheckpointSettings(**settings), tell))
+        made.append(BackgroundWriter(store, CheckpointSettings(**settings), tell))
         return made[-1]
 
     yield make
@@ -54,13 +54,13 @@ def hand_over(writer, make_state, step, value=None, kind="asked", release=lambda
     return writer.submit(skeleton, tensors, meta, kind, release, **options)
 
 
-def test_a_state_is_written_and_told(make_writer, make_state, shelf, told):
+def test_a_state_is_written_and_told(make_writer, make_state, store, told):
     writer, released = make_writer(), []
     path = hand_over(
         writer, make_state, 7, kind="time", release=lambda: released.append(1),
         meta={"metrics": {"loss": 0.5}, "rank": 3, "world": 4},
     )  # fmt: skip
-    assert path == shelf.path(7, rank=3)
+    assert path == store.path(7, rank=3)
     assert writer.close(PATIENCE) and released == [1]
     state, record = load(path)
     assert state["models"]["model"]["bias"].tolist() == [7] * 4
@@ -71,7 +71,7 @@ def test_a_state_is_written_and_told(make_writer, make_state, shelf, told):
     assert 0 < data["seconds"] < PATIENCE
 
 
-def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, shelf, told):
+def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, store, told):
     writer, held, released = make_writer(last=9), Held(), []
     for step in (1, 2, 3, 4):
         ready = held if step == 1 else lambda: None
@@ -84,7 +84,7 @@ def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, she
     assert not writer.wait(0.01)
     held.go.set()
     assert writer.wait(PATIENCE)
-    assert [entry.step for entry in shelf.entries()] == [1, 4] and released == [2, 3, 1, 4]
+    assert [entry.step for entry in store.entries()] == [1, 4] and released == [2, 3, 1, 4]
     assert [(step, data.get("failed")) for _, step, data in told] == [
         (2, "not written: step 3 came before its turn"),
         (3, "not written: step 4 came before its turn"),
@@ -93,7 +93,7 @@ def test_the_caller_never_waits_and_the_newest_wins(make_writer, make_state, she
     ]
 
 
-def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, shelf, told):
+def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, store, told):
     writer, held, released = make_writer(last=9), Held(), []
     hand_over(writer, make_state, 1, ready=held)
     assert held.begun.wait(PATIENCE)
@@ -102,11 +102,11 @@ def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, shelf
     assert released == [3]
     held.go.set()
     assert writer.wait(PATIENCE)
-    assert [entry.step for entry in shelf.entries()] == [1, 2]
+    assert [entry.step for entry in store.entries()] == [1, 2]
     assert told[0][2]["failed"] == "not written: step 2, which was asked for, is waiting"
 
 
-def test_closing_writes_what_waits(make_writer, make_state, shelf):
+def test_closing_writes_what_waits(make_writer, make_state, store):
     writer, held = make_writer(last=9), Held()
     hand_over(writer, make_state, 1, ready=held)
     assert held.begun.wait(PATIENCE)
@@ -114,7 +114,7 @@ def test_closing_writes_what_waits(make_writer, make_state, shelf):
     assert not writer.close(0.01)
     held.go.set()
     assert writer.close(PATIENCE)
-    assert [entry.step for entry in shelf.entries()][-1] == 2
+    assert [entry.step for entry in store.entries()][-1] == 2
 
 
 def test_after_closing_nothing_is_taken(make_writer, make_state, told):
@@ -124,18 +124,18 @@ def test_after_closing_nothing_is_taken(make_writer, make_state, told):
     assert released == [1] and "the writer is closed" in told[0][2]["failed"]
 
 
-def test_the_shelf_keeps_within_its_bounds(make_writer, make_state, shelf, put):
+def test_the_shelf_keeps_within_its_bounds(make_writer, make_state, store, put):
     put(1, rank=1)
     writer = make_writer(last=2, best=1, metric="val", mode="max")
     for step, val in [(1, 0.2), (2, 0.9), (3, 0.1), (4, 0.3), (5, 0.4)]:
         hand_over(writer, make_state, step, meta={"metrics": {"val": val}})
         assert writer.wait(PATIENCE)
-    assert [(e.step, e.rank) for e in shelf.entries()] == [(1, 1), (2, 0), (4, 0), (5, 0)]
+    assert [(e.step, e.rank) for e in store.entries()] == [(1, 1), (2, 0), (4, 0), (5, 0)]
 
 
 @pytest.mark.parametrize("part", ["models", "optimizers", "ema"])
 def test_a_poisoned_state_is_refused_and_the_last_good_one_stays(
-    make_writer, make_state, shelf, told, part
+    make_writer, make_state, store, told, part
 ):
     writer, released = make_writer(last=1), []
     hand_over(writer, make_state, 1)
@@ -144,26 +144,26 @@ def test_a_poisoned_state_is_refused_and_the_last_good_one_stays(
     state[part] = {"inner": {"w": torch.tensor([1.0, torch.inf])}}
     writer.submit(*flatten(state), {"step": 2}, "step", lambda: released.append(1))
     assert writer.wait(PATIENCE)
-    assert released == [1] and [entry.step for entry in shelf.entries()] == [1]
+    assert released == [1] and [entry.step for entry in store.entries()] == [1]
     failed = told[-1][2]["failed"]
     assert told[-1][1] == 2 and f"{part}.inner.w holds NaN or infinity" in failed
 
 
-def test_a_mask_is_no_poison_when_it_is_exempt(make_writer, shelf):
+def test_a_mask_is_no_poison_when_it_is_exempt(make_writer, store):
     state = {"models": {"m": {"mask": torch.tensor([0.0, -torch.inf])}}}
     writer = make_writer()
     writer.submit(*flatten(state), {"step": 2}, "step", exempt={"models.m.mask"})
-    assert writer.close(PATIENCE) and len(shelf.entries()) == 1
+    assert writer.close(PATIENCE) and len(store.entries()) == 1
 
 
-def test_a_run_that_is_not_well_says_so(make_writer, make_state, shelf, told):
+def test_a_run_that_is_not_well_says_so(make_writer, make_state, store, told):
     writer = make_writer()
     hand_over(writer, make_state, 1, kind="stop", meta={"good": False})
     assert writer.close(PATIENCE)
-    assert told[0][2]["good"] is False and not shelf.entries()[0].good
+    assert told[0][2]["good"] is False and not store.entries()[0].good
 
 
-def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state, shelf, told):
+def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state, store, told):
     writer, released = make_writer(), []
 
     def gone():
@@ -179,27 +179,27 @@ def test_what_fails_is_told_and_the_next_one_is_written(make_writer, make_state,
     assert writer.wait(PATIENCE)
     hand_over(writer, make_state, 3, release=bad_release)
     assert writer.wait(PATIENCE)
-    assert released == [1, 1, 1] and [entry.step for entry in shelf.entries()] == [3]
+    assert released == [1, 1, 1] and [entry.step for entry in store.entries()] == [3]
     assert told[0][2]["failed"] == "ZeroDivisionError: the copy failed"
     assert "cannot be written as JSON" in told[1][2]["failed"]
 
 
-def test_a_listener_that_fails_harms_nobody(shelf, make_state):
+def test_a_listener_that_fails_harms_nobody(store, make_state):
     def listen(kind, step, data):
         raise RuntimeError
 
-    writer = BackgroundWriter(shelf, CheckpointSettings(last=9), listen)
+    writer = BackgroundWriter(store, CheckpointSettings(last=9), listen)
     for step in (1, 2):
         hand_over(writer, make_state, step)
         assert writer.wait(PATIENCE)
-    assert writer.close(PATIENCE) and len(shelf.entries()) == 2
+    assert writer.close(PATIENCE) and len(store.entries()) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_told_every_time(tmp_path, make_state, told):
     (tmp_path / "file").touch()
-    shelf = writer_module.CheckpointStore(tmp_path / "file" / "checkpoints")
+    store = writer_module.CheckpointStore(tmp_path / "file" / "checkpoints")
     tell = lambda kind, step, data: told.append(data["failed"])  # noqa: E731
-    writer = BackgroundWriter(shelf, CheckpointSettings(), tell)
+    writer = BackgroundWriter(store, CheckpointSettings(), tell)
     for step in (1, 2):
         hand_over(writer, make_state, step)
         assert writer.wait(PATIENCE)
@@ -207,40 +207,40 @@ def test_a_folder_that_cannot_be_made_is_told_every_time(tmp_path, make_state, t
     assert len(told) == 2 and all("cannot make the folder" in one for one in told)
 
 
-def test_a_folder_that_cannot_be_written(make_writer, make_state, shelf, told):
-    shelf.folder.write_text("")  # a file in its place: that stops root as well
+def test_a_folder_that_cannot_be_written(make_writer, make_state, store, told):
+    store.folder.write_text("")  # a file in its place: that stops root as well
     writer = make_writer()
     hand_over(writer, make_state, 1)
     assert writer.wait(PATIENCE)
-    shelf.folder.unlink()
-    assert str(shelf.folder) in told[0][2]["failed"]
+    store.folder.unlink()
+    assert str(store.folder) in told[0][2]["failed"]
     hand_over(writer, make_state, 2)
-    assert writer.wait(PATIENCE) and len(shelf.entries()) == 1
+    assert writer.wait(PATIENCE) and len(store.entries()) == 1
 
 
 def test_one_that_cannot_be_removed_does_not_undo_the_save(
-    make_writer, make_state, shelf, told, monkeypatch
+    make_writer, make_state, store, told, monkeypatch
 ):
     def refuse(*args, **kwargs):
         raise CheckpointError("cannot remove x")
 
-    monkeypatch.setattr(shelf, "prune", refuse)
+    monkeypatch.setattr(store, "prune", refuse)
     writer = make_writer()
     hand_over(writer, make_state, 1)
     assert writer.close(PATIENCE)
     assert told[0][2]["good"] and "older ones are still there" in told[1][2]["failed"]
 
 
-def test_compression_is_a_setting(make_writer, make_state, shelf):
+def test_compression_is_a_setting(make_writer, make_state, store):
     writer = make_writer(compress=True, last=9)
     big = {"models": {"m": {"w": torch.zeros(100_000)}}}
     writer.submit(*flatten(big), {"step": 1}, "asked")
     assert writer.close(PATIENCE)
-    assert shelf.entries()[0].bytes < 20_000
+    assert store.entries()[0].bytes < 20_000
 
 
 def test_where_no_thread_can_be_started_the_caller_writes(
-    make_writer, make_state, shelf, monkeypatch
+    make_writer, make_state, store, monkeypatch
 ):
     def refuse(self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -248,7 +248,7 @@ def test_where_no_thread_can_be_started_the_caller_writes(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     released = []
     assert hand_over(make_writer(), make_state, 1, release=lambda: released.append(1))
-    assert released == [1] and len(shelf.entries()) == 1
+    assert released == [1] and len(store.entries()) == 1
 
 
 def test_a_forked_child_does_not_write(make_writer, make_state, told, monkeypatch):
@@ -261,14 +261,14 @@ def test_a_forked_child_does_not_write(make_writer, make_state, told, monkeypatc
     assert "forked" in told[0][2]["failed"]
 
 
-def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_state, shelf, told):
+def test_two_writers_of_one_process_can_save_the_same_steps(make_writer, make_state, store, told):
     writers = [make_writer(last=9), make_writer(last=9)]
     for step in (1, 1, 2, 2, 1):
         for number, writer in enumerate(writers):
             hand_over(writer, make_state, step, value=float(number))
         assert all(writer.wait(PATIENCE) for writer in writers)
         assert not any("failed" in data for _, _, data in told)
-        assert [entry.step for entry in shelf.entries() if not entry.checked().damage] == (
+        assert [entry.step for entry in store.entries() if not entry.checked().damage] == (
             [1] if len(told) <= 4 else [1, 2]
         )
 
@@ -293,10 +293,10 @@ for step in range(start + 1, 10**6):
 """
 
 
-def test_killed_while_writing_the_last_told_step_is_there(shelf):
+def test_killed_while_writing_the_last_told_step_is_there(store):
     for life in range(2):
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, shelf.folder], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", KILLED, store.folder], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(3 + 5 * life)]
@@ -304,8 +304,8 @@ def test_killed_while_writing_the_last_told_step_is_there(shelf):
         lines += child.stdout.read().splitlines()
         child.wait()
         child.stdout.close()
-        found = shelf.latest()
+        found = store.latest()
         assert found is not None and found.step >= int(lines[-1].split()[0])
         values = [set(w.tolist()) for w in load(found.path)[0]["models"].values()]
         assert values == [{float(found.step)}] * 5
-    assert len(shelf.entries()) <= 4
+    assert len(store.entries()) <= 4

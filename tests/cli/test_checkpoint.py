@@ -36,7 +36,7 @@ def spoil(path):
     path.write_bytes(data)
 
 
-def shelf(run):
+def store(run):
     return run.path / "checkpoints"
 
 
@@ -50,16 +50,16 @@ def test_ls(run, capsys):
 
 
 def test_ls_marks_what_is_damaged_and_what_was_not_well(run, capsys):
-    (shelf(run) / "step-0000000100.r0.safetensors").write_bytes(b"")
-    put(shelf(run), 400, good=False)
-    assert main(["checkpoint", "ls", str(shelf(run))]) == 1
+    (store(run) / "step-0000000100.r0.safetensors").write_bytes(b"")
+    put(store(run), 400, good=False)
+    assert main(["checkpoint", "ls", str(store(run))]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "DAMAGED: it has 0 bytes and should have" in lines[1]
     assert "unhealthy" in lines[4] and "unhealthy" not in lines[3]
 
 
 def test_ls_as_json(run, capsys):
-    (shelf(run) / "step-0000000200.r0.json").write_text("{}")
+    (store(run) / "step-0000000200.r0.json").write_text("{}")
     assert main(["checkpoint", "ls", "--json", str(run.path)]) == 1
     one, two, three = json.loads(capsys.readouterr().out)
     assert (one["step"], one["good"], one["damage"], one["kind"]) == (100, True, "", "time")
@@ -70,7 +70,7 @@ def test_ls_as_json(run, capsys):
 def test_verify(run, capsys):
     assert main(["checkpoint", "verify", str(run.path)]) == 0
     assert capsys.readouterr().out.count("intact ") == 3
-    spoil(shelf(run) / "step-0000000200.r0.safetensors")
+    spoil(store(run) / "step-0000000200.r0.safetensors")
     assert main(["checkpoint", "verify", str(run.path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["intact", "damaged", "intact"]
@@ -78,18 +78,18 @@ def test_verify(run, capsys):
 
 
 def test_verify_one_file_and_as_json(run, capsys):
-    path = shelf(run) / "step-0000000200.r0.json"
+    path = store(run) / "step-0000000200.r0.json"
     assert main(["checkpoint", "verify", str(path)]) == 0
     assert "1 tensor" in capsys.readouterr().out
     spoil(path.with_suffix(".safetensors"))
-    assert main(["checkpoint", "verify", "--json", str(path), str(shelf(run))]) == 1
+    assert main(["checkpoint", "verify", "--json", str(path), str(store(run))]) == 1
     told = json.loads(capsys.readouterr().out)
     assert [bool(one["damage"]) for one in told] == [True, False, True, False]
 
 
 def test_show_of_a_folder_is_the_newest_good_one(run, capsys):
-    spoil(shelf(run) / "step-0000000300.r0.safetensors")
-    put(shelf(run), 200, epoch=4)
+    spoil(store(run) / "step-0000000300.r0.safetensors")
+    put(store(run), 200, epoch=4)
     assert main(["checkpoint", "show", str(run.path), "--tensors"]) == 0
     told = capsys.readouterr().out
     assert "step-0000000200.r0.safetensors" in told and "step     200, rank 0 of 1" in told
@@ -113,7 +113,7 @@ def test_show_of_a_later_rank_alone(tmp_path, capsys):
 
 
 def test_show_of_a_damaged_one(run, capsys):
-    path = shelf(run) / "step-0000000200.r0.safetensors"
+    path = store(run) / "step-0000000200.r0.safetensors"
     path.write_bytes(b"")
     assert main(["checkpoint", "show", str(path)]) == 1
     assert "good     no: it has 0 bytes" in capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_show_of_a_damaged_one(run, capsys):
 
 
 def test_verify_goes_on_behind_a_damaged_record(run, capsys):
-    one, other = (shelf(run) / f"step-0000000{n}00.r0.json" for n in (1, 2))
+    one, other = (store(run) / f"step-0000000{n}00.r0.json" for n in (1, 2))
     one.write_text("{}")
     assert main(["checkpoint", "verify", str(one), str(other)]) == 1
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
@@ -133,13 +133,13 @@ def test_verify_goes_on_behind_a_damaged_record(run, capsys):
 
 
 def test_diff(run, capsys):
-    one, other = (str(shelf(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
+    one, other = (str(store(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
     assert main(["checkpoint", "diff", one, one]) == 0
     assert "bitwise equal: 1 tensor" in capsys.readouterr().out
     assert main(["checkpoint", "diff", one, other]) == 1
     told = capsys.readouterr().out
     assert "models.m.w: 6 of 6 elements, by up to 100, 1 of its norm" in told
-    put(shelf(run), 200, lr=0.05, width=4)
+    put(store(run), 200, lr=0.05, width=4)
     assert main(["checkpoint", "diff", one, other]) == 1
     told = capsys.readouterr().out
     assert "models.m.w: float32 [2, 3] in step 100, float32 [2, 4] in step 200" in told
@@ -147,14 +147,14 @@ def test_diff(run, capsys):
 
 
 def test_diff_as_json(run, capsys):
-    one, other = (str(shelf(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
+    one, other = (str(store(run) / f"step-0000000{n}00.r0.safetensors") for n in (1, 2))
     assert main(["checkpoint", "diff", "--json", one, other]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["tensors"][0]["name"] == "models.m.w" and told["equal"] == 0
 
 
 def test_diff_of_a_damaged_one(run, capsys):
-    path = shelf(run) / "step-0000000200.r0.safetensors"
+    path = store(run) / "step-0000000200.r0.safetensors"
     spoil(path)
     assert main(["checkpoint", "diff", str(run.path), str(path)]) == 1
     seen = capsys.readouterr()
@@ -162,26 +162,26 @@ def test_diff_of_a_damaged_one(run, capsys):
 
 
 def test_prune(run, capsys):
-    spoil(put(shelf(run), 400))
+    spoil(put(store(run), 400))
     words = ["checkpoint", "prune", str(run.path), "--last", "1"]
     assert main([*words, "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "would remove  step-0000000200.r0.safetensors" in told and "damaged: its" in told
     assert "would remove 2 checkpoints" in told and "2 left: rank 0" in told
-    assert len(list(shelf(run).iterdir())) == 8
+    assert len(list(store(run).iterdir())) == 8
     assert main([*words, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert [one["step"] for one in plain["kept"]] == [100, 300]
     assert sorted(one["step"] for one in plain["removed"]) == [200, 400]
-    assert len(list(shelf(run).iterdir())) == 4
+    assert len(list(store(run).iterdir())) == 4
 
 
 def test_prune_by_another_metric(run, capsys):
-    put(shelf(run), 50, metrics={"val": 0.9})
+    put(store(run), 50, metrics={"val": 0.9})
     words = ["--last", "1", "--best", "1", "--metric", "val", "--mode", "max"]
     assert main(["checkpoint", "prune", str(run.path), *words]) == 0
     assert "removed 2 checkpoints" in capsys.readouterr().out
-    assert len(list(shelf(run).iterdir())) == 4
+    assert len(list(store(run).iterdir())) == 4
 
 
 def test_checkpoints_elsewhere_are_found_through_the_run(make_run, tmp_path, capsys):

@@ -249,7 +249,7 @@ def child_of(pid: int) -> int:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        # The canary comes first and is one of us; the script is the other.
+        # The signal_probe comes first and is one of us; the script is the other.
         if len(children) == 2:
             return int(children[1])
         time.sleep(0.02)

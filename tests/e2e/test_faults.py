@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.detectors import by_code
-from holdfast.report import summarize
+from holdfast.report import replay, summarize
 from holdfast.types import Event, Finding, Severity
 
 from .conftest import Bench, Outcome, Record, Runner
@@ -126,6 +126,15 @@ def seen_at(finding: Finding, step: int) -> None:
         assert finding.step == step
 
 
+def judged_again(ran: Ran) -> None:
+    """What ``holdfast check`` says of the recording is what was said while it ran."""
+    assert ran.record is not None
+    again = replay(ran.record.run)
+    assert not again.errors
+    said = [(f.code, f.severity, f.step, f.file, f.line, f.message) for f in ran.findings]
+    assert [(f.code, f.severity, f.step, f.file, f.line, f.message) for f in again.findings] == said
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -137,6 +146,7 @@ def test_a_fault_of_the_catalogue(corpus: Runner, name: str):
     ran: Ran = corpus.result(f"fault-{name}")
     assert ran.guarded.code == (name in FATAL), ran.guarded.told
     assert ran.findings, "nothing was found"
+    judged_again(ran)
     first = ran.findings[0]
     assert first.code == constant(CATALOGUE[name], "CODE")
     seen_at(first, constant(CATALOGUE[name], "FIRST_STEP"))

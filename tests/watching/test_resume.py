@@ -148,8 +148,8 @@ def test_periodic_ones_come_by_themselves_and_old_ones_go(tmp_path: Path) -> Non
     # Each is due at the end of an iteration; the next may wait for the disk.
     loop.train(epochs=3)
     loop.watch.close()
-    shelf = CheckpointStore(tmp_path / "run" / "checkpoints")
-    entries = shelf.entries()
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    entries = store.entries()
     assert len(entries) == 2 and all(entry.good for entry in entries)
     assert entries[-1].step == 24 and entries[-1].record["kind"] == "end"
     told = loop.events("checkpoint")

@@ -6,15 +6,15 @@ written last; without it there is no checkpoint.
 
     training_state  what a run consists of, taken from live objects and put back; modules, moments
                 (optimizers), graft (everything else) and dice (random numbers) know how
-    position    where a run is in its data; passage is one pass over a loader
+    position    where a run is in its data; loader_pass is one pass over a loader
     search      which checkpoint to go on from; copying makes host copies of a state
     tree        a nested state as a JSON-able skeleton and a list of tensors, and back
     file        save and load one checkpoint; stream, layout and packing make its bytes
     record      the record beside the tensors, and the proof that neither has changed
-    shelf       a folder of checkpoints: newest, best, which to remove
+    store       a folder of checkpoints: newest, best, which to remove
     writer      saving in the background; finite says what must not be saved
     compare     what a checkpoint and live objects do not have in common
     values      how far the tensors of two checkpoints are apart
 
-Nothing is imported here: ``shelf``, ``record`` and ``compare`` work where there is no torch.
+Nothing is imported here: ``store``, ``record`` and ``compare`` work where there is no torch.
 """

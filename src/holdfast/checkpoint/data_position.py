@@ -58,7 +58,7 @@ class Position:
             "stage": self._stage,
             "epoch": self.epoch,
             "loops": self._loops,
-            "open": {number: passage.state() for number, passage in self._open.items()},
+            "open": {number: loader_pass.state() for number, loader_pass in self._open.items()},
             # The next epoch goes on with what this one has left of them.
             "used": {n: generators(loader) for n, loader in loaders if loader is not None},
         }
@@ -96,9 +96,9 @@ class Position:
         then = self._then
         if then is not None and (then["stage"], then["epoch"]) == (self._stage, self.epoch):
             if number in then["open"]:
-                passage = self._take_up(loader, then["open"][number], fast=fast, say=say)
-                self._open[number] = passage
-                return passage
+                loader_pass = self._take_up(loader, then["open"][number], fast=fast, say=say)
+                self._open[number] = loader_pass
+                return loader_pass
             if number < then["loops"]:
                 self.left_out += 1
                 put_generators_back(loader, then["used"].get(number, ()))
@@ -111,20 +111,20 @@ class Position:
             if wake(loader):
                 self.why = self.why or LASTING
             put_generators_back(loader, then["used"][number])
-        passage = self._open[number] = LoaderPass(loader)
-        return passage
+        loader_pass = self._open[number] = LoaderPass(loader)
+        return loader_pass
 
     def _take_up(
         self, loader: Iterable[Any], saved: Mapping[str, Any], *, fast: bool, say: Say
     ) -> LoaderPass:
         # Of several passes side by side the first has already gone on with the saved dice.
         rolled = self._dice if self._dice is not None else rng.state()
-        passage = LoaderPass.again(loader, saved, fast=fast, say=say)
+        loader_pass = LoaderPass.again(loader, saved, fast=fast, say=say)
         rng.put_back(rolled)
         self._dice, self.pending = None, False
         self._returned.add(id(loader))
-        self.why = self.why or passage.why
-        return passage
+        self.why = self.why or loader_pass.why
+        return loader_pass
 
     def _remember(self, number: int, loader: Iterable[Any]) -> None:
         if self.epoch is None:
@@ -133,6 +133,6 @@ class Position:
         with contextlib.suppress(TypeError):  # a list has no generators, either
             self._loaders[number] = weakref.ref(loader)
 
-    def ends(self, passage: LoaderPass) -> None:
+    def ends(self, loader_pass: LoaderPass) -> None:
         """A loop is over, or was left."""
-        self._open = {number: one for number, one in self._open.items() if one is not passage}
+        self._open = {number: one for number, one in self._open.items() if one is not loader_pass}

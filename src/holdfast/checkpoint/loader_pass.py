@@ -73,9 +73,9 @@ class LoaderPass:
         origin, count = saved["origin"], int(saved["batches"])
         if _keeps_its_place(loader) and "own" in saved:
             loader.load_state_dict(restored(loader.state_dict(), saved["own"]))
-            passage = cls(loader, origin)
-            passage._count = count
-            return passage
+            loader_pass = cls(loader, origin)
+            loader_pass._count = count
+            return loader_pass
         if origin is None:
             raise CheckpointError(
                 f"how the pass over the {type(loader).__name__} began could not be saved; resume "
@@ -85,17 +85,17 @@ class LoaderPass:
             wake(loader)
         _return_to(loader, origin)
         if fast and isinstance(loader, DataLoader) and _is_mapped(loader) and loader.num_workers:
-            passage = cls(_from_batch(loader, count), origin)
-            passage._loader, passage._count = loader, count
-            passage.iterator._num_yielded = count  # type: ignore[attr-defined]
-            passage.why = (
+            loader_pass = cls(_from_batch(loader, count), origin)
+            loader_pass._loader, loader_pass._count = loader, count
+            loader_pass.iterator._num_yielded = count  # type: ignore[attr-defined]
+            loader_pass.why = (
                 "fast=True: the workers have not drawn the random numbers of the batches before"
             )
-            return passage
-        passage = cls(loader, origin)
-        passage._leave_behind(count, say)
-        passage.why = passage.why or passage._doubts(saved)
-        return passage
+            return loader_pass
+        loader_pass = cls(loader, origin)
+        loader_pass._leave_behind(count, say)
+        loader_pass.why = loader_pass.why or loader_pass._doubts(saved)
+        return loader_pass
 
     @property
     def _drawn(self) -> int | None:

@@ -52,7 +52,7 @@ class _Job:
 
 
 class BackgroundWriter:
-    """Writes the states it is given to a shelf, and keeps the shelf within its bounds.
+    """Writes the states it is given to a store, and keeps the store within its bounds.
 
     ``tell("checkpoint", step, data)`` is called for each, with ``kind`` in the data and
     ``file``, ``bytes``, ``seconds`` and ``good``, or ``failed`` with the reason.
@@ -60,11 +60,11 @@ class BackgroundWriter:
 
     def __init__(
         self,
-        shelf: CheckpointStore,
+        store: CheckpointStore,
         settings: CheckpointSettings,
         tell: Callable[[str, int, dict[str, Any]], object],
     ) -> None:
-        self.shelf = shelf
+        self.store = store
         self._settings = settings
         self._tell_raw = tell
         self._change = threading.Condition()
@@ -117,7 +117,7 @@ class BackgroundWriter:
         if alone:
             self._pending = None
             self._write(job)
-        return self.shelf.path(job.step, job.rank)
+        return self.store.path(job.step, job.rank)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to write; False when the time ran out."""
@@ -174,7 +174,7 @@ class BackgroundWriter:
             _quietly(job.release)
         kept = self._settings
         try:
-            self.shelf.prune(
+            self.store.prune(
                 kept.last, kept.best, kept.metric, kept.mode, rank=job.rank, sure=[path]
             )
         except Exception as error:
@@ -183,14 +183,14 @@ class BackgroundWriter:
     def _save(self, job: _Job) -> Path:
         began = time.perf_counter()
         if not self._opened:
-            self.shelf.open_for_writing(job.rank)
+            self.store.open_for_writing(job.rank)
             self._opened = True
         job.ready()
         bad = first_nonfinite(paths(job.skeleton), job.tensors, job.exempt)
         if bad is not None:
             raise CheckpointError(f"not written: {bad} holds NaN or infinity; the last good stays")
         meta = {**job.meta, "kind": job.kind}
-        path, compress = self.shelf.path(job.step, job.rank), self._settings.compress
+        path, compress = self.store.path(job.step, job.rank), self._settings.compress
         written = save(path, job.skeleton, job.tensors, meta, compress=compress)
         seconds = round(time.perf_counter() - began, 4)
         good = bool(written.record["good"])

@@ -46,7 +46,7 @@ _HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
 # What a user calls a checkpoint.
 
 
-def shelf_of(path: str) -> CheckpointStore:
+def store_of(path: str) -> CheckpointStore:
     """The folder of checkpoints of a run, or the one given."""
     folder = Path(path)
     if not folder.is_dir():
@@ -64,19 +64,19 @@ def shelf_of(path: str) -> CheckpointStore:
 
 def entries_of(path: str) -> list[Entry]:
     """Every checkpoint that a path refers to."""
-    return shelf_of(path).entries() if Path(path).is_dir() else [_single(Path(path))]
+    return store_of(path).entries() if Path(path).is_dir() else [_single(Path(path))]
 
 
 def entry_of(path: str) -> Entry:
     """The checkpoint that a path refers to: of a folder the newest good one."""
     if not Path(path).is_dir():
         return _single(Path(path))
-    shelf = shelf_of(path)
-    entries = shelf.entries()
-    found = shelf.latest(rank=entries[0].rank if entries else 0)
+    store = store_of(path)
+    entries = store.entries()
+    found = store.latest(rank=entries[0].rank if entries else 0)
     if found is None:
         raise CheckpointError(
-            f"there is no good checkpoint in {shelf.folder} ({plural(len(entries), 'checkpoint')} "
+            f"there is no good checkpoint in {store.folder} ({plural(len(entries), 'checkpoint')} "
             f"in all); see: holdfast checkpoint ls {path}"
         )
     return found

@@ -13,7 +13,7 @@ from ..report import Line
 from ..run import encode
 from . import _checkpoints as texts
 from . import _output
-from ._checkpoints import entries_of, entry_of, shelf_of
+from ._checkpoints import entries_of, entry_of, store_of
 
 
 class CheckpointCommand:
@@ -131,9 +131,9 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
-    shelf = shelf_of(args.path[0])
-    before = shelf.entries()
-    gone = shelf.prune(
+    store = store_of(args.path[0])
+    before = store.entries()
+    gone = store.prune(
         args.last, args.best, args.metric, args.mode, args.dry_run, damaged=True
     )  # fmt: skip
     paths = {entry.path for entry in gone}

@@ -178,17 +178,17 @@ class Drain:
 class DrainThread:
     """A drain ticked by a daemon thread, for library use."""
 
-    def __init__(self, scribe: Drain, every: float = 0.2) -> None:
-        self._scribe = scribe
+    def __init__(self, drain: Drain, every: float = 0.2) -> None:
+        self._drain = drain
         self._every = every
         self._stop = threading.Event()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._loop, name="holdfast-scribe", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="holdfast-drain", daemon=True)
         self._thread.start()
 
     def _loop(self) -> None:
         while not self._stop.wait(self._every):
-            self._scribe.tick()
+            self._drain.tick()
 
     def close(self) -> None:
         """Stop the thread and write the rest. A forked child has no thread to stop."""
@@ -197,4 +197,4 @@ class DrainThread:
         self._stop.set()
         self._thread.join(timeout=30)
         if not self._thread.is_alive():
-            self._scribe.close()
+            self._drain.close()

@@ -83,10 +83,10 @@ def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
     plugins = load_plugins(os.environ, ALL)
     for warning in plugins.warnings:
         say(f"holdfast: {warning}")
-    scribe = Drain(run, owner, settings, (*ALL, *plugins.detectors), say)
+    drain = Drain(run, owner, settings, (*ALL, *plugins.detectors), say)
     watched = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    with SignalProbe(set(_FORWARDED)) as canary:
+    with SignalProbe(set(_FORWARDED)) as signal_probe:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, *interpreter_options(sys.orig_argv), *command],
@@ -94,27 +94,27 @@ def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
             setsigmask=mask,
         )
         try:
-            status = _wait(pid, watched, scribe, canary)
+            status = _wait(pid, watched, drain, signal_probe)
         finally:
-            scribe.close()
+            drain.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for error in scribe.errors:
+    for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
     return status
 
 
-def _wait(pid: int, watched: set[signal.Signals], scribe: Drain, canary: SignalProbe) -> int:
+def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> int:
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
-            if info.si_code != _FROM_TERMINAL and not canary.heard(info.si_signo):
+            if info.si_code != _FROM_TERMINAL and not signal_probe.heard(info.si_signo):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, info.si_signo)
             continue
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return status
-        scribe.tick()
+        drain.tick()
 
 
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:

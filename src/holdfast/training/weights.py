@@ -61,15 +61,15 @@ def _entry(source: Path, *, best: bool) -> Path:
     if not source.is_dir():
         return source
     folder = source / FOLDER if (source / FOLDER).is_dir() else source
-    shelf = CheckpointStore(folder)
+    store = CheckpointStore(folder)
     found = None
     if best:
         try:
             mode = Run.open(source).meta["settings"]["checkpoint"]["mode"]
         except (RunFolderError, KeyError):  # checkpoints by themselves
             mode = "min"
-        found = shelf.best(BEST, mode)
-    found = found or shelf.latest()
+        found = store.best(BEST, mode)
+    found = found or store.latest()
     if found is None:
         raise CheckpointError(f"{folder} holds no good checkpoint; see: holdfast checkpoint ls")
     return found.path

@@ -97,8 +97,8 @@ class LoopCheckpoints:
 
     def begins(self, loader: Iterable[Any], *, fast: bool) -> LoaderPass | None:
         """A loop over a loader begins; None when it was over before the checkpoint."""
-        passage = self.position.begins(loader, fast=fast, say=self._say)
-        if passage is not None and self._tree is not None:
+        loader_pass = self.position.begins(loader, fast=fast, say=self._say)
+        if loader_pass is not None and self._tree is not None:
             if self.position.left_out:
                 # What the script does around a loop that hands out nothing was done before.
                 rolled = rng.state()
@@ -106,9 +106,9 @@ class LoopCheckpoints:
                 rng.put_back(rolled)
             if not self.position.pending:
                 self._tree = None
-        if passage is not None and not self.position.pending:
+        if loader_pass is not None and not self.position.pending:
             self._tell_resumed()
-        return passage
+        return loader_pass
 
     def between(self) -> None:
         """The loop asks for its next batch: the last step is complete."""

@@ -150,10 +150,10 @@ class Watch:
         """
         if self._own and hasattr(loader, "drew"):
             loader.drew = self.engine.drew  # type: ignore[attr-defined]
-        passage = self._checkpoints.begins(loader, fast=fast)
-        if passage is None:
+        loader_pass = self._checkpoints.begins(loader, fast=fast)
+        if loader_pass is None:
             return
-        iterator = passage.iterator
+        iterator = loader_pass.iterator
         told = not self._own and isinstance(iterator, _BaseDataLoaderIter)
         try:
             while True:
@@ -164,10 +164,10 @@ class Watch:
                 except StopIteration:
                     return
                 if not again:
-                    passage.handed_out()
+                    loader_pass.handed_out()
                 yield batch
         finally:
-            self._checkpoints.position.ends(passage)
+            self._checkpoints.position.ends(loader_pass)
 
     def _next(self, iterator: Iterator[B]) -> tuple[B, bool]:
         """The next batch, and whether it is one that was handed out before."""

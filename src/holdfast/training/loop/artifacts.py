@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import HoldfastError, RunFolderError
 from ...run import Ring, Run
 
-# Seconds to wait for the record to be on disk; the scribe comes by five times a second.
+# Seconds to wait for the record to be on disk; the drain comes by five times a second.
 _PATIENCE = 1.0
 _PAUSE = 0.02
 
