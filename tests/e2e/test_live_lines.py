@@ -133,7 +133,7 @@ def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorde
     seen = bench.guarded(script, options=options)
     assert seen.out == b""
     lines = seen.told.splitlines()
-    assert lines[0].startswith("holdfast: policy: ") and lines[0].endswith("to only watch)")
+    assert lines[0].startswith("holdfast: policy: ") and lines[0].endswith("to only record)")
     assert lines[1].startswith("holdfast: finished after 9 steps. No findings")
     assert len(lines) <= 5
     settings = bench.record.run.meta["settings"]

@@ -12,7 +12,7 @@ def test_a_page_that_cannot_be_made_is_one_line(bench: Bench):
     seen = bench.guarded(bench.write(script), options=[])
     assert seen.code == 0
     (line,) = [line for line in seen.told.splitlines() if "report.html" in line]
-    assert line.startswith("holdfast: report.html could not be made: ")
+    assert line.startswith("holdfast: could not write report.html: ")
     assert f"report  holdfast report {bench.path}" in seen.told
 
 
