@@ -46,11 +46,12 @@ demo: install  ## a script that dies of NaN under python and lives under holdfas
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 test: install lint  ## lint, types and the default tests: CPU only, offline
-	@echo "pytest, the end-to-end tests beside the others: each keeps one core busy"
-	@$(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e > $(VENV)/e2e.log 2>&1 & e2e=$$!; \
+	@echo "pytest, the tests of holdfast beside the end-to-end tests and those of the models: each keeps one core busy"
+	@{ $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests; exit $$((e2e || $$?)); \
+	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
 	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
-	$(PYTEST) models/tests; models=$$?; \
-	wait $$e2e; ended=$$?; cat $(VENV)/e2e.log; exit $$((core || models || ended))
+	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 
 lint: install  ## ruff and pyright
 	@echo "ruff"

@@ -390,7 +390,7 @@ def test_a_state_the_guard_has_saved(tmp_path: Path) -> None:
     weights = [p.tolist() for p in loop.net.parameters()]
     assert [p.tolist() for p in again.net.parameters()] == weights
     (resumed,) = again.events("resume")
-    assert resumed["exact"] is False and "does not know the place" in resumed["why"]
+    assert resumed["exact"] is False and "does not know the loader position" in resumed["why"]
     again.watch.close()
 
 
