@@ -128,7 +128,7 @@ def judge_again(
 ) -> Trial | None:
     """The trial with the findings that ``holdfast check`` has about its run folder today.
 
-    Which step a finding was known at is left out: it takes a judgement of every single row.
+    Which step a finding was known at is not computed: that takes a judgement of every single row.
 
     Args:
         trial: of the run that lies in the folder.

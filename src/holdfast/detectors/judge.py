@@ -51,7 +51,7 @@ Key = tuple[str, int, str]
 class _Case:
     """All findings of one fault so far: the first ones, and sums over all of them."""
 
-    finding_groups: list[Finding] = field(default_factory=list[Finding])
+    findings: list[Finding] = field(default_factory=list[Finding])
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Steps it was last found on: a cause may become known long after its step."""
     explanation: Explanation | None = None
@@ -62,8 +62,8 @@ class _Case:
     severity: Severity = Severity.INFO
 
     def add(self, finding: Finding) -> None:
-        if len(self.finding_groups) < REMEMBERED:
-            self.finding_groups.append(finding)
+        if len(self.findings) < REMEMBERED:
+            self.findings.append(finding)
         self.recent.append(finding.step)
         self.first_step = min(self.first_step, finding.step) if self.count else finding.step
         self.last_step = max(self.last_step, finding.step, finding.last_step)
@@ -74,9 +74,9 @@ class _Case:
     def explain(self, explanation: Explanation) -> bool:
         """Accept a cause of one of the findings, unless a better one is known."""
         seen = explanation.step in self.recent or any(
-            explanation.step == finding.step for finding in self.finding_groups
+            explanation.step == finding.step for finding in self.findings
         )
-        if not seen or not explanation.explains(self.finding_groups[0]):
+        if not seen or not explanation.explains(self.findings[0]):
             return False
         if not explanation.beats(self.explanation):
             return False
@@ -89,7 +89,7 @@ class _Case:
         Lists in the evidence (steps, samples) are joined, up to ``REMEMBERED`` entries. Where a
         cause is known, its location and remedy replace the detector's advice.
         """
-        first = self.finding_groups[0]
+        first = self.findings[0]
         evidence: dict[str, Any] = {**first.evidence, "count": self.count, "skipped": self.skipped}
         for name, value in first.evidence.items():
             if isinstance(value, list):
@@ -105,7 +105,7 @@ class _Case:
 
     def _joined(self, name: str) -> list[Any]:
         joined: list[Any] = []
-        for finding in self.finding_groups:
+        for finding in self.findings:
             value: object = finding.evidence.get(name)
             if isinstance(value, list):
                 joined += [v for v in cast("list[Any]", value) if v not in joined]
@@ -296,11 +296,11 @@ class Judge:
                 if finding is None or case is None:
                     continue
                 # Rows of one step are in the order in which they were judged.
-                for i, sighting in enumerate(case.finding_groups):
-                    if sighting.step == step and (finding.key, i) not in told:
+                for i, known in enumerate(case.findings):
+                    if known.step == step and (finding.key, i) not in told:
                         told.add((finding.key, i))
-                        if sighting != finding:
-                            case.finding_groups[i] = finding
+                        if known != finding:
+                            case.findings[i] = finding
                             changed[finding.key] = None
                         break
 
