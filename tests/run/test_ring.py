@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import RunFolderError
 from holdfast.run import ring as ring_module
-from holdfast.run.ring import HEADER, NOTE_MAX, Ring
+from holdfast.run.ring import HEADER, MESSAGE_MAX, NOTE_MAX, Ring
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -494,3 +494,24 @@ def test_put_is_cheap(path: Path) -> None:
         best = min(best, (time.perf_counter() - begin) / 2000)
         reader.drain()
     assert best < 10e-6, "3 microseconds are promised on a quiet machine; this one may be busy"
+
+
+def test_a_message_goes_the_other_way_once_and_waits_until_it_is_taken(path: Path) -> None:
+    writer, reader = Ring.create(path, 1024), Ring.attach(path)
+    assert not writer.has_message and writer.message() == b""
+    assert reader.post(b"stop")
+    assert not reader.post(b"too early"), "the first was not taken yet"
+    assert writer.has_message and writer.message() == b"stop"
+    assert not writer.has_message and writer.message() == b""
+    assert reader.post(b"x" * MESSAGE_MAX) and writer.message() == b"x" * MESSAGE_MAX
+    with pytest.raises(ValueError, match="at most"):
+        reader.post(b"x" * (MESSAGE_MAX + 1))
+
+
+def test_records_and_messages_do_not_touch_each_other(path: Path) -> None:
+    writer, reader = Ring.create(path, 1024), Ring.attach(path)
+    for number in range(100):
+        writer.put(1, b"%d" % number)
+        assert reader.post(b"%d" % number)
+        assert reader.drain() == [(1, b"%d" % number)]
+        assert writer.message() == b"%d" % number
