@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..types import Event
+from ._events import number
 from ._memory import MemoryDetector
-from ._told import number
 from ._window import Window
 from .base import Detector
 

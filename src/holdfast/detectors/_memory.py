@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..types import Event, Finding, Severity
-from ._told import number
+from ._events import number
 from ._window import Window
 from .base import Detector
 

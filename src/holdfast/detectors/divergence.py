@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Event, Finding, Severity
-from ._outliers import rate
-from ._told import (
+from ._events import (
+    event_at,
     happened,
     number,
-    tells,
-    told,
+    rows_with_event,
 )
+from ._outliers import rate
 from ._window import (
     HISTORY,
     Mask,
@@ -106,14 +106,14 @@ class Divergence(Detector):
         # Only a run that is still short can be at its start.
         start = unknown & (len(window) < HISTORY)
         regular = rows["step"] % self.options.block == self.options.block - 1
-        return regular | start | tells(window, ("rollback", "stop"))
+        return regular | start | rows_with_event(window, ("rollback", "stop"))
 
     def check(self, window: Window) -> Finding | None:
         """Report a rollback that did not help, else look for growth."""
-        undone = told(window, "rollback", code=self.code)
+        undone = event_at(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
-        stop = told(window, "stop", code=self.code)
+        stop = event_at(window, "stop", code=self.code)
         if stop is not None:
             return self._stopped(window, stop)
         mine = window.mine

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
+from ._events import number
 from ._memory import MemoryDetector, at, code_of
-from ._told import number
 from .base import Detector
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Finding, Severity
+from ._events import happened
 from ._outliers import (
     LOSS,
     NORM,
@@ -17,7 +18,6 @@ from ._outliers import (
     samples,
     spike,
 )
-from ._told import happened
 from ._window import Mask, Window
 from .base import Detector
 

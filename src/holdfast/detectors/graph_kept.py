@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
+from ._events import number
 from ._growth import (
     GRAPHS,
     GrowthOptions,
@@ -22,7 +23,6 @@ from ._memory import (
     code_of,
     place_of,
 )
-from ._told import number
 from ._window import Window
 
 

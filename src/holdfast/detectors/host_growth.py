@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event, Severity
+from ._events import number
 from ._growth import OBJECTS, GrowthDetector
 from ._memory import amount, at, code_of
-from ._told import number
 
 
 class HostGrowth(GrowthDetector):

@@ -6,6 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from ..types import Event, Finding, Severity
+from ._events import (
+    event_at,
+    happened,
+    number,
+    rows_with_event,
+)
 from ._outliers import (
     LOSS,
     Spike,
@@ -13,12 +19,6 @@ from ._outliers import (
     far,
     rate,
     spike,
-)
-from ._told import (
-    happened,
-    number,
-    tells,
-    told,
 )
 from ._window import Mask, Window
 from .base import Detector
@@ -102,18 +102,18 @@ class LossSpike(Detector):
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike or are deep in one, and those that came with an event."""
-        heard = tells(window, ("rollback", "trial", "level", "stop"))
+        heard = rows_with_event(window, ("rollback", "trial", "level", "stop"))
         return far(window.new, LOSS) | ends_spike(window) | heard
 
     def check(self, window: Window) -> Finding | None:
         """Report a rollback, a new level, or a spike that is over, in this order."""
-        undone = told(window, "rollback", code=self.code)
+        undone = event_at(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
         level = _new_level(window)
         if level is not None:
             return self._level(window, *level)
-        stop = told(window, "stop", code=self.code)
+        stop = event_at(window, "stop", code=self.code)
         if stop is not None:
             return self._stopped(window, stop)
         if far(window.rows[-1:], LOSS)[0]:
@@ -212,11 +212,11 @@ class LossSpike(Detector):
 
 def _new_level(window: Window) -> tuple[float, float, str] | None:
     """The loss before and after, where the guard says that it has a new level."""
-    trial = told(window, "trial", verdict="data")
+    trial = event_at(window, "trial", verdict="data")
     if trial is not None:
         why = f"the weights from before have {number(trial, 'tried'):.4g} there too"
         return number(trial, "usual"), number(trial, "loss"), why
-    level = told(window, "level")
+    level = event_at(window, "level")
     # A lower level is no spike, and the result of a trial has been reported already.
     if level is None or not number(level, "after") > number(level, "before"):
         return None

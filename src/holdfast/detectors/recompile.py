@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..types import Event, Severity
+from ._events import number
 from ._lines import Place
 from ._timed import Claim, TimedDetector, quoted
-from ._told import number
 
 
 class Recompile(TimedDetector):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
+from ._events import number
 from ._growth import (
     STATE,
     GrowthOptions,
@@ -14,7 +15,6 @@ from ._growth import (
     substance,
 )
 from ._memory import MemoryDetector, at, code_of
-from ._told import number
 
 
 class StateNotDetached(MemoryDetector):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..types import Event
+from ._events import number
 from ._growth import TENSORS, GrowthDetector, in_evaluation
 from ._memory import amount, at, code_of
-from ._told import number
 from ._window import Window
 
 

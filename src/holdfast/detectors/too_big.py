@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from ..types import Event, Severity
+from ._events import number
 from ._memory import MemoryDetector, amount, at
-from ._told import number
 from .base import Detector
 
 

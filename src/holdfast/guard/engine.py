@@ -223,7 +223,7 @@ class Engine:
                 return
         self._fast_path.forget()
         guard, parameters = self.registry.with_parameters(optimizer)
-        record = self._new_verdict(optimizer, guard)
+        record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
         window = self._losses if self._losses.passes else self._previous
         leave_out = self.investigation.replaying
@@ -349,7 +349,7 @@ class Engine:
 
     @fail_open("guard", ends="other")
     def _watch_closure(self, optimizer: Optimizer, guard: OptimizerGuard) -> None:
-        self._new_verdict(optimizer, guard).late = True
+        self._new_record(optimizer, guard).late = True
 
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
@@ -386,7 +386,7 @@ class Engine:
         if scaler is None:
             return
         guard = self.registry.of(optimizer)
-        record = self._new_verdict(optimizer, guard)
+        record = self._new_record(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
         note_skip(record, scaler)
@@ -528,7 +528,7 @@ class Engine:
         except Exception as failure:
             self.failed("closing", failure)
 
-    def _new_verdict(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
+    def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
         record = StepRecord(self.writer.number(guard), guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0

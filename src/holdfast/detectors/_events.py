@@ -22,7 +22,7 @@ from ._window import (
 )
 
 
-def tells(window: Window, kinds: Sequence[str]) -> Mask:
+def rows_with_event(window: Window, kinds: Sequence[str]) -> Mask:
     """Which of the new rows may have an event of these kinds."""
     marked = np.zeros(len(window), dtype=np.bool_)
     for event in window.events:
@@ -31,7 +31,7 @@ def tells(window: Window, kinds: Sequence[str]) -> Mask:
     return marked[len(window) - window.fresh :]
 
 
-def told(window: Window, kind: str, **data: Any) -> Event | None:
+def event_at(window: Window, kind: str, **data: Any) -> Event | None:
     """The event of this kind, and with these data, that belongs to the judged row."""
     for event in _events(window, kind):
         rows = _since(window, event)
