@@ -158,6 +158,7 @@ def test_the_wheel_holds_the_faults_and_no_corpus():
     """One fault for each detector is for users; collections are for those who work on holdfast."""
     shipped = shipped_by(ROOT)
     faults = ROOT / "src" / "holdfast" / "faults"
+    assert Path("holdfast/examples/dies_of_nan.py") in shipped  # `holdfast demo` runs it
     assert {path.relative_to(ROOT / "src") for path in faults.glob("*.py")} <= shipped
     assert len(list((ROOT / "corpus").glob("*/answers.json"))) > 20
     assert not from_the_corpus(shipped, ROOT / "corpus")
@@ -168,7 +169,7 @@ def test_the_wheel_holds_the_faults_and_no_corpus():
 )
 def test_a_collection_in_the_wheel_is_seen(tmp_path, where):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("src/holdfast/__init__.py", where):
+    for name in ("src/holdfast/__init__.py", "examples/dies_of_nan.py", where):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = from_the_corpus(shipped_by(tmp_path), ROOT / "corpus")

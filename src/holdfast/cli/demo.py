@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ class DemoCommand:
     """Run a script that dies of NaN, then the same script under holdfast.
 
     Runs an ordinary training script twice: with python, and with holdfast run. The script is
-    examples/dies_of_nan.py; it is not changed in between.
+    examples/dies_of_nan.py, or a copy of it in runs/ where there is no checkout; it is not
+    changed in between.
     """
 
     name = "demo"
@@ -53,15 +55,24 @@ class DemoCommand:
 
 
 def find_script() -> Path:
-    """The example, from an installed package or from a checkout."""
+    """The example in a checkout, or a copy of the installed one under ``runs/``.
+
+    A copy, because code among the installed packages is a library's: no line of it is named.
+    """
     package = Path(__file__).parent.parent
-    for folder in (package / "examples", package.parent.parent / "examples"):
-        if (folder / SCRIPT).is_file():
-            return folder / SCRIPT
-    raise UsageError(
-        f"the example {SCRIPT} was not found beside this installation; "
-        "reinstall holdfast or run `make demo` in a checkout"
-    )
+    in_checkout = package.parent.parent / "examples" / SCRIPT
+    if in_checkout.is_file():
+        return in_checkout
+    installed = package / "examples" / SCRIPT
+    if not installed.is_file():
+        raise UsageError(f"{installed} is missing; reinstall holdfast")
+    copy = Path("runs") / SCRIPT
+    try:
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(installed, copy)
+    except OSError as error:
+        raise UsageError(f"cannot write {copy} ({error}); go to a folder you may write to") from error
+    return copy
 
 
 def _run(command: list[str]) -> str:
