@@ -35,7 +35,7 @@ def test_what_is_said_about_a_beginning_holds_for_all_unless_said_nearer():
 
 def test_what_is_not_said_stays():
     rule = policy("policy.OPT002.budget=50").rule("OPT002")
-    assert (rule.do, rule.budget, rule.calm) == (("skip", "clip"), 50, 1)
+    assert (rule.do, rule.budget, rule.reset_after) == (("skip", "clip"), 50, 1)
 
 
 def test_going_back_for_a_code_that_was_skipped_has_the_budget_of_going_back():
@@ -150,5 +150,5 @@ def test_the_lines_tell_every_rule_once():
 )
 def test_no_run_is_saved_for_ever(codes, optimizers):
     """Trouble on every step ends in a stop, whichever codes take turns."""
-    rules = Policy([Rule(on="", do=("rollback",), cooldown=3, budget=2, calm=4)])
+    rules = Policy([Rule(on="", do=("rollback",), cooldown=3, budget=2, reset_after=4)])
     assert any(rules.allow(code, i // optimizers).stop for i, code in enumerate(codes))

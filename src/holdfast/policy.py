@@ -28,7 +28,7 @@ _GOING_BACK = frozenset({"rollback", "lower_lr", "reset_moments"})
 class Rule:
     """What is done about a code, or about all codes that begin so.
 
-    ``budget`` times, then the run is stopped; ``calm`` good steps in between start the count
+    ``budget`` times, then the run is stopped; ``reset_after`` good steps in between start the count
     anew. Within ``cooldown`` steps of one time nothing but a skip is done. ``why`` says what
     takes an action away that the rule would have.
     """
@@ -37,7 +37,7 @@ class Rule:
     do: tuple[str, ...] = OBSERVE
     cooldown: int = 0
     budget: int = 1000
-    calm: int = 1
+    reset_after: int = 1
     why: str = ""
 
     @property
@@ -51,22 +51,28 @@ class Rule:
         what = " + ".join(self.do)
         if not self.acts or "stop" in self.do:
             return f"{what} ({self.why})" if self.why else what
-        limit = f"stop after {_times(self.budget, self.calm)}"
+        limit = f"stop after {_times(self.budget, self.reset_after)}"
         parts = [limit, f"{self.cooldown} steps apart" if self.cooldown else "", self.why]
         return f"{what} ({'; '.join(filter(None, parts))})"
 
 
 # A thousand bad batches in a row are no accident. Of rollbacks that return within a thousand
 # steps three are tries and a fourth is a loop. These are choices, no measurements.
-_TRIES, _CALM = 3, 1000
+_TRIES, _RESET_AFTER = 3, 1000
 DEFAULTS: tuple[Rule, ...] = (
     Rule(on="NUM001", do=("skip",)),
     Rule(on="NUM002", do=("skip",)),
-    Rule(on="NUM003", do=("rollback",), budget=_TRIES, calm=_CALM),
+    Rule(on="NUM003", do=("rollback",), budget=_TRIES, reset_after=_RESET_AFTER),
     Rule(on="NUM005", do=("skip", "quarantine")),
-    Rule(on="OPT001", do=("rollback",), cooldown=20, budget=_TRIES, calm=_CALM),
+    Rule(on="OPT001", do=("rollback",), cooldown=20, budget=_TRIES, reset_after=_RESET_AFTER),
     Rule(on="OPT002", do=("skip", "clip")),
-    Rule(on="OPT003", do=("rollback", "lower_lr"), cooldown=20, budget=_TRIES, calm=_CALM),
+    Rule(
+        on="OPT003",
+        do=("rollback", "lower_lr"),
+        cooldown=20,
+        budget=_TRIES,
+        reset_after=_RESET_AFTER,
+    ),
 )
 _OTHER = Rule(on="")
 
@@ -76,7 +82,7 @@ class Decision:
     """The answer to one finding: what to do now, and whether the run has to end.
 
     ``do`` is empty when nothing is to be done; ``left`` is how many more times are allowed;
-    ``why`` tells why the run ends.
+    ``why`` says why the run ends.
     """
 
     do: tuple[str, ...] = ()
@@ -141,7 +147,7 @@ class Policy:
         """Ask once for each finding; steps come in order, but for two optimizers in one step.
 
         A step on which something was asked is no good step, whatever the code: two faults that
-        take turns would otherwise calm each other for ever.
+        take turns would otherwise reset each other for ever.
         """
         if step > self._last:
             self._last, self._troubled = step, self._troubled + 1
@@ -154,7 +160,10 @@ class Policy:
             always = tuple(action for action in rule.do if action == "skip")
             return Decision(do=always, left=use.decision.left)
         count = 0 if use is None else use.count
-        if use is not None and (step - use.step) - (self._troubled - use.troubled) >= rule.calm:
+        if (
+            use is not None
+            and (step - use.step) - (self._troubled - use.troubled) >= rule.reset_after
+        ):
             count = 0
         decision = _decided(rule, code, count)
         reached = step if use is None else max(step, use.step)
@@ -166,8 +175,8 @@ class Policy:
         groups: dict[str, list[str]] = {}
         for rule in self.rules:
             groups.setdefault(rule.text, []).append(rule.on)
-        told = [f"{', '.join(codes)}: {text}" for text, codes in groups.items()]
-        return [*told, "everything else: observe"]
+        lines = [f"{', '.join(codes)}: {text}" for text, codes in groups.items()]
+        return [*lines, "everything else: observe"]
 
 
 def _decided(rule: Rule, code: str, count: int) -> Decision:
@@ -175,14 +184,18 @@ def _decided(rule: Rule, code: str, count: int) -> Decision:
         return Decision(do=rule.do, stop=True, why=f"the policy says stop on {code}")
     if count < rule.budget:
         return Decision(do=rule.do, left=rule.budget - count - 1)
-    often = _times(rule.budget, rule.calm)
+    often = _times(rule.budget, rule.reset_after)
     why = f"the budget of {code} is spent: {' + '.join(rule.do)} {often}"
     return Decision(do=("stop",), stop=True, why=why)
 
 
-def _times(budget: int, calm: int) -> str:
+def _times(budget: int, reset_after: int) -> str:
     times = f"{budget} time{'s' * (budget > 1)}"
-    return f"{times} in a row" if calm == 1 else f"{times} without {calm} good steps between"
+    return (
+        f"{times} in a row"
+        if reset_after == 1
+        else f"{times} without {reset_after} good steps between"
+    )
 
 
 def _resolved(rule: Rule, settings: Settings) -> Rule:
@@ -192,10 +205,10 @@ def _resolved(rule: Rule, settings: Settings) -> Rule:
         said = settings.policy[name]
         if "rollback" in (said.do or ()) and "rollback" not in rule.do:
             # A thousand skips are cheap; a thousand times back to the same place is no training.
-            rule = replace(rule, budget=_TRIES, calm=_CALM)
+            rule = replace(rule, budget=_TRIES, reset_after=_RESET_AFTER)
         changes = {
             field: value
-            for field in ("do", "cooldown", "budget", "calm")
+            for field in ("do", "cooldown", "budget", "reset_after")
             if (value := getattr(said, field)) is not None
         }
         rule = replace(rule, **changes)

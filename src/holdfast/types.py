@@ -1,4 +1,4 @@
-"""The nouns everything else speaks: Step, Event, Finding and how bad a Finding is.
+"""The nouns that everything else uses: Step, Event, Finding and how bad a Finding is.
 
 A ``Step`` is one optimizer step as it was measured, an ``Event`` something that happened
 once, a ``Finding`` a fault with its evidence. All are plain frozen data of the standard

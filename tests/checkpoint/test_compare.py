@@ -42,5 +42,5 @@ def test_long_lists_are_cut_and_counted():
 
 
 def test_the_sides_can_have_other_names():
-    told = differences({"a": ("int8", ())}, {}).message(saved="one", live="two")
-    assert told.startswith("1 tensor missing from two, only in one:")
+    describe = differences({"a": ("int8", ())}, {}).message(saved="one", live="two")
+    assert describe.startswith("1 tensor missing from two, only in one:")

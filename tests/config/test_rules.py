@@ -51,11 +51,11 @@ def test_a_policy_reads_the_same_in_every_spelling(file, text):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_overrides_change_a_rule_of_the_file_and_leave_the_rest_of_it(file, order):
-    overrides = ["policy.OPT001.calm=7", "policy.OPT001=observe"][::order]
+    overrides = ["policy.OPT001.reset_after=7", "policy.OPT001=observe"][::order]
     short = config.load(file("policy: {OPT001: rollback}"), overrides).policy["OPT001"]
-    assert short == RuleSettings(do=("observe",), calm=7)
+    assert short == RuleSettings(do=("observe",), reset_after=7)
     long = config.load(file("policy: {OPT001: {do: rollback, budget: 5}}"), overrides)
-    assert long.policy["OPT001"] == RuleSettings(do=("observe",), calm=7, budget=5)
+    assert long.policy["OPT001"] == RuleSettings(do=("observe",), reset_after=7, budget=5)
 
 
 @pytest.mark.parametrize("text", ["policy: observe", "policy: {ALL: observe}"])

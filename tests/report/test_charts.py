@@ -121,7 +121,7 @@ def test_a_chart_breaks_its_line_at_a_gap_and_shows_a_lonely_point():
     curve = Curve(name="loss", style="s0", x=x, y=y)
     axis = Axis(low=0, high=4)
     marks = [Marks(name="left out", shape="skip", x=np.array([2.0]))]
-    chart = Chart(key="k", title="Loss <b>", told="words", x=step_axis(0, 5), y=axis,
+    chart = Chart(key="k", title="Loss <b>", caption="words", x=step_axis(0, 5), y=axis,
                   curves=[curve], marks=marks)  # fmt: skip
     drawn = chart.draw()
     assert 'd="M0 150L200 100M600 50L600 50M1000 150L1000 150"' in drawn

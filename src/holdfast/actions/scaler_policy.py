@@ -32,11 +32,11 @@ class ScalerPolicy:
     def __init__(
         self,
         settings: ScalerSettings,
-        tell: Callable[[dict[str, Any]], None] | None = None,
+        on_first_update: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """``tell`` is called once for each scaler, when it is first updated."""
+        """``on_first_update`` is called once for each scaler, when it is first updated."""
         self._settings = settings
-        self._tell = tell
+        self._on_first_update = on_first_update
         self._news: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._mine: weakref.WeakSet[Any] = weakref.WeakSet()
         self._used: weakref.ref[Any] | None = None
@@ -80,8 +80,8 @@ class ScalerPolicy:
         if scaler not in self._mine:
             return
         scale = self._news.pop(scaler, None)
-        if scale is not None and self._tell is not None:
-            self._tell({"what": "policy", "scale": scale})
+        if scale is not None and self._on_first_update is not None:
+            self._on_first_update({"what": "policy", "scale": scale})
         exploded = False
         if self._used is not None and self._used() is scaler:
             exploded, self._exploded = self._exploded, False

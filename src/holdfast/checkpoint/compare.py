@@ -51,15 +51,17 @@ class Differences:
 
 def differences(saved: Mapping[str, Form], live: Mapping[str, Form]) -> Differences:
     """Compare names, dtypes and shapes of the tensors of two states."""
-    both = [(name, told(saved[name]), told(live[name])) for name in live if name in saved]
+    both = [(name, describe(saved[name]), describe(live[name])) for name in live if name in saved]
     return Differences(
-        missing=tuple((name, told(form)) for name, form in live.items() if name not in saved),
-        unexpected=tuple((name, told(form)) for name, form in saved.items() if name not in live),
+        missing=tuple((name, describe(form)) for name, form in live.items() if name not in saved),
+        unexpected=tuple(
+            (name, describe(form)) for name, form in saved.items() if name not in live
+        ),
         differing=tuple(one for one in both if one[1] != one[2]),
     )
 
 
-def told(form: Form) -> str:
+def describe(form: Form) -> str:
     """A dtype and a shape as one reads them: ``float32 [3, 4]``."""
     dtype, shape = form
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

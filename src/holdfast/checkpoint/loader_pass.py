@@ -124,7 +124,7 @@ class LoaderPass:
     def _leave_behind(self, count: int, say: Say) -> None:
         """Draw and drop."""
         take = self._taker()
-        began = told = time.monotonic()
+        began = last_said = time.monotonic()
         after_first: Mapping[str, Any] | None = None
         for number in range(count):
             try:
@@ -136,8 +136,8 @@ class LoaderPass:
             if after_first is None:
                 after_first = rng.state()
             now = time.monotonic()
-            if now - told > _PATIENCE:
-                told = now
+            if now - last_said > _PATIENCE:
+                last_said = now
                 left = (count - number - 1) * (now - began) / (number + 1)
                 say(f"resuming: {number + 1} of {count} batches left behind, {left:.0f} s to go")
         if after_first is not None and not rng.same(after_first, rng.state()):
@@ -151,7 +151,7 @@ class LoaderPass:
         if _is_mapped(self._loader) and not iterator._num_workers:
             take: Callable[[], object] = iterator._next_index
         else:
-            # Past __next__, which tells the guard about a batch that nobody will train on.
+            # Past __next__, which informs the guard about a batch that nobody will train on.
             take = iterator._next_data
 
         def counted() -> None:

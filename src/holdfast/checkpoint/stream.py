@@ -53,8 +53,8 @@ class Content:
                 "these tensors were not written by holdfast, in a file of safetensors; "
                 "read it with safetensors.torch.load_file"
             )
-        told = json.loads(self.metadata[_KEY])
-        skeleton, raw = told["skeleton"], told["raw"]
+        structure = json.loads(self.metadata[_KEY])
+        skeleton, raw = structure["skeleton"], structure["raw"]
         names = paths(skeleton)
         tensors = [_tensor(*self.buffers[name], raw.get(name)).to(device) for name in names]
         return unflatten(skeleton, tensors)
@@ -127,13 +127,13 @@ def _plan(
         parts.append(_Part(piece, tensor, width, raw, pack))
     parts.sort(key=lambda part: 0 if part.raw else -part.width)
     raw = {part.piece.name: [*form(part.tensor), part.pack] for part in parts if part.raw}
-    told = json.dumps({"skeleton": skeleton, "raw": raw}, separators=(",", ":"))
-    if len(told) > layout.LARGEST_HEADER // 2:
+    text = json.dumps({"skeleton": skeleton, "raw": raw}, separators=(",", ":"))
+    if len(text) > layout.LARGEST_HEADER // 2:
         raise CheckpointError(
-            f"the state has {len(told):,} bytes outside of its tensors, which is too much for "
+            f"the state has {len(text):,} bytes outside of its tensors, which is too much for "
             "the head of a file; give large numpy arrays as tensors"
         )
-    return parts, {"format": "pt", _KEY: told}
+    return parts, {"format": "pt", _KEY: text}
 
 
 def _put(file: Any, data: Any, hashing: Any = None) -> None:

@@ -1,8 +1,8 @@
 """Saving in the background: the training hands over a state in host memory and goes on.
 
 One thread, one place in the queue. A failure (a full disk, a folder that cannot be written, a
-poisoned state) is told as data, never raised into the training. What is told and ``release``
-come from the writer's thread.
+poisoned state) is reported as data, never raised into the training. Reports and ``release`` come
+from the writer's thread.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..checkpoint.compare import told
+from ..checkpoint.compare import describe
 from ..checkpoint.record import (
     DATA,
     RECORD,
@@ -160,7 +160,7 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
         listed(_parts(forms)), label="tensors", indent=2, column=9, width=width, label_style="bold"
     )
     if tensors:
-        lines += [line("    ", visible(name), "  ", told(form)) for name, form in forms.items()]
+        lines += [line("    ", visible(name), "  ", describe(form)) for name, form in forms.items()]
     return lines
 
 

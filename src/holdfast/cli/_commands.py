@@ -96,8 +96,8 @@ def overview() -> str:
 
 
 def _line(name: str, command: type[Any]) -> str:
-    told = (command.__doc__ or "").strip().splitlines()
-    return f"  {f'{name} '.ljust(_SPACE)}{told[0].rstrip('.') if told else ''}".rstrip()
+    lines = (command.__doc__ or "").strip().splitlines()
+    return f"  {f'{name} '.ljust(_SPACE)}{lines[0].rstrip('.') if lines else ''}".rstrip()
 
 
 def _reject_misfits(commands: list[Any]) -> None:

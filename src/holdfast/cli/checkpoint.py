@@ -61,20 +61,20 @@ class CheckpointCommand:
 
 
 def _prune_options(parser: Any) -> None:
-    usual = CheckpointSettings()
+    defaults = CheckpointSettings()
     parser.add_argument(
-        "--last", metavar="N", type=_count(1), default=usual.last,
-        help=f"how many of the newest to keep (default: {usual.last})",
+        "--last", metavar="N", type=_count(1), default=defaults.last,
+        help=f"how many of the newest to keep (default: {defaults.last})",
     )  # fmt: skip
     parser.add_argument(
-        "--best", metavar="K", type=_count(0), default=usual.best,
-        help=f"how many of the best to keep beside them (default: {usual.best})",
+        "--best", metavar="K", type=_count(0), default=defaults.best,
+        help=f"how many of the best to keep beside them (default: {defaults.best})",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", metavar="NAME", default=usual.metric,
-        help=f"metric that decides which is best (default: {usual.metric})",
+        "--metric", metavar="NAME", default=defaults.metric,
+        help=f"metric that decides which is best (default: {defaults.metric})",
     )  # fmt: skip
-    parser.add_argument("--mode", choices=("min", "max"), default=usual.mode)
+    parser.add_argument("--mode", choices=("min", "max"), default=defaults.mode)
     parser.add_argument("--dry-run", action="store_true", help="list only, remove nothing")
 
 

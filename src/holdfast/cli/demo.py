@@ -71,7 +71,9 @@ def find_script() -> Path:
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(installed, copy)
     except OSError as error:
-        raise UsageError(f"cannot write {copy} ({error}); go to a folder you may write to") from error
+        raise UsageError(
+            f"cannot write {copy} ({error}); go to a folder you may write to"
+        ) from error
     return copy
 
 

@@ -54,8 +54,8 @@ class RuleSettings(Section):
 
     do: tuple[Action, ...] | None = dataclasses.field(default=None, metadata={"one": True})
     cooldown: int | None = bounded(None, 0)  # steps before it may be done again
-    budget: int | None = bounded(None, 1)  # times without `calm` between them; then: stop
-    calm: int | None = bounded(None, 1)  # good steps after which counting starts anew
+    budget: int | None = bounded(None, 1)  # times without `reset_after` between them; then: stop
+    reset_after: int | None = bounded(None, 1)  # good steps after which counting starts anew
 
     def check_name(self, name: str) -> None:
         """Whether this may be asked for the code, or the beginning of codes, it stands under."""

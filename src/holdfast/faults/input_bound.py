@@ -18,8 +18,8 @@ LINE_OF = "smooth.append(math.tanh(0.5 * value + 0.3 * last))"
 
 class Signals(Dataset):
     def __init__(self, count: int = 800, length: int = 600) -> None:
-        dice = random.Random(3)
-        self.rows = [[dice.gauss(0, 1) for _ in range(length)] for _ in range(count)]
+        rng = random.Random(3)
+        self.rows = [[rng.gauss(0, 1) for _ in range(length)] for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,13 +1,13 @@
 """Where the time of a step goes: data wait, copies, forward, backward, optimizer, other.
 
-The moments are those of the loop itself, so an unmodified script needs no hook on its modules:
+The marks are those of the loop itself, so an unmodified script needs no hook on its modules:
 
     next(loader) returns ─ forward ─ backward() begins ─ backward ─ backward() ends ─ other ─
     optimizer.step() begins ─ optimizer ─ step() ends ─ other ─ next(loader) is called ─ data wait
 
 Without a loader everything between the end of a step and the next backward counts as forward.
 Forward therefore includes the loss code; ``h2d`` (host time in ``.to(device)`` and ``.cuda()``
-of CPU tensors) is taken out of it. On CUDA the phases between device moments come from pooled
+of CPU tensors) is taken out of it. On CUDA the phases between device marks come from pooled
 events that are asked with ``query()`` and never waited for, on one step in eight (an event costs
 the host some microseconds, and on the steps between the phases are NaN); data wait is host time
 on both and there on every step.
@@ -28,8 +28,8 @@ COLUMNS = {
     "other": "seconds in everything else of the loop",
 }
 
-# Beyond this many moments in one step (long accumulation) the rest is summed on the host clock.
-_MOMENTS = 64
+# Beyond this many marks in one step (long accumulation) the rest is summed on the host clock.
+_MOST_MARKS = 64
 _EVERY = 8
 
 
@@ -63,12 +63,12 @@ class Phases:
         """Something of holdfast is running, and somebody counts its time."""
         self._began = False
         self._host: dict[str, float] = {}
-        self._moments: list[tuple[str, torch.cuda.Event]] = []
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
 
     def mark(self, phase: str, now: float) -> None:
         """``phase`` ends at this time and the next one begins."""
-        # What lies before the first moment belongs to no step.
+        # What lies before the first mark belongs to no step.
         elapsed = now - self.last if self._began else 0.0
         self._began = True
         host = self._host
@@ -78,14 +78,14 @@ class Phases:
             self._moment(phase)
 
     def _moment(self, phase: str) -> None:
-        if phase == "data_wait" or len(self._moments) >= _MOMENTS:
+        if phase == "data_wait" or len(self._marks) >= _MOST_MARKS:
             return
         place = self._steps % _EVERY
-        # The last moment of the step before is where a timed step begins.
+        # The last mark of the step before is where a timed step begins.
         timed = place == 0 or (place == _EVERY - 1 and phase == "optimizer")
         # In a graph that is being captured an event would become part of the graph.
         if timed and not torch.cuda.is_current_stream_capturing():
-            self._moments.append((phase, self.pool.record()))
+            self._marks.append((phase, self.pool.record()))
 
     def add(self, phase: str, seconds: float) -> None:
         """Count ``seconds`` measured elsewhere and keep them out of the running phase."""
@@ -103,13 +103,13 @@ class Phases:
         """Close a step on a device and hand out what is on its way."""
         self._host["guard"], self.guard = self.guard, 0.0
         if self._steps % _EVERY == 0:
-            timed = Timed(self.pool, self._host, self._origin, self._moments)
+            timed = Timed(self.pool, self._host, self._origin, self._marks)
             self._origin = None
         else:
             timed = Timed(self.pool, self._host)
-            self._origin = self._moments[-1][1] if self._moments else None
+            self._origin = self._marks[-1][1] if self._marks else None
         self._host = {}
-        self._moments = []
+        self._marks = []
         self._steps += 1
         return timed
 
@@ -122,22 +122,22 @@ class Timed:
         pool: EventPool,
         host: dict[str, float],
         origin: torch.cuda.Event | None = None,
-        moments: list[tuple[str, torch.cuda.Event]] | None = None,
+        marks: list[tuple[str, torch.cuda.Event]] | None = None,
     ) -> None:
         self._pool, self._host, self._origin = pool, host, origin
-        self._moments = moments or []
+        self._marks = marks or []
 
     def seconds(self) -> dict[str, float]:
         """Seconds per phase. With events this must be called after the last one is done."""
         host = {k: self._host[k] for k in ("data_wait", "h2d", "guard") if k in self._host}
-        if self._origin is None or not self._moments or not self._moments[-1][1].query():
+        if self._origin is None or not self._marks or not self._marks[-1][1].query():
             return host
         device: dict[str, float] = {}
         previous = self._origin
-        for phase, event in self._moments:
+        for phase, event in self._marks:
             device[phase] = device.get(phase, 0.0) + previous.elapsed_time(event) / 1e3
             previous = event
-        self._pool.give_back([self._origin, *(e for _, e in self._moments)])
+        self._pool.give_back([self._origin, *(e for _, e in self._marks)])
         # On the device's clock the wait for data lies in the first phase after it.
         device["other"] = max(0.0, device.get("other", 0.0) - host.get("data_wait", 0.0))
         device["forward"] = max(0.0, device.get("forward", 0.0) - host.get("h2d", 0.0))

@@ -63,8 +63,8 @@ def make_page(run: Run, say: Callable[[str], None]) -> None:
     try:
         write_page(run)
     except Exception as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        say(f"holdfast: could not write {run.page_path.name}: {told}")
+        reason = " ".join(str(error).split()) or type(error).__name__
+        say(f"holdfast: could not write {run.page_path.name}: {reason}")
 
 
 __all__ = [

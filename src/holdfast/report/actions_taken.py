@@ -69,8 +69,8 @@ def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
         if how in _REPLAYED:
             times = f", {count} times" if count > len(steps) else ""
             yield ActionTaken(what=_REPLAYED[how], when=f"{span(steps)}{times}")
-    told = dict.fromkeys(filter(None, map(_from_event, lane.events)))
-    yield from told
+    found = dict.fromkeys(filter(None, map(_from_event, lane.events)))
+    yield from found
 
 
 def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:

@@ -118,8 +118,8 @@ class Cause:
     @property
     def evidence(self) -> str:
         """How the cause was found."""
-        told = _HOW.get(self.how, "")
-        return f"{told} (step {self.observed})" if told and self.observed >= 0 else told
+        method = _HOW.get(self.how, "")
+        return f"{method} (step {self.observed})" if method and self.observed >= 0 else method
 
     @property
     def data(self) -> str:

@@ -244,8 +244,8 @@ def _paired(
 
 def _pace(lane: LaneData) -> float:
     """Samples per second where a trainer recorded them."""
-    told = [event.data.get("metrics", event.data) for event in lane.events]
-    paces = [one.get("throughput_samples_per_sec") for one in told if isinstance(one, Mapping)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    records = [event.data.get("metrics", event.data) for event in lane.events]
+    paces = [one.get("throughput_samples_per_sec") for one in records if isinstance(one, Mapping)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     known = [float(pace) for pace in paces if isinstance(pace, int | float)]  # pyright: ignore[reportUnknownVariableType]
     return float(np.median(known)) if known else math.nan
 

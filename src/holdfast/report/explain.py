@@ -19,14 +19,14 @@ _CODE = re.compile(r"``(.+?)``")
 
 def explain_lines(detector: type[Detector]) -> list[Line]:
     """The whole document of one detector."""
-    told = document(detector)
+    page = document(detector)
     preview = ", preview: still being tried out" if detector.preview else ""
     facts = f"{detector.severity.word}, since holdfast {detector.since}{preview}"
     lines = [
         line(Span(detector.code, "bold"), "  ", Span(detector.name, "bold"), f"  ({facts})"),
-        line(*_spans(told.summary)),
+        line(*_spans(page.summary)),
     ]
-    for title, body in told.sections.items():
+    for title, body in page.sections.items():
         lines += [line(), line(Span(title, "bold"))]
         lines += [line("  ", *_spans(row)) for row in body.splitlines()]
     return lines

@@ -34,7 +34,9 @@ class FindingFacts:
     explain: str
 
 
-def told(finding_groups: tuple[FindingGroup, ...]) -> tuple[list[FindingGroup], dict[str, int]]:
+def groups_to_show(
+    finding_groups: tuple[FindingGroup, ...],
+) -> tuple[list[FindingGroup], dict[str, int]]:
     """The findings to show, and how many of each code are not shown."""
     chosen: list[FindingGroup] = []
     seen: dict[str, int] = {}
@@ -81,13 +83,13 @@ def modules_of(finding: Finding) -> str:
     modules: Any = finding.evidence.get("modules")
     if not isinstance(modules, Mapping):
         return ""
-    told: list[str] = []
+    lines: list[str] = []
     for name, parts in list(cast("Mapping[str, object]", modules).items())[:_MODULES]:
         if isinstance(parts, Mapping):
             sizes = cast("Mapping[str, object]", parts).items()
             each = [f"{p} {words.size(s)}" for p, s in sizes if isinstance(s, float) and s > 0]
-            told.append(f"{name}: {', '.join(each)}")
-    return "; ".join(told)
+            lines.append(f"{name}: {', '.join(each)}")
+    return "; ".join(lines)
 
 
 def _sample(finding: Finding, cause: Cause | None) -> str:

@@ -57,17 +57,17 @@ class Story:
 
 def stories(record: Record) -> list[Story]:
     """The stories of the worst findings, one for each incident that has its layers recorded."""
-    told: dict[tuple[str, int, int], Story] = {}
+    stories: dict[tuple[str, int, int], Story] = {}
     for finding in record.summary.findings:
         lane = record.lane_of(finding)
         if lane is None:
             continue
         key = (lane.lane, optimizer_of(finding), finding.step)
-        if key not in told and (story := _story(lane, finding)) is not None:
-            told[key] = story
-        if len(told) == INCIDENTS:
+        if key not in stories and (story := _story(lane, finding)) is not None:
+            stories[key] = story
+        if len(stories) == INCIDENTS:
             break
-    return list(told.values())
+    return list(stories.values())
 
 
 def _story(lane: LaneData, finding: Finding) -> Story | None:
@@ -134,13 +134,13 @@ def _before(window: Window) -> Iterator[str]:
     if at < 3:
         return
     known = np.flatnonzero(np.isfinite(past[:, :-1]).any(axis=1) & np.isfinite(last))
-    usual = np.nanmedian(past[known, :-1], axis=1)
-    growth = last[known] / np.maximum(usual, 1e-30)
+    typical = np.nanmedian(past[known, :-1], axis=1)
+    growth = last[known] / np.maximum(typical, 1e-30)
     most = int(np.argmax(growth)) if len(known) else -1
     if most >= 0 and growth[most] >= _GREW:
         yield (
             f"It built up: in the {words.plural(at, 'step')} before, the gradient of "
-            f"{names[known[most]]} grew from {words.figure(usual[most])} to "
+            f"{names[known[most]]} grew from {words.figure(typical[most])} to "
             f"{words.figure(float(last[known[most]]))}."
         )
     else:

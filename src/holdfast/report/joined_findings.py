@@ -44,8 +44,8 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
     by_first = {id(same[0]): same for same in groups.values()}
     order = ranked(same[0] for same in groups.values())
     elsewhere = {id(finding): _cause(finding, order) for finding in order}
-    told = [finding for finding in order if elsewhere[id(finding)] is None]
-    because = explained(told)
+    shown = [finding for finding in order if elsewhere[id(finding)] is None]
+    because = explained(shown)
 
     def group(finding: Finding) -> FindingGroup:
         return FindingGroup(
@@ -57,11 +57,11 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
                 if elsewhere[id(echo)] is finding
                 for rank in _ranks(by_first[id(echo)])
             ),
-            follows=tuple(group(f) for f in told if because.get(id(f)) is finding),
+            follows=tuple(group(f) for f in shown if because.get(id(f)) is finding),
         )
 
     roots: dict[int, Finding] = {}
-    for finding in told:
+    for finding in shown:
         # A cause is ranked by its worst consequence.
         while id(finding) in because:
             finding = because[id(finding)]

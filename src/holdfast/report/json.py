@@ -46,8 +46,8 @@ def _told(finding_groups: Iterable[FindingGroup], because: str = "") -> Iterator
 
 def findings_json(findings: Iterable[Finding]) -> str:
     """A list of findings as JSON."""
-    told = [finding.to_dict() for finding in findings]
-    return _text({"format": FORMAT, "count": len(told), "findings": told})
+    plain = [finding.to_dict() for finding in findings]
+    return _text({"format": FORMAT, "count": len(plain), "findings": plain})
 
 
 def _text(data: dict[str, Any]) -> str:

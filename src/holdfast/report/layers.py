@@ -100,8 +100,8 @@ def _missing(lane: LaneData, finding: Finding, table: Rows, near: Rows) -> Mask:
     frozen = ~ever if ever.any() else np.zeros_like(ever)
     steps = lane.steps[np.nan_to_num(column(lane.steps, "opt")) == optimizer_of(finding)]
     troubled = steps["step"][(column(steps, "grad_bad") > 0) | (column(steps, "loss_bad") > 0)]
-    calm: Mask = np.isin(near["step"], troubled, invert=True)
-    return np.isnan(matrix(near).T) & (calm.reshape(1, -1) | frozen.reshape(-1, 1))
+    untroubled: Mask = np.isin(near["step"], troubled, invert=True)
+    return np.isnan(matrix(near).T) & (untroubled.reshape(1, -1) | frozen.reshape(-1, 1))
 
 
 def worth_showing(window: Window) -> list[int]:

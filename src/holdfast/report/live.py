@@ -60,7 +60,7 @@ class Live:
         self._clear = CLEAR if (_on_terminal() if terminal is None else terminal) else ""
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[int, Key], int] = {}
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._done: set[tuple[int, str]] = set()
         self._health = Health(health)
 
@@ -88,27 +88,27 @@ class Live:
     def show_health(self, lane: str, rank: int, rows: Rows | None) -> None:
         """The health lines that are due; of the first rank only, the others do the same."""
         if not self._quiet and rank == 0:
-            for told in self._health.lines(lane, rows):
-                self._say(f"{self._clear}{told}")
+            for line in self._health.lines(lane, rows):
+                self._say(f"{self._clear}{line}")
 
     def _show_event(self, event: Event) -> None:
-        told = event_line(event)
-        if not told or told in self._told:
+        line = event_line(event)
+        if not line or line in self._printed:
             return
-        self._told.add(told)
+        self._printed.add(line)
         before = self._counts.get(event.kind, 0)
         self._counts[event.kind] = before + 1
         if event.kind in _OFTEN and not _due(before, before + 1):
             return
         self._done.add((event.rank, str(event.data.get("code", ""))))
-        self._say(f"{self._clear}{told}")
+        self._say(f"{self._clear}{line}")
 
     def _show_cause(self, finding: Finding) -> None:
         """Print the cause of a finding, unless it was printed for another."""
         lines = cause_lines(finding)
-        if not lines or lines[0] in self._told:
+        if not lines or lines[0] in self._printed:
             return
-        self._told.add(lines[0])
+        self._printed.add(lines[0])
         before = self._counts.get("cause", 0)
         self._counts["cause"] = before + 1
         if _due(before, before + 1):
@@ -127,8 +127,8 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
     elif text.startswith(f"step {step}"):
         text = text.removeprefix(f"step {step}").lstrip(" :")
     rank = f"rank {finding.rank}  " if finding.rank else ""
-    told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
-    return f"{told.ljust(_COLUMN)}  [{finding.code}]"
+    line = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
+    return f"{line.ljust(_COLUMN)}  [{finding.code}]"
 
 
 def cause_lines(finding: Finding) -> list[str]:
@@ -175,9 +175,9 @@ def event_line(event: Event) -> str:
         if event.kind in _LATER or (event.kind == "checkpoint" and "failed" not in data):
             return ""
         rank = f"rank {event.rank}  " if event.rank else ""
-        told = ": ".join(filter(None, [rescue.what, rescue.why])).replace(words.NBSP, " ")
-        told = f"step {event.step}  {rank}{told}"
-        return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told
+        line = ": ".join(filter(None, [rescue.what, rescue.why])).replace(words.NBSP, " ")
+        line = f"step {event.step}  {rank}{line}"
+        return f"{line.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else line
     if event.kind == "switched_to_fused":
         return (
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of
 from .environment import environment_of, guard_cost_words, lane_notes
-from .facts import facts_of, told
+from .facts import facts_of, groups_to_show
 from .first_layer import stories
 from .html.plots import plots_of
 from .joined_findings import FindingGroup
@@ -46,7 +46,7 @@ def _verdict(record: Record) -> Iterator[str]:
 
 
 def _findings(record: Record) -> Iterator[str]:
-    chosen, left_out = told(record.summary.finding_groups)
+    chosen, left_out = groups_to_show(record.summary.finding_groups)
     if chosen:
         yield "## Findings"
     for group in chosen:
@@ -125,7 +125,7 @@ def _curves(record: Record) -> Iterator[str]:
     charts = list(plots_of(record.shown[0])) if record.lanes else []
     if charts:
         yield "## Curves" + (f", {record.shown[0].lane}" if len(record.lanes) > 1 else "")
-        yield "\n".join(f"- {chart.title}: {text(chart.told)}" for chart in charts)
+        yield "\n".join(f"- {chart.title}: {text(chart.caption)}" for chart in charts)
 
 
 def _rest(record: Record) -> Iterator[str]:

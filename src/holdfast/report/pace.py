@@ -34,15 +34,15 @@ def verdict(rows: Rows, phases: Mapping[str, float]) -> str:
     total = sum(phases.values())
     if len(rows) < STEPS or total <= 0:
         return ""
-    told, share = "is spent in the model: forward and backward", 0.0
+    verb, share = "is spent in the model: forward and backward", 0.0
     for name, (least, says) in _BOUND.items():
         share = phases.get(name, 0.0) / total
         if share >= least:
-            told = says
+            verb = says
             break
     else:
         share = (phases.get("forward", 0.0) + phases.get("backward", 0.0)) / total
-    return f"{words.percent(share)} of a step {told}; {_trend(rows)}"
+    return f"{words.percent(share)} of a step {verb}; {_trend(rows)}"
 
 
 def _trend(rows: Rows) -> str:

@@ -31,8 +31,8 @@ class Rescue:
 
 def rescue_of(event: Event) -> Rescue | None:
     """Wording of an event; None for events that are no recovery action."""
-    tell = _TELLERS.get(event.kind)
-    return None if tell is None else tell(event.data)
+    describe = _WORDS.get(event.kind)
+    return None if describe is None else describe(event.data)
 
 
 def number_in(data: Mapping[str, Any], name: str) -> float:
@@ -185,7 +185,7 @@ def _resume(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"resumed from step {step}, {exact}", why=f"from {file}" if file else "")
 
 
-_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "stop": _stop,
     "rollback": _rollback,
     "trial": _trial,
@@ -198,5 +198,5 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "checkpoint": _checkpoint,
     "snapshots": _snapshots,
 }
-KINDS = tuple(_TELLERS)
-"""The kinds of events told here, what matters most first."""
+KINDS = tuple(_WORDS)
+"""The kinds of events described here, what matters most first."""

@@ -161,8 +161,8 @@ def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:
 
 
 def _policy(events: Iterable[Event]) -> tuple[str, ...]:
-    told = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
-    rules = cast("list[Any]", told) if isinstance(told, list) else []
+    recorded = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
+    rules = cast("list[Any]", recorded) if isinstance(recorded, list) else []
     return tuple(str(rule) for rule in rules)
 
 
@@ -215,10 +215,10 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
             changes[f"{name} runs as its fused kernel, which can skip a step by itself"] = None
         elif event.kind == "optimizer" and event.data.get("how"):
             how = str(event.data["how"])
-            told = _HOW.get(how, how)
+            handled = _HOW.get(how, how)
             # Where nothing can be done the reason matters; elsewhere it only fills the line.
             why = f": {event.data['why']}" if how == "detect only" and "why" in event.data else ""
-            changes[f"bad steps of {name} are {told}{why}"] = None
+            changes[f"bad steps of {name} are {handled}{why}"] = None
     return tuple(changes)
 
 

@@ -9,7 +9,7 @@ from ..types import Finding, Severity
 from . import words
 from .cause import Cause, cause_of
 from .environment import environment_of, lane_notes
-from .facts import echoes, modules_of, told
+from .facts import echoes, groups_to_show, modules_of
 from .joined_findings import FindingGroup
 from .layout import (
     WIDTH,
@@ -60,7 +60,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
     text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
-    for group in told(summary.finding_groups)[0]:
+    for group in groups_to_show(summary.finding_groups)[0]:
         finding = group.finding
         block = partial(paragraph, indent=2, column=8, width=width)
         lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
@@ -137,7 +137,7 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
 
 
 def _findings(summary: RunSummary, width: int) -> list[Line]:
-    chosen, left_out = told(summary.finding_groups)
+    chosen, left_out = groups_to_show(summary.finding_groups)
     if not chosen:
         return []
     several = len({lane.rank for lane in summary.lanes}) > 1
@@ -165,8 +165,10 @@ def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:
 
 
 def _deeds(summary: RunSummary) -> tuple[str, ...]:
-    told = (": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.actions_taken)
-    return tuple(map(words.visible, told))
+    actions = (
+        ": ".join(filter(None, [f"{d.what}, {d.when}", d.why])) for d in summary.actions_taken
+    )
+    return tuple(map(words.visible, actions))
 
 
 def _run(summary: RunSummary, width: int) -> list[Line]:

@@ -275,8 +275,8 @@ class LaneWriter:
 
     def _report_left_out(self, *, doubled: bool) -> None:
         for name, stream in self._streams.items():
-            told = self._reported[name]
-            if stream.left_out <= told or (doubled and stream.left_out < 2 * told):
+            reported = self._reported[name]
+            if stream.left_out <= reported or (doubled and stream.left_out < 2 * reported):
                 continue
             self._reported[name] = stream.left_out
             data = {"stream": name, "left_out": stream.left_out}

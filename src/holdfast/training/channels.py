@@ -88,7 +88,7 @@ class Channel:
 
 
 def _made(message: Callable[..., str], args: tuple[object, ...]) -> str:
-    """The text; what goes wrong in making it is told instead, and ends nothing."""
+    """The text; what goes wrong in making it is logged instead, and ends nothing."""
     try:
         return message(*args)
     except Exception as error:
@@ -97,7 +97,7 @@ def _made(message: Callable[..., str], args: tuple[object, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogSettings(Section):
-    """What is told while a run trains, and how often."""
+    """What is logged while a run trains, and how often."""
 
     every: int = bounded(_EVERY, 1)  # steps between two lines, messages between two of a channel
     channels: tuple[str, ...] = dataclasses.field(  # by name: performance, profiling, ...
@@ -155,12 +155,12 @@ def _plain(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """Who speaks, how often and where to."""
+    """Which channels write, how often and where to."""
 
     wanted: frozenset[str] = frozenset()
     first: int = _FIRST
     every: int = _EVERY
-    speaks: bool = True
+    enabled: bool = True
     who: str = ""
     say: Callable[[str], None] | None = None
 
@@ -171,7 +171,7 @@ class _Handler(logging.Handler):
     state = _State()
 
     def emit(self, record: logging.LogRecord) -> None:
-        quiet = not self.state.speaks and record.levelno < logging.ERROR
+        quiet = not self.state.enabled and record.levelno < logging.ERROR
         if quiet or any(reaches_a_person(other, record.levelno) for other in _others(record)):
             return
         try:
@@ -222,7 +222,7 @@ def disable(*names: str) -> None:
 def setup(
     settings: LogSettings, place: Place, say: Callable[[str], None] | None = None
 ) -> Callable[[], None]:
-    """Let the channels of a run speak, through one handler however often this is called.
+    """Let the channels of a run write, through one handler however often this is called.
 
     Channels that are on stay on. Ranks other than 0 write nothing below ERROR unless
     ``settings.ranks`` is "all".
@@ -240,7 +240,7 @@ def setup(
         wanted=before.wanted | {get(name).name for name in settings.channels},
         first=settings.first,
         every=settings.every,
-        speaks=place.main or settings.ranks == "all",
+        enabled=place.main or settings.ranks == "all",
         who=f"rank {place.rank}: " if place.world > 1 and settings.ranks == "all" else "",
         say=say,
     )
@@ -262,7 +262,7 @@ def _apply(state: _State) -> None:
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     for channel in _channels.values():
-        channel.on = state.speaks and channel.name in state.wanted
+        channel.on = state.enabled and channel.name in state.wanted
         channel.first, channel.every = state.first, state.every
 
 

@@ -58,14 +58,14 @@ class CompileSettings(Section):
 
 
 class Compiled:
-    """A model that is compiled where that works, and eager with the reason told where not.
+    """A model that is compiled where that works, and eager with the reason printed where not.
 
     Args:
         model: compiled in place; of a ``DistributedDataParallel`` what is inside it.
         settings: what was asked for.
         device: where the model lives.
         workers: how many processes load data.
-        say: told once what is not as it was asked for.
+        say: called once with what is not as it was asked for.
         start: how those processes are started, as in the settings of the data.
         accumulate: micro-batches to one optimizer step.
     """

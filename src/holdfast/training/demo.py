@@ -6,7 +6,7 @@ The text comes with Python (``pydoc_data.topics``), so the recipe runs anywhere,
     holdfast train demo --set text=my_book.txt --set train.epochs=20
 
 A model that knows nothing but how often each character occurs has a loss of about 3.2 (the
-unigram entropy, told at the start); this one ends near 1.6.
+unigram entropy, printed at the start); this one ends near 1.6.
 """
 
 from __future__ import annotations

@@ -25,5 +25,5 @@ class Place:
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that speaks and writes for all."""
+        """Whether this is the process that prints and writes for all."""
         return self.rank == 0

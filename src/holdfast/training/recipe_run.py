@@ -26,7 +26,7 @@ def run_recipe(
     resume: Resume = None,
     quiet: bool = False,
 ) -> int:
-    """Build, train, and tell how it ended; the exit code.
+    """Build, train, and say how it ended; the exit code.
 
     Args:
         recipe: what to train.
@@ -55,7 +55,7 @@ def run_recipe(
 
 
 def find_recipe_batch(recipe: Recipe, settings: Any) -> int:
-    """Try how large ``data.batch`` may be, and tell; the exit code."""
+    """Try how large ``data.batch`` may be, and print the result; the exit code."""
     with distributed.joined(settings.train.device) as place:
         task = _built(recipe, settings, place)
         found = largest_batch(task, settings.train, place, _to_stderr if place.main else _nobody)

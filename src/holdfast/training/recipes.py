@@ -66,7 +66,7 @@ def find_recipe(
 
     Args:
         name: what the user typed.
-        say: told one line for each plugin that cannot be used; standard error by default.
+        say: called with one line for each plugin that cannot be used; standard error by default.
         environ: where ``HOLDFAST_PLUGINS`` is looked up.
     """
     if ":" in name or name.endswith(".py"):

@@ -125,7 +125,7 @@ def _written(value: Any) -> str:
 
 
 def _defaults(kind: type[Section]) -> dict[str, Any]:
-    """What a recipe's settings say unless told otherwise.
+    """What a recipe's settings say by default.
 
     A section that is given in part keeps the rest of the recipe's own default for it, which need
     not be the default of the section's class.
@@ -140,9 +140,9 @@ def _defaults(kind: type[Section]) -> dict[str, Any]:
     return found
 
 
-def _put(kind: type[Section], data: dict[str, Any], key: str, value: str, told: str) -> None:
+def _put(kind: type[Section], data: dict[str, Any], key: str, value: str, source: str) -> None:
     word = Word(value)
-    word.override = told
+    word.override = source
     put(kind, data, key.split("."), word)
 
 

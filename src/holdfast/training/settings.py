@@ -1,4 +1,4 @@
-"""Everything a training run can be told, put together from the parts that read it."""
+"""All settings of a training run, put together from the parts that read it."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Trainer:
                 schedule=schedule,
                 progress=progress,
                 pace=telling.pace,
-                tell=[task.validated] if task.validated is not None else [],
+                after_each=[task.validated] if task.validated is not None else [],
             )
             profiler = Profiler(
                 wanted(settings.profile),

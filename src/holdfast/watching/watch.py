@@ -154,13 +154,13 @@ class Watch:
         if loader_pass is None:
             return
         iterator = loader_pass.iterator
-        told = not self._own and isinstance(iterator, _BaseDataLoaderIter)
+        reported = not self._own and isinstance(iterator, _BaseDataLoaderIter)
         try:
             while True:
                 self._checkpoints.between()
                 try:
-                    # The iterator's own __next__ tells an engine under `holdfast run`.
-                    batch, again = (next(iterator), False) if told else self._next(iterator)
+                    # The iterator's own __next__ informs an engine under `holdfast run`.
+                    batch, again = (next(iterator), False) if reported else self._next(iterator)
                 except StopIteration:
                     return
                 if not again:
@@ -320,7 +320,7 @@ class Watch:
             if self._thread is not None:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
-                with contextlib.suppress(RunFolderError):  # a full disk: the next line tells
+                with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
                     self.run.update_meta(status="finished", exit_code=0 if finished else 1)
                 make_page(self.run, self._say)
 

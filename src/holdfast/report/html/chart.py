@@ -53,7 +53,7 @@ class Chart:
 
     key: str
     title: str
-    told: str
+    caption: str
     """The chart in words, for those who do not see it."""
     x: Axis
     y: Axis
@@ -70,7 +70,7 @@ class Chart:
             tag("figcaption", tag("h3", self.title)),
             self._picture(),
             self._legend(),
-            tag("p", self.told, class_="told"),
+            tag("p", self.caption, class_="note"),
             class_="chart",
             data_x0=repr(self.x.low), data_x1=repr(self.x.high),
             data_y0=repr(self.y.low), data_y1=repr(self.y.high),
@@ -90,7 +90,7 @@ class Chart:
         return tag(
             "svg",
             tag("title", self.title, id=title),
-            tag("desc", self.told, id=desc),
+            tag("desc", self.caption, id=desc),
             self._grid(), plot, self._dots(), map(self._marks, self.marks),
             class_="frame", role="img", aria_labelledby=title, aria_describedby=desc,
             height=HEIGHT,

@@ -32,7 +32,7 @@ def story_html(story: Story, *, several_ranks: bool) -> Html:
     hidden = story.total - len(story.layers)
     left_out = (
         tag("p", f"{words.plural(hidden, 'layer')} of {words.number(story.total)} not shown: they "
-            "stood out neither by size nor by growth.", class_="told")
+            "stood out neither by size nor by growth.", class_="note")
         if hidden else None
     )  # fmt: skip
     return tag(
@@ -161,10 +161,10 @@ def _bar(update: Update, low: float, span: float) -> Html:
         return (math.log10(value) - low) / span * 100 if value > 0 else 0.0
 
     left, middle, right = place(update.low), place(update.median), place(update.high)
-    usual = pixels(place(USUAL))
+    typical = pixels(place(USUAL))
     return tag(
         "svg",
-        tag("line", x1=f"{usual}%", x2=f"{usual}%", y1="0", y2="16", class_="usual"),
+        tag("line", x1=f"{typical}%", x2=f"{typical}%", y1="0", y2="16", class_="typical"),
         tag("line", x1=f"{pixels(left)}%", x2=f"{pixels(right)}%", y1="8", y2="8", class_="range"),
         tag("circle", cx=f"{pixels(middle)}%", cy="8", r="3.5", class_="median"),
         width="100%", height="16", aria_hidden="true",

@@ -62,12 +62,12 @@ function hover(chart) {
       .filter((line) => line.at && Math.abs(line.at[0] - share * 1000) < 25);
     const step = Math.round(Number(x0) + share * (x1 - x0));
     // Of a stack the tallest comes first, and each stands on the one after it.
-    const told = found.map((line, i) => {
+    const rows = found.map((line, i) => {
       const below = stacked !== undefined && i + 1 < found.length ? value(found[i + 1].at[1]) : 0;
       return `${line.name}: ${figure((value(line.at[1]) - below) / size)}${suffix ? " " + suffix : ""}`;
     });
-    if (stacked !== undefined) told.reverse();
-    tip.textContent = [`near step ${step}`, ...told].join("\n");
+    if (stacked !== undefined) rows.reverse();
+    tip.textContent = [`near step ${step}`, ...rows].join("\n");
     tip.hidden = false;
     const left = box.left - chart.getBoundingClientRect().left + share * box.width;
     const room = chart.clientWidth - tip.offsetWidth;

@@ -16,7 +16,7 @@ from importlib.resources import files
 from ... import __version__
 from .. import words
 from ..environment import environment_of, guard_cost_words, lane_notes
-from ..facts import told
+from ..facts import groups_to_show
 from ..first_layer import stories
 from ..record import Record
 from ..updates import updates_of
@@ -126,7 +126,7 @@ def _section(title: str, *children: Child, key: str) -> Html:
 
 
 def _findings(record: Record) -> Html | None:
-    chosen, left_out = told(record.summary.finding_groups)
+    chosen, left_out = groups_to_show(record.summary.finding_groups)
     if not chosen:
         return None
     several = record.ranks > 1
@@ -135,7 +135,7 @@ def _findings(record: Record) -> Html | None:
     ]
     more = [
         tag("p", f"{code}: {words.plural(count, 'more finding')} of this kind; "
-            "holdfast report --format json lists all of them.", class_="told")
+            "holdfast report --format json lists all of them.", class_="note")
         for code, count in left_out.items()
     ]  # fmt: skip
     title = words.plural(len(record.summary.findings), "finding")
@@ -195,14 +195,14 @@ def _deeds(record: Record) -> Html:
     actions_taken = record.summary.actions_taken
     if not actions_taken:
         nothing = "It recorded, and changed nothing."
-        return _section("What holdfast did", tag("p", nothing), key="deeds")
+        return _section("What holdfast did", tag("p", nothing), key="actions")
     head = tag("tr", [tag("th", label, scope="col") for label in ("what", "when", "how or why")])
     rows = [
         tag("tr", tag("th", d.what, scope="row"), tag("td", d.when), tag("td", d.why))
         for d in actions_taken
     ]
     table = tag("table", tag("thead", head), tag("tbody", rows))
-    return _section("What holdfast did", tag("div", table, class_="scroll deeds"), key="deeds")
+    return _section("What holdfast did", tag("div", table, class_="scroll actions"), key="actions")
 
 
 def _notes(record: Record) -> Html | None:
@@ -225,7 +225,7 @@ def _environment(record: Record) -> Html:
         join(tag("dt", label), tag("dd", text))
         for label, text in environment_of(record.summary).items()
     ]
-    cost = tag("p", guard_cost_words(record.summary), class_="told")
+    cost = tag("p", guard_cost_words(record.summary), class_="note")
     return _section("The run", tag("dl", rows), cost, key="run")
 
 

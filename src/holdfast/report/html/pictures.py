@@ -65,7 +65,7 @@ def picture_html(picture: Picture) -> Html:
             width=width,
             height=height,
         ),
-        tag("figcaption", picture.caption, class_="told") if picture.caption else None,
+        tag("figcaption", picture.caption, class_="note") if picture.caption else None,
         class_="picture",
     )
 
@@ -84,8 +84,8 @@ def _listed(folder: Path) -> list[Any]:
 def _picture(folder: Path, entry: Any) -> Picture | None:
     if not isinstance(entry, dict):
         return None
-    told = cast("dict[str, Any]", entry)
-    file, title, caption = (told.get(key, "") for key in ("file", "title", "caption"))
+    fields = cast("dict[str, Any]", entry)
+    file, title, caption = (fields.get(key, "") for key in ("file", "title", "caption"))
     if not (isinstance(file, str) and isinstance(title, str) and isinstance(caption, str)):
         return None
     data = _read(folder, file, MOST_BYTES)

@@ -21,7 +21,7 @@ from .chart import (
 from .curves import Values, bin_means
 
 TOP = 6
-"""Layers with a curve of their own: as many as can be told apart."""
+"""Layers with a curve of their own: as many as can be distinguished."""
 COARSE = 150
 """Columns of the plots of further lanes: enough to compare, few enough for many of them."""
 _BINS = 160
@@ -56,21 +56,21 @@ def _loss(
     if scale is None:
         return None
     known = np.flatnonzero(np.isfinite(curve.y))
-    told = "No finite loss was recorded."
+    caption = "No finite loss was recorded."
     if known.size:
         y, x = curve.y[known], curve.x[known]
         least = int(np.argmin(y))
-        told = (
+        caption = (
             f"Loss from {words.figure(y[0])} to {words.figure(y[-1])} over "
             f"{words.plural(int(rows['step'][-1] - rows['step'][0]) + 1, 'step')}; lowest "
             f"{words.figure(y[least])} at step {words.number(int(x[least]))}, highest "
             f"{words.figure(y.max())} at step {words.number(int(x[int(np.argmax(y))]))}."
         )
-    told += "".join(
+    caption += "".join(
         f" {words.plural(len(mark.x), 'step')} {mark.name}." for mark in marks if len(mark.x)
     )
     return Chart(
-        key=f"loss-{lane.lane}", title=_titled("Loss", scale), told=told, x=axis, y=scale,
+        key=f"loss-{lane.lane}", title=_titled("Loss", scale), caption=caption, x=axis, y=scale,
         curves=[*also, curve], marks=marks, columns=columns,
     )  # fmt: skip
 
@@ -119,11 +119,11 @@ def _gradients(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | 
     scale = value_axis(curve.y for curve in curves)
     if scale is None:
         return None
-    told = " ".join(
+    caption = " ".join(
         f"{words.capital(curve.name)}: {_range(curve)}." for curve in curves if len(curve.y)
     )
     return Chart(
-        key=f"grad-{lane.lane}", title=_titled("Gradient norm", scale), told=told, x=axis,
+        key=f"grad-{lane.lane}", title=_titled("Gradient norm", scale), caption=caption, x=axis,
         y=scale, curves=curves, marks=[mark for mark in _marks(lane, rows) if len(mark.x)],
         columns=columns,
     )  # fmt: skip
@@ -151,7 +151,7 @@ def _layers(lane: LaneData, axis: Axis, columns: int) -> Iterator[Chart | None]:
         if scale is None:
             continue
         shown = f"The {len(top)} largest" if len(top) < len(names) else "All"
-        told = (
+        caption = (
             f"{shown} of {words.plural(len(names), 'layer')} by median norm, on "
             f"{words.plural(len(rows), 'step')}: every so often, and all around an incident."
         )
@@ -162,7 +162,7 @@ def _layers(lane: LaneData, axis: Axis, columns: int) -> Iterator[Chart | None]:
         )
         yield Chart(
             key=f"layers{number}-{lane.lane}", title=_titled(f"Gradient norm by layer{of}", scale),
-            told=told, x=axis, y=scale, curves=curves, columns=min(columns, COLUMNS // 2),
+            caption=caption, x=axis, y=scale, curves=curves, columns=min(columns, COLUMNS // 2),
         )  # fmt: skip
 
 
@@ -183,18 +183,18 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
         return None
     totals = {name: float(np.nanmean(values)) for name, values in measured.items()}
     all_of_it = sum(totals.values()) or 1.0
-    told = f"On average {words.duration(sum(totals.values()))} a step: " + ", ".join(
+    caption = f"On average {words.duration(sum(totals.values()))} a step: " + ", ".join(
         f"{name.replace('_', ' ')} {words.percent(value / all_of_it)}"
         for name, value in totals.items()
     )
-    told = ". ".join(filter(None, [told, pace.verdict(rows[first_optimizer(rows)], totals)]))
+    caption = ". ".join(filter(None, [caption, pace.verdict(rows[first_optimizer(rows)], totals)]))
     curves = [
         Curve(name=name.replace("_", " "), style=f"f{PHASES.index(name)}", x=middles, y=height)
         for name, height in zip(measured, heights, strict=True)
     ]
     return Chart(
-        key=f"time-{lane.lane}", title="Time of a step by phase", told=f"{told}.", x=axis, y=scale,
-        curves=curves, stacked=True,
+        key=f"time-{lane.lane}", title="Time of a step by phase", caption=f"{caption}.",
+        x=axis, y=scale, curves=curves, stacked=True,
     )  # fmt: skip
 
 
@@ -211,13 +211,13 @@ def _memory(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | Non
     scale = value_axis((curve.y for curve in curves), kind="bytes", log=False, zero=True)
     if scale is None:
         return None
-    told = " ".join(
+    caption = " ".join(
         f"{words.capital(curve.name)}: {words.size(float(curve.y[0]))} at first, "
         f"{words.size(float(curve.y.max()))} at most, {words.size(float(curve.y[-1]))} at last."
         for curve in curves
     )
     return Chart(
-        key=f"memory-{lane.lane}", title="Memory", told=told, x=axis, y=scale, curves=curves,
+        key=f"memory-{lane.lane}", title="Memory", caption=caption, x=axis, y=scale, curves=curves,
         columns=columns,
     )  # fmt: skip
 

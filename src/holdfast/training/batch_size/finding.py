@@ -34,7 +34,7 @@ def largest_batch(
         task: its model is moved to the device, and stays there.
         settings: precision, optimizer and recomputation count.
         place: where; with several ranks, of each of them.
-        say: told every size.
+        say: called with every size.
         limit: no larger size is tried; the number of samples by default.
     """
     if limit is None:

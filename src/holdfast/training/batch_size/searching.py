@@ -73,7 +73,7 @@ def find_batch(
     Args:
         try_step: makes one step with a batch of this size; see ``Trial``.
         limit: no larger size is tried, such as the number of samples.
-        say: told every size that was tried, and the result.
+        say: called with every size that was tried, and the result.
         start: the first size; smaller ones follow if it does not fit.
         budget_bytes: what a step may take at the most, asked before every try; a share of what
             is free now by default.

@@ -101,9 +101,9 @@ class Feed:
         loader = self._training()
         self._set_threads()
         for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
-            tell = getattr(part, "set_epoch", None)
-            if callable(tell):
-                tell(number)
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(number)
         return loader
 
     def epoch_ends(self, waited: float, seconds: float) -> None:

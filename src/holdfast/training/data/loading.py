@@ -137,9 +137,9 @@ class Loader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Tell the epoch to whoever orders the samples; before the loop over it begins."""
         for part in (self.batch_sampler, self.sampler, self.dataset):
-            tell = getattr(part, "set_epoch", None)
-            if callable(tell):
-                tell(epoch)
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
 
     def close(self) -> None:
         """End workers that would last; a later loop starts new ones."""
@@ -256,7 +256,7 @@ def _context(start: str) -> Any:
 
 
 def _cannot_be_sent(sent: Any) -> str:
-    """Why something cannot be pickled; empty when it can, as far as a bounded look tells."""
+    """Why something cannot be pickled; empty when it can, as far as a bounded check shows."""
     try:
         _Look(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(sent)
     except _Enough:
@@ -271,7 +271,7 @@ class _Enough(Exception):
 
 
 class _Look(pickle.Pickler):
-    """Pickles all but the numbers of tensors, which need no look and may be gigabytes."""
+    """Pickles all but the numbers of tensors, which need no check and may be gigabytes."""
 
     def reducer_override(self, obj: Any) -> Any:
         return (object, ()) if isinstance(obj, torch.Tensor) else NotImplemented

@@ -86,8 +86,8 @@ class EpochBatches:
     def _order(self, epoch: int) -> torch.Tensor:
         # Half the memory where it will do: a billion samples are 4 GB in every rank.
         dtype = torch.int32 if self.length < 2**31 else torch.int64
-        dice = generator(self._seed, epoch)
-        return torch.randperm(self.length, generator=dice, dtype=dtype, device="cpu")
+        order = generator(self._seed, epoch)
+        return torch.randperm(self.length, generator=order, dtype=dtype, device="cpu")
 
 
 def share(batch: int, world: int) -> int:

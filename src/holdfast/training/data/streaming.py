@@ -203,22 +203,22 @@ class Streamed(IterableDataset[Any]):
     def _mixed(self, items: Iterator[T], epoch: int, worker: int) -> Iterator[T]:
         if not self._shuffles:
             return items
-        dice = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
-        return _through(items, self._buffer, dice)
+        rng = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
+        return _through(items, self._buffer, rng)
 
     @property
     def _shuffles(self) -> bool:
         return self._train if self._shuffle is None else self._shuffle
 
 
-def _through(items: Iterator[T], size: int, dice: random.Random) -> Iterator[T]:
+def _through(items: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
     """Items in another order, of which at most ``size`` are held."""
     held = list(islice(items, size))
     for item in items:
-        at = dice.randrange(size)
+        at = rng.randrange(size)
         yield held[at]
         held[at] = item
-    dice.shuffle(held)
+    rng.shuffle(held)
     yield from held
 
 

@@ -22,14 +22,14 @@ def tell_ended(ended: Callable[[Path], None], run: Run, say: Callable[[str], Non
     try:
         ended(run.path)
     except Exception as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         if not isinstance(error, HoldfastError):
-            told = f"{type(error).__name__}: {told}" if told else type(error).__name__
-        say(f"holdfast: training is over, but what the task does afterwards failed: {told}")
+            reason = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        say(f"holdfast: training is over, but what the task does afterwards failed: {reason}")
 
 
 def _is_on_disk(run: Run) -> bool:
-    """Whether nothing waits in a ring: then the files of the run tell all of it."""
+    """Whether nothing waits in a ring: then the files of the run are complete."""
     for lane in run.lanes():
         path = run.ring_path(lane)
         try:

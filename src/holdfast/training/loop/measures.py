@@ -30,7 +30,7 @@ class Measures:
         place: this rank.
         watch: knows the newest row and the skipped steps.
         optimizer: knows the learning rate.
-        say: told once when something is left out from there on.
+        say: called once when something is left out from there on.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Measures:
         self._asked = now
         try:
             return {"gpu_utilization_percent": float(torch.cuda.utilization(self._place.device))}
-        except Exception:  # no NVML for Python, or a driver that does not tell
+        except Exception:  # no NVML for Python, or a driver that does not know
             self._busy = False
             return {}
 

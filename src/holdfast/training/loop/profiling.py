@@ -51,7 +51,7 @@ class Profiler:
         settings: which steps.
         folder: where the files go, asked when the window begins; None: nothing is profiled, as on
             ranks that write nothing.
-        say: told where the files are.
+        say: called with where the files are.
     """
 
     def __init__(

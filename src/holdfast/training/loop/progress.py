@@ -82,8 +82,8 @@ class _Speaking(Progress):
         self._latest = self._start = None
 
     def validated(self, step: int, values: Mapping[str, float], best: bool) -> None:
-        told = [f"{name} {figure(value)}" for name, value in values.items()]
-        self.say("  ".join([f"step {step}", "validation", *told, *["best so far"] * best]))
+        parts = [f"{name} {figure(value)}" for name, value in values.items()]
+        self.say("  ".join([f"step {step}", "validation", *parts, *["best so far"] * best]))
 
     def epoch(self, summary: str) -> None:
         self.say(summary)
@@ -109,8 +109,8 @@ class Lines(_Speaking):
     Args:
         stream: where they go.
         every: steps between two of them at least.
-        seconds: time between two of them at least; the first and the last are always told.
-        clock: tells the time, for tests.
+        seconds: time between two of them at least; the first and the last are always printed.
+        clock: reads the time, for tests.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Lines(_Speaking):
 
     def _tell(self, tick: Tick) -> None:
         self._told = (tick.step, self._clock())
-        told = fitted(fields(tick, self._left(tick)), self._out.width)
-        self.say("  ".join(field.text for field in told))
+        shown = fitted(fields(tick, self._left(tick)), self._out.width)
+        self.say("  ".join(field.text for field in shown))
 
     def say(self, line: str) -> None:
         """Write one line, whole however long."""
@@ -169,7 +169,7 @@ class Bar(_Speaking):
 
     Args:
         stream: the terminal.
-        clock: tells the time, for tests.
+        clock: reads the time, for tests.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -231,7 +231,7 @@ class Bar(_Speaking):
 
     @property
     def _forked(self) -> bool:
-        """Whether this is a data worker's copy: it may speak, but the bar is its parent's."""
+        """Whether this is a data worker's copy: it may print, but the bar is its parent's."""
         return os.getpid() != self._process
 
     def _hide(self) -> None:
@@ -286,7 +286,7 @@ def make_progress(
     """What suits this process: a bar, lines, or silence.
 
     Args:
-        place: only rank 0 speaks.
+        place: only rank 0 prints.
         stream: where to; standard error by default.
         quiet: say nothing.
         every: of plain lines, steps between two at least.

@@ -26,7 +26,7 @@ B = TypeVar("B")
 _performance = channels.get("performance")
 _profiling = channels.get("profiling")
 _training = channels.get("training")
-# Steps between two records of what a loss function tells beside the loss.
+# Steps between two records of what a loss function returns beside the loss.
 _NOTED_EVERY = 50
 
 

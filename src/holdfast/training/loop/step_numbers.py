@@ -49,12 +49,12 @@ class Field:
 
 
 def fields(tick: Tick, left: float | None = None, *, share: bool = True) -> list[Field]:
-    """What a line tells of a step, in the order it is read.
+    """What a line says about a step, in the order it is read.
 
     Args:
         tick: the step.
         left: seconds until the end, if that is known.
-        share: tell how much is done; a bar shows that already.
+        share: include how much is done; a bar shows that already.
     """
     done = f" ({percent(tick.step / tick.steps)})" if share and tick.steps else ""
     found = [

@@ -1,4 +1,4 @@
-"""Streams a run speaks through: none of them can end it, and one bar does not cut their lines."""
+"""Streams a run writes to: none of them can end it, and one bar does not cut their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TextIO
 CLEAR = "\r\x1b[2K"
 # Seconds after which a line that somebody left open is taken for finished; a guess.
 _LEFT_OPEN = 1.0
-# What is assumed where nothing tells the width, as for a log file.
+# What is assumed where the width is not known, as for a log file.
 _WIDTH = 100
 
 

@@ -41,12 +41,12 @@ class ValidationSchedule:
         schedule: Schedule,
         progress: Progress,
         pace: Callable[[], dict[str, float]] = dict,
-        tell: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
+        after_each: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
         self._metric, self._place = metric, place
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
-        self._tell = tuple(tell)
+        self._after_each = tuple(after_each)
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -95,6 +95,6 @@ class ValidationSchedule:
         # A plateau is one of what gets smaller when the model gets better.
         self._schedule.validated(value if self._standing.less_is_better else -value)
         self._watch.note("validation", {**self.latest, "best": best})
-        for tell in self._tell:
-            tell(step, self.latest)
+        for after_each in self._after_each:
+            after_each(step, self.latest)
         self._progress.validated(step, self.latest, best)
