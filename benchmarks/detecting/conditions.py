@@ -1,8 +1,8 @@
 """Conditions of the source that can be watched and switched off while it runs.
 
-Each condition of the chosen modules (what an ``if`` asks, each part of an ``and`` or ``or``, a filter
-of a comprehension) is wrapped in a call when the module is imported. The call notes which values the
-condition took, and one condition at a time may be forced to stay true or false: a rule without it.
+Each condition of the chosen modules (the test of an ``if``, each part of an ``and`` or ``or``, a
+filter of a comprehension) is wrapped in a call when the module is imported. The call notes which
+values the condition took, and one condition at a time can be forced to stay true or false.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Conditions:
     known: list[Condition] = field(default_factory=list[Condition])
     values: dict[int, set[bool]] = field(default_factory=dict[int, set[bool]])
     """Since it was last cleared, by the number of the condition."""
-    forced: tuple[int, bool] = (-1, False)
+    forced: tuple[int, bool] | None = None
     """The condition that is switched off, and the value it has instead."""
 
     def seen(self, number: int, value: Any) -> Any:
         """What the wrapped condition is: its own value, or the forced one."""
-        if number == self.forced[0]:
+        if self.forced is not None and number == self.forced[0]:
             return self.forced[1]
         self.values.setdefault(number, set()).add(bool(value))
         return value
@@ -146,6 +146,8 @@ class _Wrapper(ast.NodeTransformer):
             return test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test.operand = self._wrapped(test.operand)
+            return test
+        if isinstance(test, ast.Constant):
             return test
         text = " ".join((ast.get_source_segment(self._source, test) or "").split())
         number = len(self._conditions.known)

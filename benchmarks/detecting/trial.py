@@ -113,7 +113,7 @@ def read_trial(name: str, path: Path, ended: Ended) -> Trial:
         bare,
         outcome="late" if summary.outcome == "unfinished" else summary.outcome,
         steps=summary.steps,
-        findings=_found(summary.finding_groups),
+        findings=found_in(summary.finding_groups),
         known=known,
         skipped=summary.skipped,
         rollbacks=summary.rollbacks,
@@ -144,7 +144,7 @@ def judge_again(
         return None
     failed = tuple(f"{event.data['where']}: {event.data['error']}" for event in judged.errors)
     return replace(
-        trial, findings=_found(judged.finding_groups), known={}, errors=(*trial.errors, *failed)
+        trial, findings=found_in(judged.finding_groups), known={}, errors=(*trial.errors, *failed)
     )
 
 
@@ -172,7 +172,8 @@ def known_steps(lane: LaneData) -> dict[str, int]:
     return known
 
 
-def _found(finding_groups: Iterable[FindingGroup]) -> tuple[Found, ...]:
+def found_in(finding_groups: Iterable[FindingGroup]) -> tuple[Found, ...]:
+    """The findings, in the order of a report."""
     return tuple(
         Found(
             code=finding.code,
