@@ -67,9 +67,13 @@ format: install  ## let ruff put the code in order
 docs: install  ## build docs/detectors from the classes
 	@$(BIN)/python docs/build_detectors.py
 
-prove: install  ## the slow proofs: every drill and every fault
+prove: install  ## the slow proofs: every drill, every fault, every collection (hours)
 	@$(BIN)/python -m pytest -m 'slow and not gpu'
 	@$(BIN)/python benchmarks/drills.py --write
+	@$(BIN)/python benchmarks/detection.py --keep $(VENV)/kept --resume --jobs 2 > $(VENV)/detection.log \
+	  || echo "a goal of detection is missed: $(VENV)/detection.log"
+	@$(BIN)/python benchmarks/detection.py --judge $(VENV)/kept --same > $(VENV)/judged.log \
+	  || { grep -A99 "Other findings" $(VENV)/judged.log; exit 1; }
 
 bench: install  ## what the guard costs on this machine
 	@$(BIN)/python benchmarks/overhead.py

@@ -5,6 +5,7 @@
     python benchmarks/detection.py --only MEM,healthy       # some of their scripts
     python benchmarks/detection.py --keep DIR --resume      # keep run folders, go on from them
     python benchmarks/detection.py --judge DIR              # judge them again, in seconds
+    python benchmarks/detection.py --judge DIR --same       # fail unless both agree
 
 Runs the scripts of corpus/ under ``holdfast run`` and compares the findings with the answers. A
 collection that has been looked into is a regression test; only first contacts say how accurate
@@ -147,6 +148,10 @@ def parser() -> argparse.ArgumentParser:
         "--ignore", metavar="CODES", default="",
         help="with --judge: without these detectors; codes or their beginnings, with commas",
     )  # fmt: skip
+    made.add_argument(
+        "--same", action="store_true",
+        help="with --judge: exit code 1 only where findings differ from those of the live run",
+    )  # fmt: skip
     made.add_argument("--json", action="store_true", help="for programs")
     return made
 
@@ -157,23 +162,25 @@ def report(args: argparse.Namespace) -> int:
         raise UsageError(f"--jobs {args.jobs} is no number of scripts; give 1 or more")
     if args.judge and (args.keep or args.resume):
         raise UsageError("--judge runs nothing; leave --keep and --resume out")
-    if args.ignore and not args.judge:
-        raise UsageError("--ignore is for --judge DIR; give both")
+    if (args.ignore or args.same) and not args.judge:
+        raise UsageError("--ignore and --same are for --judge DIR; give both")
     cases = choose(read_collections(choose_collections(args.collections)), args.only)
     trials = judge(cases, args) if args.judge else run(cases, args)
     grades = grades_of(cases, trials)
     if args.write is not None:
         args.write.mkdir(parents=True, exist_ok=True)
         (args.write / PAGE).write_text(page_of(grades, args), encoding="utf-8")
+    changed = changed_lines(grades, read_trials(args.judge)) if args.judge else []
     if args.json:
         print(encode(plain_of(grades), indent=2).decode())
     else:
         print("\n".join([*script_lines(grades), "", *collection_lines(grades), ""]))
         if args.judge:
-            changed = changed_lines(grades, read_trials(args.judge))
             print(f"Other findings than when recorded: {len(changed)} of {len(grades)} scripts")
             print("".join(f"  {line}\n" for line in changed))
         print("\n".join(result_lines(grades)))
+    if args.same:
+        return int(bool(changed))
     return int(any(score.missed for score in scores_by_status(grades)))
 
 

@@ -126,7 +126,11 @@ def test_kept_runs_are_judged_again(mine, tmp_path, capsys):
     assert detection.main([str(mine), "--judge", str(keep)]) == 0
     shown = capsys.readouterr()
     assert "Other findings than when recorded: 0 of 2 scripts" in shown.out and not shown.err
-    assert detection.main([str(mine), "--judge", str(keep), "--ignore", "NUM"]) == 1
+    again = [str(mine), "--judge", str(keep)]
+    assert detection.main([*again, "--same"]) == 0
+    assert detection.main([*again, "--same", "--ignore", "NUM"]) == 1
+    capsys.readouterr()
+    assert detection.main([*again, "--ignore", "NUM"]) == 1
     assert "mine/sick: NUM001 warning sick.py:7 -> nothing" in capsys.readouterr().out
     assert detection.main([str(mine), "--keep", str(keep)]) == 2
     assert "already holds a run" in capsys.readouterr().err
@@ -164,7 +168,7 @@ def test_a_missed_goal_is_exit_code_1(mine, not_run, capsys):
         (["--jobs", "0"], "--jobs 0"),
         (["--judge", "nowhere"], "no detection.json in nowhere"),
         (["--judge", "nowhere", "--resume"], "--judge runs nothing"),
-        (["--ignore", "NUM"], "--ignore is for --judge"),
+        (["--ignore", "NUM"], "--ignore and --same are for --judge"),
     ],
 )
 def test_a_mistake_is_one_line(words, says, capsys):
