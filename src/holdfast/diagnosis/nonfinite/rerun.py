@@ -111,7 +111,7 @@ def _root(call: ast.Call) -> ast.expr | None:
     """What is differentiated: ``loss.backward()``, ``backward(loss)``, ``x.backward(loss)``."""
     match call:
         # accelerator.backward(loss), fabric.backward(loss), autograd.backward(loss)
-        case ast.Call(args=[first, *_]) if not _says_gradient(first):
+        case ast.Call(args=[first, *_]) if not _is_gradient(first):
             return first
         # scaler.scale(loss).backward()
         case ast.Call(
@@ -124,10 +124,10 @@ def _root(call: ast.Call) -> ast.expr | None:
             return None
 
 
-def _says_gradient(argument: ast.expr) -> bool:
-    """``out.backward(torch.ones_like(out))``: the argument is a gradient and not the loss."""
+def _is_gradient(argument: ast.expr) -> bool:
+    """``out.backward(torch.ones_like(out))``: a gradient and not the loss, as ``*args`` are."""
     text = ast.unparse(argument)
-    return "ones" in text or "grad" in text
+    return isinstance(argument, ast.Starred) or "ones" in text or "grad" in text
 
 
 def _line(node: ast.Call) -> int:
