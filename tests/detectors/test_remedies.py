@@ -50,10 +50,10 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("AddmmBackward0", "h = self.fc(x, y)", [BAD, POSITIVE, ZERO],
      "0 * NaN in the gradient of addmm's weights", "before the model sees them"),
     ("log", "a = torch.log(x)", [MINUS], "log of a number below 0 (-0.3)", "would hide the sign"),
-    ("sqrt", "a = x.sqrt()", [MINUS], "sqrt of a negative number (-0.3)", "would hide the sign"),
-    ("pow", "a = x ** 0.5", [MINUS], "negative base to power 0.5", "x.sign() * x.abs() ** p"),
-    ("pow", "a = x ** y", [MINUS, POSITIVE], "negative base to a fractional power", "x.abs()"),
-    ("acos", "a = torch.acos(x)", [stat(-3.0, 2.5)], "acos of -3, outside [-1, 1]", "normalise it"),
+    ("sqrt", "a = x.sqrt()", [MINUS], "sqrt of a number below 0 (-0.3)", "would hide the sign"),
+    ("pow", "a = x ** 0.5", [MINUS], "pow of a number below 0 (-0.3)", "would hide the sign"),
+    ("pow", "a = x ** y", [MINUS, POSITIVE], "pow of a number below 0 (-0.3)", "would hide"),
+    ("acos", "a = torch.acos(x)", [stat(-3.0, 2.5)], "acos outside of [-1, 1]", "normalise it"),
     ("log", "x.log_()", [ZERO], "log of 0", "clamp"),
     ("log", "a = torch.log(", [ZERO], "log of 0", "clamp"),
     ("log", "", [ZERO], "log of 0", "2 of 10 values that go into log are 0"),
@@ -71,36 +71,29 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("div", "y = x / total_loss_of(x)", [stat(), stat(0.0, 0.0, zeros=1, **SCALAR)],
      "division by 0", "else use torch.where(d == 0, 1e-12, d)"),
     ("div", "y = x / step", [POSITIVE], "0 / 0", "the divisor is the number 0"),
-    ("div", "y = x / y", [stat(inf=3), POSITIVE], "div of inf",
-     "look at what overflowed before it"),
+    ("div", "y = x / y", [stat(inf=3), POSITIVE], "infinity goes into div",
+     "look at what made them"),
     ("exp", "e = x.exp_()", [stat(1.0, 104.0)], "exp overflow (max 104)", "fp32 ends at exp(88.7)"),
     ("exp", "e = f(x)", [stat(1.0, 1440.0)], "exp overflow (max 1,440)", "unscaled input"),
     ("sub", "z = s - s.max(1, keepdim=True).values", [stat(inf=5), stat(inf=1)], "inf - inf",
      "finfo"),
     ("mul", "o = scores * gate", [stat(inf=2), stat(0.0, 0.9, zeros=3)], "inf * 0", "masked_fill"),
-    ("bmm", "o = torch.bmm(s, v)", [stat(inf=2), ZERO], "infinity goes into bmm", "softmax"),
+    ("bmm", "o = torch.bmm(s, v)", [stat(inf=2), ZERO], "infinity goes into bmm", "finfo"),
     ("_softmax", "a = self.attn(x)", [stat(inf=20)], "softmax over a row that is all -inf",
-     "lowest"),
+     "low finite number"),
     ("nll_loss_forward", "loss = self.criterion(out, y)",
      [POSITIVE, stat(-100.0, -100.0, dtype="int64")], "cross entropy in which every target",
      "at least 1"),
     ("nll_loss2d_forward", "l = F.cross_entropy(o, y, weight=w)",
-     [POSITIVE, stat(1.0, 1.0, dtype="int64"), ZERO], "bad weights in nll_loss",
+     [POSITIVE, stat(1.0, 1.0, dtype="int64"), ZERO], "bad weights in cross entropy",
      "counts.clamp_min(1)"),
-    ("binary_cross_entropy_with_logits",
-     "l = F.binary_cross_entropy_with_logits(z, y, pos_weight=w)",
-     [POSITIVE, POSITIVE, stat(inf=1)], "bad weights in binary",
-     "1 of 10 weights are NaN or infinite"),
-    ("embedding", "h = self.emb(t)", [stat(nan=40, numel=100), POSITIVE], "embedding holds NaN",
-     "torch.empty"),
-    ("std", "s = x[m].std()", [stat(None, None, mean=None, numel=0)], "std of an empty tensor",
-      "skip the term"),
+    ("mean", "m = x[m].mean()", [stat(None, None, mean=None, numel=0)], "mean of an empty tensor",
+      "max(x.numel(), 1)"),
+    ("std", "s = x.std(0)", [stat(numel=1)], "std of one sample", "correction=0"),
     ("native_batch_norm", "h = self.bn(x)", [stat(3.0, 3.0)], "batch_norm of equal values", "eps"),
-    ("prod", "p = x.prod()", [stat(1.0, 1e9)], "prod left the range", "x.log().sum()"),
-    ("CumprodBackward0", "p = x.cumprod(0)", [POSITIVE], "cumprod in backward", "cumsum()"),
+    ("_ctc_loss", "l = ctc(x, y, n, m)", [POSITIVE], "ctc_loss of a target", "zero_infinity"),
     ("StdBackward0", "s = x.std(0)", [POSITIVE], "std of equal values in backward", "x.var("),
-    ("CdistBackward0", "d = torch.cdist(a, b)", [POSITIVE], "cdist of a zero vector", "epsilon"),
-    ("LinalgVectorNormBackward0", "d = x.norm(p=1)", [POSITIVE], "linalg_vector_norm of a zero",
+    ("LinalgVectorNormBackward0", "d = x.norm(p=1)", [POSITIVE], "norm of a zero",
      "add an epsilon under the root"),
     ("DivBackward0", "y = a / b", [POSITIVE], "division by 0 in backward", "torch.where(d == 0"),
     ("MulBackward0", "y = a * b", [ZERO], "0 * inf in backward", "before the product"),
@@ -117,7 +110,7 @@ WORDS: list[tuple[str, str, list[Any], str, str]] = [
     ("op", "code", "inputs", "headline", "words"), WORDS, ids=[f"{w[0]}: {w[1]}" for w in WORDS]
 )
 def test_what_is_told_in_words_only(op, code, inputs, headline, words):
-    output = TOO_LARGE if op in ("prod", "exp") else BAD
+    output = TOO_LARGE if op == "exp" else BAD
     cure = told(op, code, *inputs, output=output)
     assert cure.headline.startswith(headline)
     assert words in cure.text
@@ -128,11 +121,11 @@ def test_what_is_told_in_words_only(op, code, inputs, headline, words):
 @pytest.mark.parametrize(
     ("op", "code", "headline", "words"),
     [
-        ("convolution", "h = self.conv(x)", "fp16 overflow (in convolution, beyond 65,504)",
+        ("convolution", "h = self.conv(x)", "fp16 overflow in convolution, beyond 65,504",
      "bf16"),
-        ("addmm", "h = self.fc(x)", "fp16 overflow (in addmm, beyond 65,504)", "enabled=False"),
-        ("native_layer_norm", "h = self.ln(x)", "fp16 overflow (in layer_norm", "fp32"),
-        ("mul", "y = a * b", "fp16 overflow (max 90,000 > 65,504)", "a GradScaler does not help"),
+        ("addmm", "h = self.fc(x)", "fp16 overflow in addmm, beyond 65,504", "enabled=False"),
+        ("native_layer_norm", "h = self.ln(x)", "fp16 overflow in layer_norm", "fp32"),
+        ("mul", "y = a * b", "fp16 overflow in mul, beyond 65,504 (inputs up to 300)", "fp32"),
         ("AddmmBackward0", "h = self.fc(x)", "fp16 overflow in backward of addmm", "GradScaler"),
     ],
 )  # fmt: skip
@@ -142,7 +135,7 @@ def test_fp16(op, code, headline, words):
     assert cure.headline.startswith(headline) and words in cure.text and not cure.diff
 
 
-@pytest.mark.parametrize("op", ["addmm", "convolution", "mul", "sum", "pow", "linalg_vector_norm"])
+@pytest.mark.parametrize("op", ["addmm", "convolution", "mul", "sum", "pow", "norm"])
 def test_huge_values_say_that_training_ran_away(op):
     huge = stat(-1e30, 2e30)
     cure = told(op, "h = f(x)", huge, huge, output=TOO_LARGE)
@@ -179,24 +172,16 @@ def test_a_clamp_behind_a_root_would_leave_its_gradient_nan(line):
     assert "inside the square root" in cure.text and not cure.diff
 
 
-@pytest.mark.parametrize("made", ["x.size(0)", "len(x)", "x.shape[0]", "mask.numel()"])
-def test_a_number_that_counts_is_known_by_the_line_that_makes_it(made):
-    around = [[87, f"    n = {made}"], [88, "    var = sq.sum(0) / (n - 1)"]]
-    cure = told("div", "var = sq.sum(0) / (n - 1)", ZERO, excerpt=around)
-    assert "+    var = sq.sum(0) / (max(n - 1, 1))" in cure.diff
-    assert not told("div", "var = sq.sum(0) / (n - 1)", ZERO).diff, "may be a tensor of counts"
-
-
-def test_a_derivative_that_is_differentiated_again():
-    code = "(slope,) = torch.autograd.grad(sdf.sum(), x, create_graph=True)"
-    cure = told("DivBackward0", code, ZERO, POSITIVE)
-    assert cure.headline == "division by 0 in a second derivative"
-    assert "(x.square().sum(dim) + 1e-12).sqrt()" in cure.text
+def test_what_torch_computes_without_the_zero_is_named():
+    cure = told("log", "lp = torch.log(torch.softmax(z, -1))", ZERO)
+    assert "use log_softmax, which never forms it" in cure.text and "clamp_min" in cure.diff
+    cure = told("exp", "l = torch.log(torch.exp(x).sum(1))", stat(1.0, 104.0), output=TOO_LARGE)
+    assert "logsumexp and softplus do not overflow" in cure.text
 
 
 def test_one_infinite_score_spoils_its_row():
     cure = told("_softmax", "a = s.softmax(-1)", stat(inf=1), output=NAN)
-    assert cure.headline == "softmax of +inf" and "overflowed before" in cure.text
+    assert cure.headline == "infinity goes into softmax" and "look at what made" in cure.text
 
 
 def test_the_line_decides_between_places_in_one_statement():
@@ -210,12 +195,6 @@ def test_the_line_decides_between_places_in_one_statement():
     ]
 
 
-def test_atan2_of_nothing():
-    cure = told("Atan2Backward0", "a = torch.atan2(v.y, v.x)", POSITIVE)
-    assert cure.headline == "atan2(0, 0) in backward"
-    assert "torch.atan2(v.y, torch.where((v.y == 0) & (v.x == 0), 1.0, v.x))" in cure.diff
-
-
 @pytest.mark.parametrize(
     ("code", "new"),
     [
@@ -224,7 +203,7 @@ def test_atan2_of_nothing():
         ("d = torch.linalg.vector_norm(a - b, dim=-1, keepdim=True)",
          "d = ((a - b).square().sum(dim=-1, keepdim=True) + 1e-12).sqrt()"),
         ("d = torch.norm(a - b, 2, 1)", "d = ((a - b).square().sum(dim=1) + 1e-12).sqrt()"),
-        ("d = torch.norm(a, p='fro')", "d = (a.square().sum() + 1e-12).sqrt()"),
+        ("d = torch.norm(a, p=2)", "d = (a.square().sum() + 1e-12).sqrt()"),
         ("d = torch.linalg.norm(a, 2)", ""),
         ("d = a.norm(p)", ""),
     ],
@@ -249,11 +228,10 @@ def test_the_diff_is_indented_as_the_file_and_parses():
 @pytest.mark.parametrize(
     "code",
     [
-        "for q in torch.log(p):", "elif torch.log(p).sum() > 1:", "with f(torch.log(p)) as g:",
+        "for q in torch.log(p):", "with f(torch.log(p)) as g:",
         "while torch.log(p).sum() > 1:", "return torch.log(p)", "yield torch.log(p)",
         "assert torch.log(p).sum() > 1, f'{p.log()}'", "x: Tensor = torch.log(p)",
-     "await g(torch.log(p))",
-        "for q in torch.log(p):\n    r = torch.log(q)\n    s = torch.log(r)",
+        "await g(torch.log(p))",
     ],
 )  # fmt: skip
 def test_every_kind_of_statement(code):
@@ -263,10 +241,8 @@ def test_every_kind_of_statement(code):
 
 
 def test_a_later_step_is_less_certain_than_the_very_batch():
-    sure = [
-        remedy(cause("log", "", ZERO) | {"how": h}).confidence for h in ("replay", "look", "next")
-    ]
-    assert sure == sorted(sure, reverse=True) and sure[0] > sure[2]
+    sure = [remedy(cause("log", "", ZERO) | {"how": h}).confidence for h in ("replay", "next")]
+    assert sure[0] > sure[1]
 
 
 def test_numbers_come_as_json_has_them():
@@ -287,7 +263,7 @@ junk = st.recursive(
     ),
     max_leaves=6,
 )  # fmt: skip
-NAMES = sorted({op for op, *_ in WORDS} | {"log_softmax", "hypot", "xlogy", "logit", "reciprocal"})
+NAMES = sorted({op for op, *_ in WORDS} | {"log_softmax", "rsqrt", "erfinv", "reciprocal"})
 CODES = [code for _, code, *_ in WORDS] + ["y = torch.where(a, x / y, z ** 0.5) @ torch.log(q)"]
 
 

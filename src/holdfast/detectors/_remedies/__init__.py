@@ -16,8 +16,7 @@ words, the fix in a sentence and, where that is safe, as a diff.
     +loss = -torch.log(p.clamp_min(1e-12)).mean()
 """
 
-from .explanation import Explanation
+from .explanation import Explanation, remedy
 from .prescription import Remedy
-from .rules import remedy
 
 __all__ = ["Explanation", "Remedy", "remedy"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -23,17 +23,17 @@ LIMITS = {
     "float64": 1.7976931e308,
 }
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-# The smallest number above zero; what is below half of it is stored as zero.
-_SMALLEST = {"float16": 6e-8, "bfloat16": 9.2e-41, "float32": 1.4e-45, "float64": 5e-324}
 
-# Autograd nodes whose name in snake case is not the one of the function.
-_NODES = {"log1_p": "log1p", "nll_loss2_d": "nll_loss2d", "special_entr": "entr"}
+# Names in the record that are not those of the function in the source.
 _SYNONYMS = {
-    "true_divide": "div", "divide": "div", "square": "pow", "rsub": "sub", "subtract": "sub",
-    "multiply": "mul", "special_entr": "entr", "safe_softmax": "softmax", "pdist": "cdist",
-    "convolution_overrideable": "convolution", "euclidean_dist": "cdist", "var_mean": "var",
-    "std_mean": "std", "nll_loss_nd": "nll_loss", "nll_loss2d": "nll_loss",
+    "log1_p": "log1p", "nll_loss2_d": "nll_loss", "nll_loss2d": "nll_loss", "var_mean": "var",
+    "safe_softmax": "softmax", "std_mean": "std", "linalg_vector_norm": "norm", "rsub": "sub",
 }  # fmt: skip
+_FIELDS = {
+    "how": str, "phase": str, "op": str, "file": str, "line": int, "code": str, "start": int,
+    "module": str, "dtype": str, "layer": str,
+}  # fmt: skip
+_STAT_FIELDS = {"dtype": str, "zeros": int, "negative": int, "nan": int, "inf": int, "numel": int}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,12 +44,24 @@ class Stat:
     dtype: str = ""
     low: float = math.nan
     high: float = math.nan
-    mean: float = math.nan
     zeros: int = 0
     negative: int = 0
     nan: int = 0
     inf: int = 0
     numel: int = 0
+
+    @classmethod
+    def read(cls, given: object) -> Stat | None:
+        """Accept fields of the right type; None when there is no record."""
+        if not isinstance(given, Mapping):
+            return None
+        data = cast("Mapping[str, Any]", given)
+        return cls(
+            shape=tuple(size for size in _items(data.get("shape")) if isinstance(size, int)),
+            low=_real(data.get("min")),
+            high=_real(data.get("max")),
+            **_fitting(data, _STAT_FIELDS),
+        )
 
     @property
     def bad(self) -> int:
@@ -64,17 +76,7 @@ class Stat:
     @property
     def integral(self) -> bool:
         """Whether it holds whole numbers or truth values."""
-        return self.dtype.startswith(("int", "uint", "bool", "long"))
-
-    @property
-    def binary(self) -> bool:
-        """Whether it is a mask: nothing but 0 and 1, some of each or 0 alone."""
-        if self.dtype == "bool":
-            return True
-        if self.bad or self.negative or not self.numel or self.high not in (0, 1):
-            return False
-        ones = self.numel - self.zeros
-        return abs(self.mean * self.numel - ones) < 1e-3 * max(1, ones)
+        return self.dtype.startswith(("int", "uint", "bool"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class Cause:
     """The training side's record of where a NaN first appeared."""
 
     how: str = ""
-    phase: str = "unknown"
+    phase: str = ""
     op: str = ""
     name: str = ""
     """The function meant by ``op``: "softmax" for "_softmax", "sqrt" for "SqrtBackward0"."""
@@ -101,30 +103,17 @@ class Cause:
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Cause:
         """Accept fields of the right type and ignore the rest."""
-        op, phase = _text(data.get("op")), _text(data.get("phase"))
-        inputs = [
-            Stat() if (stat := _stat(given)) is None else stat
-            for given in _list(data.get("inputs"))
-        ]
-        output = _stat(data.get("output"))
+        known = {"start": data.get("line"), **data}
+        fields = _fitting(known, _FIELDS)
+        pairs = [tuple(_items(pair)) for pair in _items(data.get("excerpt"))]
         sample = data.get("sample")
-        line = _whole(data.get("line"))
         return cls(
-            how=_text(data.get("how")),
-            phase=phase if phase in ("forward", "backward", "parameter", "input") else "unknown",
-            op=op,
-            name=_name(op),
-            file=_text(data.get("file")),
-            line=line,
-            code=_text(data.get("code")),
-            start=_whole(data.get("start")) or line,
-            excerpt=_excerpt(data.get("excerpt")),
-            module=_text(data.get("module")),
-            inputs=tuple(inputs),
-            output=output,
-            dtype=_dtype(data.get("dtype")) or (output.dtype if output else ""),
+            name=_name(fields.get("op", "")),
+            excerpt=tuple(pair for pair in pairs if tuple(map(type, pair)) == (int, str)),
+            inputs=tuple(Stat.read(given) or Stat() for given in _items(data.get("inputs"))),
+            output=Stat.read(data.get("output")),
             sample=sample if isinstance(sample, int | str) else None,
-            layer=_text(data.get("layer")),
+            **fields,
         )
 
     @cached_property
@@ -144,11 +133,6 @@ class Cause:
         return self.inputs[-1] if self.backward and self.inputs else Stat()
 
     @property
-    def masked(self) -> bool:
-        """Whether a gradient of zero came in and NaN went out: 0 * inf, a masked value."""
-        return self.backward and self.incoming.zeros > 0 and (self.output or Stat()).nan > 0
-
-    @property
     def limit(self) -> float:
         """The largest number of the format it was computed in."""
         return LIMITS.get(self.dtype, LIMITS["float32"])
@@ -162,53 +146,24 @@ class Cause:
         """One input, None when it was not recorded or is no tensor."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def vanishes(self, value: float) -> bool:
-        """Whether a small number is stored as zero in the format of the result."""
-        return 0 < abs(value) < _SMALLEST.get(self.dtype, 0.0) / 2
-
 
 def _name(op: str) -> str:
     name = op.rpartition("::")[2].partition(".")[0]
     node = re.fullmatch(r"(\w+?)Backward\d*", name)
     if node:
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]).lower()
-        name = _NODES.get(name, name)
     name = name.strip("_").removesuffix("_forward").removesuffix("_legit")
-    name = re.sub(r"^(native|cudnn|miopen|mkldnn|thnn|slow)_", "", name)
+    name = re.sub(r"^(native|cudnn|miopen|mkldnn)_", "", name)
     return _SYNONYMS.get(name, name)
 
 
-def _stat(given: object) -> Stat | None:
-    if not isinstance(given, Mapping):
-        return None
-    data = cast("Mapping[str, Any]", given)
-    low, high, mean = (_real(data.get(key)) for key in ("min", "max", "mean"))
-    counts = {key: _whole(data.get(key)) for key in ("zeros", "negative", "nan", "inf", "numel")}
-    shape = tuple(size for size in _list(data.get("shape")) if isinstance(size, int))
-    return Stat(
-        shape=shape, dtype=_dtype(data.get("dtype")), low=low, high=high, mean=mean, **counts
-    )
+def _fitting(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The fields that have the type they should have."""
+    return {name: data[name] for name, kind in kinds.items() if isinstance(data.get(name), kind)}
 
 
-def _excerpt(given: object) -> tuple[tuple[int, str], ...]:
-    pairs = [_list(pair) for pair in _list(given)]
-    return tuple(
-        (int(pair[0]), pair[1])
-        for pair in pairs
-        if len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], str)
-    )
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _dtype(value: object) -> str:
-    return _text(value).removeprefix("torch.")
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _items(value: object) -> list[Any]:
+    return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else []
 
 
 def _real(value: object) -> float:
@@ -217,7 +172,3 @@ def _real(value: object) -> float:
         return float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         return math.nan
-
-
-def _list(value: object) -> Sequence[Any]:
-    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()

@@ -1,167 +1,186 @@
-"""Division by zero, by something tiny, and of zero by zero."""
+"""Division by zero, and of zero by zero.
+
+A divisor that is 0 today and negative tomorrow must not be clamped from below: whether it can be
+negative is read from its code and its numbers.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+
 from .cause import Cause, Stat
-from .domain import already_infinite
-from .fusions import fusion
-from .guards import clamp_below, lost_epsilon, related
-from .overflow import overflow
-from .prescription import (
-    Change,
-    Remedy,
-    amount,
-    epsilon,
-    figure,
-    only,
-    places,
-    prescribe,
+from .changes import clamped, clamped_elsewhere
+from .masking import behind_mask
+from .prescription import Change, Remedy, amount, epsilon, only, places, prescribe
+from .sites import Site, called, constant, radicand, sites, without_views
+from .source import Statement
+
+# Functions whose result is never below zero.
+_POSITIVE = {
+    "norm", "vector_norm", "std", "var", "abs", "exp", "softmax", "sigmoid",
+    "relu", "softplus", "square", "clamp_min",
+}  # fmt: skip
+# Names that people give to things that are never below zero.
+_NAMES = re.compile(
+    r"(^|_)(n|num|nums|cnt|counts?|norms?|std|sigma|var|variance|mask|valid|lens?|lengths?|"
+    r"weights?|totals?|denom|denominator|size|area|scale|mass|degrees?|deg)\d*(_|$)"
 )
-from .signs import (
-    counts,
-    counts_as_number,
-    made_by_root,
-    never_negative,
-)
-from .sites import Site, called, constant
-from .traps import TRAP, where_trap
+# Names of what counts. A tensor ``n`` may as well be a norm.
+_COUNTS = re.compile(r"(^|_)(cnt|counts?|mask|valid|lens?|lengths?)\d*(_|$)|^(n|num)_")
+# That so many values of either sign are all above zero happens once in a thousand times.
+_MANY = 10
 
 
 def division(cause: Cause) -> Remedy | None:
-    """Rule for a / b and 1 / b, by the value of the divisor."""
-    site = _site(cause)
+    """a / b and 1 / b, by the value of the divisor."""
+    # Not by a literal number: that is never 0.
+    site = only([s for s in places(cause) if not constant(_divisor(s))])
     if cause.backward:
         return _backward(cause, site)
+    above, below = (cause.input(i) or Stat() for i in (0, 1))
     if cause.name == "reciprocal":
-        above, below = None, cause.input(0)
-    else:
-        above, below = cause.input(0), cause.input(1)
-        if above and not below:
-            return _by_number(cause, site, above)
-    below, output = below or Stat(), cause.output or Stat()
-    if not below.zeros and any(stat.inf for stat in cause.inputs):
-        return already_infinite(cause)
-    change = _clamped(cause, site, above, below)
-    if below.zeros:
-        headline = "0 / 0" if above and above.zeros and output.nan else "division by 0"
-        text = f"{amount(below.zeros, below.numel, 'the divisor is', 'divisors are')} 0"
-        better = fusion(cause)
-        if better:
-            return prescribe(cause, headline, f"{text}, and {better[1]}", 0.95, better[0])
-        if change:
-            return prescribe(cause, headline, f"{text}: clamp from below", 0.95, change)
-        return prescribe(cause, headline, f"{text}: {_by_hand(cause, site, below)}", 0.85)
-    tiny = below.negative or below.low < float(epsilon(cause, "div"))
-    if output.inf and below.numel and tiny:
-        size = "tiny" if below.negative else f"down to {figure(below.low)}"
-        text = f"the divisor is {size}, and the quotient leaves the range of {cause.dtype}"
-        text += ": clamp from below" if change else f": {_by_hand(cause, site, below)}"
-        return prescribe(cause, "division by almost 0", text, 0.8, change)
-    return overflow(cause)
+        above, below = Stat(), above
+    elif cause.input(0) and not cause.input(1):
+        return _by_number(cause, site, above)
+    if not below.zeros:
+        return None
+    nothing = above.zeros and (cause.output or Stat()).nan
+    headline = "0 / 0" if nothing else "division by 0"
+    text = f"{amount(below.zeros, below.numel, 'the divisor is', 'divisors are')} 0"
+    return _clamped(cause, site, above, below, headline, text)
 
 
 def _backward(cause: Cause, site: Site | None) -> Remedy | None:
-    code, operand = cause.statement, _divisor(site)
-    trap = where_trap(cause, operand)
-    if trap:
-        return prescribe(cause, "division by 0 behind a mask", TRAP, 0.95, trap)
-    if code is None or site is None:
+    if site is None:
         return None
-    change = None
+    trap = behind_mask(cause, "division by 0", operand=len(site.operands) - 1)
     # The divisor is what is kept first of the forward pass, if anything was recorded of it.
     below = cause.inputs[0] if len(cause.inputs) > 1 else Stat()
-    divisor = site.operands[operand]
-    if not below.negative and never_negative(code, divisor, None, below):
-        change = None if made_by_root(code, divisor) else _clamp(cause, site, below)
     text = (
         "the derivative divides by the square of the divisor, which is 0 or tiny where the result "
         "is masked afterwards"
     )
-    text += ": clamp from below" if change else f": {_by_hand(cause, site, below)}"
-    return prescribe(cause, "division by 0 in backward", text, 0.8, change)
+    return trap or _clamped(cause, site, Stat(), below, "division by 0 in backward", text)
 
 
 def _by_number(cause: Cause, site: Site | None, above: Stat) -> Remedy | None:
     """The divisor is no floating tensor: a count, a length, a number."""
-    if above.bad:
-        return already_infinite(cause)
     code, output = cause.statement, cause.output or Stat()
-    divisor = site.operands[1] if site and len(site.operands) > 1 else None
-    large = output.inf and not output.nan and above.largest > 1e-3 * cause.limit
-    if constant(divisor) or large:
-        return overflow(cause)
+    if above.bad or (output.inf and not output.nan and above.largest > 1e-3 * cause.limit):
+        return None
     headline = "0 / 0" if output.nan else "division by 0"
     text = "the divisor is the number 0: use max(count, 1), or skip the empty batch"
     change = None
-    if code and site and divisor is not None:
-        single = above.numel <= 1 and output.numel <= 1
-        total = called(divisor, "sum") or called(divisor, "count_nonzero")
+    if code and site and len(site.operands) == 2:
+        divisor = site.operands[1]
+        total = called(divisor, "sum")
         if total and total.plain:
             change = Change(tuple(code.append(divisor, ".clamp_min(1)")), site.node)
-        elif counts_as_number(code, divisor, single=single):
+        elif _function(divisor) in {"len", "numel", "size", "item"}:
             new = f"max({code.text(divisor)}, 1)"
             change = Change(tuple(code.replace(divisor, new)), site.node)
     return prescribe(cause, headline, text, 0.85, change)
 
 
-def _by_hand(cause: Cause, site: Site | None, below: Stat) -> str:
-    """What to do where no change can be offered."""
-    if cause.statement and site and made_by_root(cause.statement, site.operands[_divisor(site)]):
-        return (
-            "add an epsilon inside the square root that computes it; a clamp after the root leaves "
-            "its gradient NaN"
-        )
+def _divisor(site: Site) -> ast.expr:
+    return site.operands[-1]
+
+
+def _clamped(
+    cause: Cause, site: Site | None, above: Stat, below: Stat, headline: str, text: str
+) -> Remedy:
+    """With the divisor clamped from below where that is safe, else in words."""
+    code = cause.statement
+    advice = "clamp it from below if it is never negative, else use torch.where(d == 0, 1e-12, d)"
     if below.negative:
-        return (
+        advice = (
             "it takes both signs, so a clamp does not help; use torch.where(d == 0, 1e-12, d), or "
             "drop the entries without a value"
         )
-    return "clamp it from below if it is never negative, else use torch.where(d == 0, 1e-12, d)"
+    elif code and site and _made_by_root(code, _divisor(site)):
+        advice = (
+            "add an epsilon inside the square root that computes it; a clamp after the root leaves "
+            "its gradient NaN"
+        )
+    elif code and site and not below.bad and _never_negative(code, _divisor(site), above, below):
+        divisor = _divisor(site)
+        bound = "1" if _counts(divisor, below) else epsilon(cause, "div")
+        edits = clamped(cause, code, divisor, bound)
+        edits += clamped_elsewhere(code, [divisor], bound)
+        change = Change(tuple(edits), site.node)
+        return prescribe(cause, headline, f"{text}: clamp from below", 0.95, change)
+    return prescribe(cause, headline, f"{text}: {advice}", 0.8)
 
 
-def _site(cause: Cause) -> Site | None:
-    """The only possible division: not by a literal number; ``1 / x`` for reciprocal."""
-    code = cause.statement
-    found = [s for s in places(cause) if len(s.operands) < 2 or not constant(s.operands[1])]
-    if len(found) > 1:
-        found = [s for s in found if _inverts(s) == (cause.name == "reciprocal")] or found
-    # Divided by the same thing twice: both need the same change.
-    if code and len({code.text(s.operands[_divisor(s)]) for s in found}) == 1:
-        found = found[:1]
-    return only(found)
+def _never_negative(code: Statement, divisor: ast.expr, above: Stat, below: Stat) -> bool:
+    """Whether a divisor that is not negative now never is; one value alone proves nothing.
+
+    Args:
+        code: the statement it stands in.
+        divisor: what is divided by.
+        above: numbers of what is divided, as far as they were recorded.
+        below: numbers of the divisor, as far as they were recorded.
+    """
+    if below.integral or (below.numel >= _MANY and below.high > 0):
+        return True
+    divisor = without_views(divisor)
+    total = called(divisor, "sum") or called(divisor, "mean")
+    if total:
+        divisor = total.operands[0]
+        # The parts of a whole, or the weights of a weighted mean.
+        if (above.numel > 1 and not above.negative) or _weighs(code, divisor):
+            return True
+    if _function(divisor) in _POSITIVE or radicand(divisor) is not None:
+        return True
+    return _named(divisor, _NAMES) or _is_range(code, divisor)
 
 
-def _inverts(site: Site) -> bool:
-    """Whether a number stands above: torch computes ``2 / x`` as ``x.reciprocal() * 2``."""
-    return len(site.operands) < 2 or constant(site.operands[0]) is not None
+def _counts(divisor: ast.expr, below: Stat) -> bool:
+    """Whether a tensor counts things, so that 1 is its least sensible value."""
+    total = called(without_views(divisor), "sum")
+    return below.integral or _named(total.operands[0] if total else divisor, _COUNTS)
 
 
-def _divisor(site: Site | None) -> int:
-    return 1 if site and len(site.operands) > 1 else 0
+def _made_by_root(code: Statement, divisor: ast.expr) -> bool:
+    """Whether a line close by makes this variable with a square root."""
+    if not isinstance(divisor, ast.Name):
+        return False
+    return bool(re.search(rf"\b{divisor.id} = .*(sqrt\(|\*\* ?0?\.5)", code.around))
 
 
-def _clamped(cause: Cause, site: Site | None, above: Stat | None, below: Stat) -> Change | None:
-    code = cause.statement
-    if code is None or site is None or below.bad:
-        return None
-    divisor = site.operands[_divisor(site)]
-    # An epsilon in the source is intended, whatever the sign.
-    meant = lost_epsilon(cause, divisor) is not None
-    if not meant and (below.negative or not never_negative(code, divisor, above, below)):
-        return None
-    if made_by_root(code, divisor):
-        return None
-    return _clamp(cause, site, below)
+def _weighs(code: Statement, what: ast.expr) -> bool:
+    """Whether ``w`` of ``w.sum()`` is multiplied with something: a weighted mean."""
+    text = code.text(what)
+    return any(text == code.text(side) for site in sites(code, "mul") for side in site.operands)
 
 
-def _clamp(cause: Cause, site: Site, below: Stat | None) -> Change | None:
-    code, operand = cause.statement, _divisor(site)
-    if code is None or (site.inplace and operand == 0):
-        return None
-    divisor = site.operands[operand]
-    bound = "1" if counts(divisor, below) else epsilon(cause, "div")
-    edits = clamp_below(cause, bound, operand)(code, site)
-    return Change((*edits, *related(code, [divisor], bound)), site.node)
+def _is_range(code: Statement, divisor: ast.expr) -> bool:
+    """``x.max() - x.min()``, ``high - low``."""
+    if not isinstance(divisor, ast.BinOp) or not isinstance(divisor.op, ast.Sub):
+        return False
+    high, low = code.text(divisor.left), code.text(divisor.right)
+    return high != low and high.replace("max", "min").replace("high", "low") == low
+
+
+def _function(node: ast.expr) -> str:
+    """The name of the function that is called last; empty for anything else."""
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+def _named(node: ast.expr, pattern: re.Pattern[str]) -> bool:
+    """Whether the name of a variable or an attribute fits."""
+    node = without_views(node)
+    while isinstance(node, ast.Subscript):
+        node = without_views(node.value)
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return bool(pattern.search(name.lower()))
+        case _:
+            return False
 
 
 RULES = {"div": division, "reciprocal": division}

@@ -1,175 +1,169 @@
-"""Functions at or beyond the edge of their domain: log, sqrt, acos and the like."""
+"""Functions at or beyond the edge of their domain: log, sqrt, powers, acos and the like."""
 
 from __future__ import annotations
 
 import ast
 
 from .cause import Cause, Stat
-from .fusions import fusion
-from .guards import (
-    Guard,
-    add_epsilon,
-    clamp_all,
-    guard_all,
-)
-from .prescription import (
-    Change,
-    Remedy,
-    amount,
-    edge,
-    epsilon,
-    figure,
-    only,
-    places,
-    prescribe,
-    slack,
-)
-from .sites import Site, constant
-from .source import Edit, Statement
-from .traps import TRAP, where_trap
+from .changes import clamp_all, guard_all
+from .masking import behind_mask
+from .prescription import Change, Remedy, amount, edge, epsilon, figure, only, places, prescribe
+from .sites import constant
 
-# Where each function ends: infinite there, NaN below (or, for the gamma functions, a pole).
-_BOTTOM = {
-    "log": 0, "log2": 0, "log10": 0, "lgamma": 0, "digamma": 0, "entr": 0, "xlogy": 0,
-    "log1p": -1, "acosh": 1,
-}  # fmt: skip
+# What computes a logarithm without forming the 0 in between.
+_STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid", "exp": "logsumexp"}
 
 
-def logarithm(cause: Cause) -> Remedy:
-    """Rule for log and the like at or below their lower bound."""
-    name, bottom = cause.name, _BOTTOM[cause.name]
-    index = 1 if name == "xlogy" else 0
-    stat = None if cause.backward else cause.input(index)
-    close = epsilon(cause, "log") if bottom == 0 else f"{bottom} + {edge(cause)}"
-    change = clamp_all(cause, close, index)
-    better = fusion(cause)
-    change = _log1p(cause) or change
+def logarithm(cause: Cause) -> Remedy | None:
+    """log and the like at or below 0."""
+    name, stat = cause.name, cause.input(0)
+    change = clamp_all(cause, epsilon(cause, "log"))
     if cause.backward:
-        trap = where_trap(cause, index)
-        if trap:
-            return prescribe(cause, f"{name} of {bottom} behind a mask", TRAP, 0.95, trap)
         text = (
-            f"the derivative of {name} is infinite at {bottom}, and NaN where the value is masked "
+            f"the derivative of {name} is infinite at 0, and NaN where the value is masked "
             "afterwards: clamp the argument before it"
         )
-        text, change = (better[1], better[0]) if better else (text, change)
-        return prescribe(cause, f"{name} of {bottom} in backward", text, 0.9, change)
-    headline, hit = f"{name} of {bottom}", f"the argument reaches {bottom}"
-    if stat and stat.low < bottom:
-        headline = f"{name} of a number below {bottom} ({figure(stat.low)})"
-        hit = "rounding took the argument too far"
-        if stat.low < bottom - slack(cause, stat):
-            return prescribe(cause, headline, _wrong_sign(stat, bottom), 0.8)
-    elif stat and stat.zeros and bottom == 0:
-        one, many = f"the value that goes into {name} is", f"values that go into {name} are"
-        hit = f"{amount(stat.zeros, stat.numel, one, many)} 0"
-    elif stat and stat.inf:
-        return already_infinite(cause)
-    if better:
-        return prescribe(cause, headline, better[1], 0.95, better[0])
-    text = f"{hit}: clamp the argument"
-    return prescribe(cause, headline, text, 0.95 if stat else 0.6, change)
-
-
-def _log1p(cause: Cause) -> Change | None:
-    """``log(1 + x)`` as log1p, which is exact for small x, with x kept above -1."""
-    code, site = cause.statement, only(places(cause))
-    if cause.name != "log" or code is None or site is None or not code.torch:
-        return None
-    match site.operands[0]:
-        case ast.BinOp(left=one, op=ast.Add(), right=x) if constant(one) == 1:
-            pass
-        case ast.BinOp(left=x, op=ast.Add(), right=one) if constant(one) == 1:
-            pass
-        case _:
-            return None
-    clamped = code.append(x, f".clamp_min(-1 + {edge(cause)})")
-    new = f"{code.torch}.log1p({code.between(*code.outer(x), clamped)})"
-    return Change(tuple(code.replace(site.node, new)), site.node)
-
-
-def root(cause: Cause) -> Remedy:
-    """sqrt and rsqrt: infinite slope at 0, NaN below."""
-    name = cause.name
-    stat = None if cause.backward else cause.input(0)
-    added = guard_all(cause, add_epsilon(cause, epsilon(cause, name)))
-    if cause.backward:
-        trap = where_trap(cause)
-        if trap:
-            return prescribe(cause, f"{name} of 0 behind a mask", TRAP, 0.95, trap)
-        text = f"the derivative of {name} at 0 is infinite: add an epsilon inside, not after it"
-        return prescribe(cause, f"{name} of 0 in backward", text, 0.95, added)
+        return _in_backward(cause, f"{name} of 0", text, 0.9, change)
     if stat and stat.low < 0:
-        headline = f"{name} of a negative number ({figure(stat.low)})"
-        if stat.low < -slack(cause, stat):
-            return prescribe(cause, headline, _wrong_sign(stat, 0), 0.8)
-        # A variance written as E[x*x] - E[x]**2 does this.
-        change = clamp_all(cause, epsilon(cause, name))
-        text = f"rounding took the argument below 0: clamp it before the {name}"
-        return prescribe(cause, headline, text, 0.9, change)
-    if stat and stat.inf:
-        return already_infinite(cause)
-    if name == "rsqrt":
-        text = "1 / sqrt(0) is infinite: add an epsilon inside"
-        return prescribe(cause, "rsqrt of 0", text, 0.95 if stat else 0.6, added)
-    text = "the argument is below 0: look at where it is computed"
-    return prescribe(cause, "sqrt of a negative number", text, 0.5)
+        return _below(cause, stat, change)
+    if stat and stat.inf and not stat.zeros:
+        return None
+    text = "the argument reaches 0"
+    if stat and stat.zeros:
+        one, many = f"the value that goes into {name} is", f"values that go into {name} are"
+        text = f"{amount(stat.zeros, stat.numel, one, many)} 0"
+    better = next((new for old, new in _STABLE.items() if f"{old}(" in cause.code), "")
+    text += f": use {better}, which never forms it, or" if better else ":"
+    sure = 0.95 if stat else 0.6
+    return prescribe(cause, f"{name} of 0", f"{text} clamp the argument", sure, change)
 
 
-def bounded(cause: Cause) -> Remedy:
-    """acos, asin, atanh, erfinv on [-1, 1], logit on [0, 1]."""
-    name, near = cause.name, edge(cause)
-    low, high = (0, 1) if name == "logit" else (-1, 1)
-    stat = None if cause.backward else cause.input(0)
-    headline = f"{name} at the edge of [{low}, {high}]"
+def root(cause: Cause) -> Remedy | None:
+    """sqrt and rsqrt: infinite slope at 0, NaN below."""
+    name, stat = cause.name, cause.input(0)
+    small = epsilon(cause, name)
+    change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
     if cause.backward:
-        trap = where_trap(cause)
-        if trap:
-            return prescribe(cause, f"{headline} behind a mask", TRAP, 0.95, trap)
-        headline += " in backward"
-    elif stat and (stat.low < low or stat.high > high):
-        excess = max(low - stat.low, stat.high - high)
-        worst = stat.low if low - stat.low == excess else stat.high
-        headline = f"{name} of {worst:.9g}, outside [{low}, {high}]"
-        if excess > slack(cause, Stat()):
-            text = (
-                f"the argument runs from {figure(stat.low)} to {figure(stat.high)}: normalise it "
-                f"to [{low}, {high}] where it is computed, a clamp is for rounding only"
-            )
-            return prescribe(cause, headline, text, 0.8)
-    elif stat and stat.inf:
-        return already_infinite(cause)
+        text = f"the derivative of {name} at 0 is infinite: add an epsilon inside, not after it"
+        return _in_backward(cause, f"{name} of 0", text, 0.95, change)
+    if stat and stat.low < 0:
+        # A variance written as E[x*x] - E[x]**2 does this by rounding.
+        return _below(cause, stat, clamp_all(cause, small))
+    if name == "sqrt" or (stat and stat.inf):
+        return None
+    text = "1 / sqrt(0) is infinite: add an epsilon inside"
+    return prescribe(cause, "rsqrt of 0", text, 0.95 if stat else 0.6, change)
+
+
+def power(cause: Cause) -> Remedy | None:
+    """x ** p: negative x with broken p, zero x with negative p or (in backward) p below 1."""
+    site = only(places(cause))
+    exponent = None
+    if site:
+        exponent = constant(site.operands[1]) if len(site.operands) > 1 else 2.0
+    how = "a fractional power" if exponent is None else f"power {exponent:g}"
+    small = epsilon(cause, "sqrt" if exponent is None or exponent > 0 else "rsqrt")
+    if cause.backward:
+        if exponent is not None and exponent >= 1:
+            return None
+        text = "the derivative is infinite at 0: add an epsilon to the base"
+        change = guard_all(cause, lambda code, site: code.add(site.operands[0], small))
+        return _in_backward(cause, f"0 to {how}", text, 0.95 if exponent else 0.6, change)
+    base, output = cause.input(0) or Stat(), cause.output or Stat()
+    if base.negative and output.nan and (exponent is None or not exponent.is_integer()):
+        return _below(cause, base, clamp_all(cause, small))
+    if base.zeros and output.inf and exponent is not None and exponent < 0:
+        # A higher power of an epsilon is beyond every format.
+        safe = exponent >= -1 and not base.negative
+        text = f"{how} of 0 is infinite: keep the base away from 0"
+        change = clamp_all(cause, small) if safe else None
+        return prescribe(cause, f"0 to {how}", text, 0.9, change)
+    return None
+
+
+def bounded(cause: Cause) -> Remedy | None:
+    """acos, asin, atanh and erfinv at or beyond the edge of [-1, 1]."""
+    name, near, stat = cause.name, edge(cause), cause.input(0)
+    inside = f".clamp(-1 + {near}, 1 - {near})"
+    change = guard_all(cause, lambda code, site: code.append(site.operands[0], inside))
+    headline = f"{name} at the edge of [-1, 1]"
     text = f"{name} or its derivative is infinite at the edge: keep the argument {near} inside"
-    return prescribe(cause, headline, text, 0.95, guard_all(cause, _inside(name, near)))
+    if cause.backward:
+        return _in_backward(cause, headline, text, 0.95, change, safe="0")
+    if stat and stat.largest > 1 + _rounding(cause, Stat()):
+        text = (
+            f"the argument runs from {figure(stat.low)} to {figure(stat.high)}: normalise it to "
+            "[-1, 1] where it is computed, a clamp is for rounding only"
+        )
+        return prescribe(cause, f"{name} outside of [-1, 1]", text, 0.8)
+    return prescribe(cause, headline, text, 0.95, change)
 
 
-def _inside(name: str, near: str) -> Guard:
-    def guard(code: Statement, site: Site) -> list[Edit]:
-        if name == "logit":
-            # With an eps of its own it was written with care; what is wrong then is elsewhere.
-            if site.keyword("eps") or len(site.operands) > 1 or not isinstance(site.node, ast.Call):
-                return []
-            return code.argument(site.node, f"eps={near}")
-        return code.append(site.operands[0], f".clamp(-1 + {near}, 1 - {near})")
-
-    return guard
+def _in_backward(
+    cause: Cause, headline: str, text: str, sure: float, change: Change | None, safe: str = "1"
+) -> Remedy:
+    trap = behind_mask(cause, headline, safe)
+    return trap or prescribe(cause, f"{headline} in backward", text, sure, change)
 
 
-def already_infinite(cause: Cause) -> Remedy:
-    """Rule for an operation whose input was already infinite."""
-    text = f"the input of {cause.name} is already infinite: look at what overflowed before it"
-    return prescribe(cause, f"{cause.name} of inf", text, 0.4)
-
-
-def _wrong_sign(stat: Stat, bottom: int) -> str:
-    return (
-        f"the argument goes down to {figure(stat.low)}, too far below {bottom} for rounding: "
-        "repair it where it is computed (softplus, exp, a square), a clamp would hide the sign"
+def norm(cause: Cause) -> Remedy | None:
+    """Norms at zero, where they have a corner."""
+    if not cause.backward:
+        return None
+    change = _smooth_norm(cause)
+    return prescribe(
+        cause,
+        "norm of a zero vector in backward",
+        "a norm has a corner at 0, and its derivative (or second derivative) is not finite "
+        "there: add an epsilon under the root",
+        0.85 if change else 0.6,
+        change,
     )
 
 
+def _smooth_norm(cause: Cause) -> Change | None:
+    """``x.norm(dim=1)`` as ``(x.square().sum(dim=1) + eps).sqrt()``; only the 2-norm is that."""
+    code, site = cause.statement, only(places(cause, "norm"))
+    if code is None or site is None or not site.keywords <= {"dim", "keepdim", "p"}:
+        return None
+    x, *given = site.operands
+    order = site.keyword("p") or (given[0] if given else None)
+    dim = site.keyword("dim") or (given[1] if len(given) > 1 else None)
+    # Given an order, linalg.norm of a matrix is its largest singular value.
+    linalg = isinstance(site.node, ast.Call) and "linalg.norm" in code.text(site.node.func)
+    if len(given) > 2 or (order is not None and (constant(order) != 2 or linalg)):
+        return None
+    keep = site.keyword("keepdim")
+    arguments = [f"dim={code.text(dim)}"] if dim else []
+    arguments += [f"keepdim={code.text(keep)}"] if keep else []
+    square = code.between(*code.outer(x), code.append(x, ".square()"))
+    new = f"({square}.sum({', '.join(arguments)}) + {epsilon(cause, 'sqrt')}).sqrt()"
+    return Change(tuple(code.replace(site.node, new)), site.node)
+
+
+def _below(cause: Cause, stat: Stat, change: Change | None) -> Remedy:
+    """An argument below 0: by rounding, which a clamp repairs, or really."""
+    headline = f"{cause.name} of a number below 0 ({figure(stat.low)})"
+    if stat.low >= -_rounding(cause, stat):
+        text = "rounding took the argument below 0: clamp it"
+        return prescribe(cause, headline, text, 0.9, change)
+    text = (
+        f"the argument goes down to {figure(stat.low)}, too far below 0 for rounding: repair it "
+        "where it is computed (softplus, exp, a square), a clamp would hide the sign"
+    )
+    return prescribe(cause, headline, text, 0.8)
+
+
+def _rounding(cause: Cause, stat: Stat) -> float:
+    """How far a value may be off by rounding alone; a guess, generous to cancellation."""
+    coarse = cause.dtype in ("float16", "bfloat16")
+    return (1e-2 if coarse else 1e-4) + (1e-3 if coarse else 1e-5) * stat.largest
+
+
 RULES = {
-    **dict.fromkeys(_BOTTOM, logarithm),
+    **dict.fromkeys(("log", "log2", "log10"), logarithm),
     **dict.fromkeys(("sqrt", "rsqrt"), root),
-    **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit"), bounded),
+    **dict.fromkeys(("acos", "asin", "atanh", "erfinv"), bounded),
+    "pow": power,
+    "norm": norm,
 }

@@ -1,15 +1,24 @@
-"""Add a cause and its remedy to the findings that they explain."""
+"""Find the remedy of a cause, and add both to the findings that they explain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ...types import Event, Finding
+from . import division, domain, masking, overflow, words
 from .cause import Cause
-from .prescription import Remedy
-from .rules import remedy
+from .prescription import Remedy, places
+
+Rule = Callable[[Cause], Remedy | None]
+
+_RULES: Mapping[str, Rule] = {
+    **domain.RULES,
+    **division.RULES,
+    **overflow.RULES,
+    **masking.RULES,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +73,33 @@ class Explanation:
             advice=self.remedy.text,
             evidence={**finding.evidence, **told},
         )
+
+
+def remedy(cause: Mapping[str, Any]) -> Remedy:
+    """Return the remedy for a recorded cause; never raises, however damaged the record."""
+    known = Cause.read(cause)
+    if known.phase == "parameter":
+        return words.parameter(known)
+    if known.phase == "input":
+        return words.batch(known)
+    if not known.op:
+        return words.unknown(known)
+    if known.backward and not places(known) and places(known, "norm"):
+        # The derivative of a norm is a division, and the derivative of that is another.
+        known = replace(known, name="norm")
+    for rule in (
+        words.already_bad,
+        _of_operation,
+        words.in_words,
+        words.already_infinite,
+        overflow.overflow,
+    ):
+        found = rule(known)
+        if found:
+            return found
+    return words.unknown(known)
+
+
+def _of_operation(cause: Cause) -> Remedy | None:
+    rule = _RULES.get(cause.name)
+    return rule(cause) if rule else None

@@ -1,202 +1,71 @@
-"""Masked values that still do harm: rows of -inf, inf * 0, inf - inf."""
+"""Masks that do harm: rows of -inf, 0 * inf, no target left, results masked too late."""
 
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import replace
 
 from .cause import Cause, Stat
-from .guards import guard_all
-from .prescription import (
-    Change,
-    Remedy,
-    amount,
-    only,
-    places,
-    prescribe,
-)
-from .sites import (
-    Site,
-    called,
-    constant,
-    simple,
-)
+from .changes import guard_all
+from .prescription import Change, Remedy, amount, only, places, prescribe
+from .sites import called, simple
 from .source import Edit, Statement
 
-_MASK = re.compile(r"(^|_|\.)(mask|keep|valid)(_|$|\[|\.)")
+_COMPARISONS = {"eq", "ne", "gt", "ge", "lt", "le", "isfinite", "isnan", "abs", "bool"}
+_MINUS_INFINITY = {
+    "float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf",
+}  # fmt: skip
+# Low enough to be masked, and finite in every format.
+_LOWEST = "-6e4"
 
 
 def softmax(cause: Cause) -> Remedy | None:
     """A row of which everything is masked with -inf."""
-    scores = cause.input(0) or Stat()
-    if cause.backward or (cause.inputs and not scores.inf):
-        return None
-    name, output = cause.name, cause.output or Stat()
+    scores, output = cause.input(0) or Stat(), cause.output or Stat()
     # One +inf spoils its whole row; a row that is all -inf is no longer than its infinities.
-    if cause.inputs and output.nan > scores.inf:
-        text = "its softmax is inf / inf: look at what overflowed before it"
-        return prescribe(cause, f"{name} of +inf", f"a score is +inf, and {text}", 0.6)
-    change = _finite_mask(cause) or guard_all(cause, _not_below_lowest)
-    what = "its softmax is 0 / 0" if "softmax" in name else "its logsumexp is -inf"
+    if cause.backward or (cause.inputs and not scores.inf) or output.nan > scores.inf > 0:
+        return None
+    what = "its softmax is 0 / 0" if "softmax" in cause.name else "its logsumexp is -inf"
     return prescribe(
         cause,
-        f"{name} over a row that is all -inf",
+        f"{cause.name} over a row that is all -inf",
         f"every entry of a row is masked with -inf, and {what} (nan_to_num after it would not save "
-        "the gradient): mask with the lowest finite number",
+        "the gradient): mask with a low finite number",
         0.9 if cause.inputs else 0.5,
-        change,
+        _finite_mask(cause)
+        or guard_all(
+            cause, lambda code, site: code.append(site.operands[0], f".clamp_min({_LOWEST})")
+        ),
     )
 
 
 def _finite_mask(cause: Cause) -> Change | None:
-    """Exchange the -inf of a ``masked_fill`` or ``where`` that stands in the same statement."""
+    """Exchange the one -inf that is written in the same statement."""
     code = cause.statement
     infinities = [n for n in code.nodes if _minus_infinity(code, n)] if code else []
     if code is None or len(infinities) != 1:
         return None
-    call = code.parents.get(infinities[0])
-    fill, where = (called(call, name) if call else None for name in ("masked_fill", "where"))
-    tensor = fill.operands[0] if fill else None
-    if where and len(where.operands) == 3:
-        branches = where.operands[::2] if where.method else where.operands[1:]
-        tensor = next((b for b in branches if b is not infinities[0]), None)
-    lowest = _lowest_of(code, tensor)
-    return Change(tuple(code.replace(infinities[0], lowest)), call or infinities[0])
+    node = code.parents.get(infinities[0], infinities[0])
+    return Change(tuple(code.replace(infinities[0], _LOWEST)), node)
 
 
 def _minus_infinity(code: Statement, node: ast.AST) -> bool:
     text = code.text(node).replace(" ", "").replace('"', "'") if isinstance(node, ast.expr) else ""
-    return text in {
-        "float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf",
-        "float('-infinity')", "-th.inf",
-    }  # fmt: skip
-
-
-def _not_below_lowest(code: Statement, site: Site) -> list[Edit]:
-    return code.append(site.operands[0], f".clamp_min({_lowest_of(code, site.operands[0])})")
-
-
-def _lowest_of(code: Statement, tensor: ast.expr | None) -> str:
-    """The lowest number of a tensor's own format, or one that is low enough in every format.
-
-    What softmax was given is no guide: autocast may have converted it on the way.
-    """
-    if code.torch and tensor is not None and simple(tensor):
-        return f"{code.torch}.finfo({code.text(tensor)}.dtype).min"
-    return "-6e4"
+    return text in _MINUS_INFINITY
 
 
 def product(cause: Cause) -> Remedy | None:
-    """inf * 0, as it comes of masking by multiplication."""
-    if cause.backward:
-        return _product_backward(cause)
-    written = _finite_mask(cause)
-    if written and any(stat.zeros for stat in cause.inputs):
-        text = "0 times the infinity that is written here is NaN, not 0: use a finite number"
-        return prescribe(cause, "0 * inf", text, 0.95, written)
-    if len(cause.inputs) == 1 and cause.inputs[0].inf:
-        # The other factor is no floating tensor: a mask of truth values or of whole numbers.
-        mask = _named_mask(cause)
-        return product(replace(cause, inputs=mask)) if mask else None
-    pairs = [(a, b) for a, b in ((0, 1), (1, 0)) if len(cause.inputs) > 1]
-    for at, by in pairs:
-        values, mask = cause.inputs[at], cause.inputs[by]
-        if values.inf and mask.zeros and (cause.output or Stat()).nan:
-            return prescribe(
-                cause,
-                "inf * 0",
-                f"{amount(values.inf, values.numel, 'the value is', 'values are')} infinite where "
-                "the other factor is 0, which gives NaN: keep that factor finite, or if the 0 is "
-                "a mask, use masked_fill or torch.where instead of the product",
-                0.9,
-                _masked_fill(cause, at, by),
-            )
-    return None
-
-
-def _named_mask(cause: Cause) -> tuple[Stat, Stat] | None:
-    """Both factors when one of them calls itself a mask, in the order they are written."""
-    code, site = cause.statement, only(places(cause))
-    mask = Stat(dtype="bool", zeros=1, numel=1)
-    if code is None or site is None or len(site.operands) != 2:
+    """A mask by multiplication with an infinity that is written in the statement."""
+    change = None if cause.backward else _finite_mask(cause)
+    if change is None or not any(stat.zeros for stat in cause.inputs):
         return None
-    named = [bool(_MASK.search(code.text(operand))) for operand in site.operands]
-    if named == [False, True]:
-        return cause.inputs[0], mask
-    return (mask, cause.inputs[0]) if named == [True, False] else None
+    text = "0 times the infinity that is written here is NaN, not 0: use a finite number"
+    return prescribe(cause, "0 * inf", text, 0.95, change)
 
 
-def _product_backward(cause: Cause) -> Remedy | None:
-    if not cause.masked:
-        return None
-    return prescribe(
-        cause,
-        "0 * inf in backward",
-        "a gradient of 0 was multiplied by an infinite factor, as masked values are: keep "
-        "that factor finite before the product, masking its result is too late",
-        0.5,
-    )
-
-
-def _masked_fill(cause: Cause, at: int, by: int) -> Change | None:
-    code, site, output = cause.statement, only(places(cause)), cause.output
-    values, mask = cause.inputs[at], cause.inputs[by]
-    if code is None or site is None or site.inplace or len(site.operands) != 2 or output is None:
-        return None
-    # What is infinite outside of the mask stays infinite, and a soft mask is no mask.
-    if output.inf or not mask.binary or any(constant(o) is not None for o in site.operands):
-        return None
-    tensor, by_what = site.operands[at], site.operands[by]
-    condition = f"{code.text(by_what)} == 0"
-    if isinstance(by_what, ast.UnaryOp):
-        return None
-    if not isinstance(by_what, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
-        condition = f"({code.text(by_what)}) == 0"
-    if values.shape == output.shape:
-        edits = code.append(tensor, f".masked_fill({condition}, 0.0)")
-        new = code.between(*code.outer(tensor), edits)
-    elif code.torch:
-        new = f"{code.torch}.where({condition}, 0.0, {code.text(tensor)})"
-    else:
-        return None
-    return Change((Edit(*code.outer(site.node), new),), site.node)
-
-
-def difference(cause: Cause) -> Remedy | None:
-    """inf - inf, in a sum or a difference."""
-    infinite = [stat for stat in cause.inputs if stat.inf]
-    if cause.backward or len(infinite) < 2 or not (cause.output or Stat()).nan:
-        return None
-    return prescribe(
-        cause,
-        "inf - inf",
-        "both sides are infinite where they meet, which gives NaN: if they were masked with -inf, "
-        "mask with torch.finfo(x.dtype).min instead; if they overflowed, look at what made them",
-        0.7,
-    )
-
-
-def matrix_product(cause: Cause) -> Remedy | None:
-    """inf * 0 inside a matrix product."""
-    if cause.backward:
-        return _left_out_too_late(cause)
-    if not any(stat.inf for stat in cause.inputs):
-        return None
-    return prescribe(
-        cause,
-        f"infinity goes into {cause.name}",
-        "an infinite input meets zeros or infinities of the other sign in the product: scores "
-        "masked with -inf must go through softmax before they are multiplied by anything",
-        0.6,
-    )
-
-
-def _left_out_too_late(cause: Cause) -> Remedy | None:
+def rows_left_out_too_late(cause: Cause) -> Remedy | None:
     """Rows of NaN that the loss ignores: their gradient is 0, and 0 * NaN is NaN."""
-    read, gradient = cause.inputs[:-1], (cause.inputs or (Stat(),))[-1]
-    holds = next((stat for stat in read if stat.nan), None)
-    if holds is None or gradient.bad:
+    holds = next((stat for stat in cause.inputs[:-1] if stat.nan), None)
+    if not cause.backward or holds is None or cause.incoming.bad:
         return None
     return prescribe(
         cause,
@@ -212,22 +81,122 @@ def _left_out_too_late(cause: Cause) -> Remedy | None:
 def _without_nan(cause: Cause) -> Change | None:
     """Clean the argument of the one call of the statement that has a single plain one."""
     code = cause.statement
-    if code is None or not code.torch:
+    calls = [n for n in code.nodes if isinstance(n, ast.Call)] if code and code.torch else []
+    match calls:
+        case [ast.Call(args=[ast.Name() as given], keywords=[]) as call] if code:
+            cleaned = f"{code.torch}.nan_to_num({given.id})"
+            return Change(tuple(code.replace(given, cleaned)), call)
+        case _:
+            return None
+
+
+def cross_entropy(cause: Cause) -> Remedy | None:
+    """cross_entropy and nll_loss with nothing to take the mean over, or with bad weights."""
+    if cause.backward or not (cause.output or Stat()).bad or (cause.input(0) or Stat()).bad:
         return None
-    calls = [
-        node
-        for node in code.nodes
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
-    ]
-    if len(calls) != 1 or not isinstance(calls[0].args[0], ast.Name):
+    weights = [stat for stat in cause.inputs[2:] if not stat.integral]
+    if any(weight.bad or weight.zeros for weight in weights):
+        text = (
+            "weights are infinite, or those of all targets are 0: a class that does not occur has "
+            "no 1 / count; compute them with counts.clamp_min(1)"
+        )
+        return prescribe(cause, "bad weights in cross entropy", text, 0.7)
+    return prescribe(
+        cause,
+        "cross entropy in which every target is ignored",
+        "the mean over 0 targets is 0 / 0: divide the sum by the number of targets that count, at "
+        "least 1, or skip such a batch",
+        0.95 if cause.inputs else 0.5,
+        _counted(cause),
+    )
+
+
+def _counted(cause: Cause) -> Change | None:
+    """The sum of the losses over the number of targets that are not ignored."""
+    code, site = cause.statement, only(places(cause))
+    if code is None or site is None or not isinstance(site.node, ast.Call) or site.method:
         return None
-    given = calls[0].args[0]
-    cleaned = f"{code.torch}.nan_to_num({code.text(given)})"
-    return Change(tuple(code.replace(given, cleaned)), calls[0])
+    if len(site.operands) != 2 or not site.keywords <= {"ignore_index"}:
+        return None
+    target, ignore = site.operands[1], site.keyword("ignore_index")
+    # A target that is only seen in another shape may be written twice.
+    shown = target
+    if isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
+        shown = target.func.value if target.func.attr in ("view", "reshape", "flatten") else target
+    if not simple(shown):
+        return None
+    nothing = code.text(ignore) if ignore else "-100"
+    call = code.text(site.node).removesuffix(")").rstrip(", \n")
+    new = f'{call}, reduction="sum") / ({code.text(target)} != {nothing}).sum().clamp_min(1)'
+    alone = isinstance(code.parents.get(site.node), ast.Assign | ast.Return | ast.AugAssign)
+    return Change(tuple(code.replace(site.node, new if alone else f"({new})")), site.node)
+
+
+def behind_mask(cause: Cause, headline: str, safe: str = "1", operand: int = 0) -> Remedy | None:
+    """The trap of ``where(m, f(x), 0)``: it differentiates ``f`` at masked values too.
+
+    Args:
+        cause: a bad gradient.
+        headline: the fault without the mask.
+        safe: an argument at which the function and its derivative are finite.
+        operand: which argument of the function is made safe.
+    """
+    code, site = cause.statement, only(places(cause))
+    if code is None or site is None or (site.inplace and operand == 0):
+        return None
+    branch: ast.AST = site.node
+    for above in code.ancestors(site.node):
+        mask = _mask(code, above, branch)
+        if mask:
+            edits = _made_safe(code, site.operands[operand], safe, *mask)
+            text = (
+                "torch.where and masked_fill still differentiate masked values, and 0 * inf is "
+                "NaN: make the argument safe before the function, not the result after it"
+            )
+            change = Change(tuple(edits), site.node)
+            return prescribe(cause, f"{headline} behind a mask", text, 0.95, change)
+        # Through other functions the shape, and with it the mask, may be another.
+        if not isinstance(above, ast.BinOp | ast.UnaryOp):
+            return None
+        branch = above
+    return None
+
+
+def _mask(code: Statement, node: ast.AST, branch: ast.AST) -> tuple[ast.expr, bool] | None:
+    """The condition that ``node`` puts on ``branch``, and whether it picks the branch."""
+    if isinstance(node, ast.Attribute):
+        node = code.parents.get(node, node)  # branch.where(...), branch.masked_fill(...)
+    where, fill = called(node, "where"), called(node, "masked_fill")
+    if where and len(where.operands) == 3:
+        condition, result, other = where.operands
+        if where.method:
+            condition, result = result, condition
+        return (condition, branch is result) if branch in (result, other) else None
+    if fill and fill.method and fill.operands[0] is branch and len(fill.operands) == 3:
+        return fill.operands[1], False
+    return None
+
+
+def _made_safe(
+    code: Statement, argument: ast.expr, safe: str, condition: ast.expr, used: bool
+) -> list[Edit]:
+    if not code.torch or not _repeatable(condition):
+        return []
+    pair = (code.text(argument), safe) if used else (safe, code.text(argument))
+    new = f"{code.torch}.where({code.text(condition)}, {pair[0]}, {pair[1]})"
+    return [Edit(*code.outer(argument), new)]
+
+
+def _repeatable(condition: ast.expr) -> bool:
+    """Whether a condition may be computed twice: comparisons, nothing that acts or draws."""
+    calls = [part for part in ast.walk(condition) if isinstance(part, ast.Call)]
+    named = all(isinstance(c.func, ast.Attribute) and c.func.attr in _COMPARISONS for c in calls)
+    return named and not any(isinstance(p, ast.NamedExpr) for p in ast.walk(condition))
 
 
 RULES = {
-    "softmax": softmax, "log_softmax": softmax, "logsumexp": softmax, "mul": product,
-    "sub": difference, "add": difference, "mm": matrix_product, "bmm": matrix_product,
-    "addmm": matrix_product, "baddbmm": matrix_product, "logcumsumexp": softmax,
-}  # fmt: skip
+    **dict.fromkeys(("softmax", "log_softmax", "logsumexp", "logcumsumexp"), softmax),
+    **dict.fromkeys(("mm", "addmm", "bmm"), rows_left_out_too_late),
+    "mul": product,
+    "nll_loss": cross_entropy,
+}

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cause import Cause, Stat
+from .cause import Cause
 from .sites import Site, sites
 from .source import Edit, unified
 
 # Confidence by how the cause was found; guesses.
-_HOW = {"replay": 1.0, "look": 0.95, "next": 0.85}
+_HOW = {"replay": 1.0, "next": 0.85}
 # What keeps log, sqrt and division finite, forward and backward. fp16 stores 1e-12 as zero, and
 # its largest number is 65504, which 1/1e-6 and the cube of 1/sqrt(1e-4) already pass.
 _HALF = {"log": "1e-6", "sqrt": "1e-6", "div": "1e-4", "rsqrt": "1e-3"}
@@ -58,7 +58,7 @@ def places(cause: Cause, name: str = "") -> list[Site]:
     code = cause.statement
     if code is None:
         return []
-    line = cause.line - cause.start + 1 + code.before.count("\n") if cause.line else 0
+    line = cause.line - cause.start + 1 if cause.line else 0
     return sites(code, name or cause.name, line)
 
 
@@ -69,18 +69,12 @@ def only(found: Sequence[Site]) -> Site | None:
 
 def epsilon(cause: Cause, kind: str) -> str:
     """Smallest epsilon that works in the format at hand."""
-    return _HALF[kind] if _format(cause) == "float16" else "1e-12"
+    return _HALF[kind] if cause.half else "1e-12"
 
 
 def edge(cause: Cause) -> str:
     """The distance to keep from a singularity at 1 or -1."""
-    return _EDGE.get(_format(cause), "1e-6")
-
-
-def slack(cause: Cause, stat: Stat) -> float:
-    """How far a value may be off by rounding alone; a guess, generous to cancellation."""
-    coarse = cause.dtype in ("float16", "bfloat16")
-    return (1e-2 if coarse else 1e-4) + (1e-3 if coarse else 1e-5) * stat.largest
+    return _EDGE.get(cause.dtype, "1e-6")
 
 
 def figure(value: float) -> str:
@@ -98,13 +92,6 @@ def amount(number: int, numel: int, one: str, many: str) -> str:
 def _own(file: str) -> bool:
     """Whether a file is the user's: a library is not theirs to change."""
     return not re.search(r"[/\\](site|dist)-packages[/\\]", file)
-
-
-def _format(cause: Cause) -> str:
-    """The format of what is computed: of the operand if it is known and no whole number."""
-    operand = cause.input(0)
-    known = operand.dtype if operand and not operand.integral else ""
-    return known or cause.dtype
 
 
 def _indent(cause: Cause) -> str:

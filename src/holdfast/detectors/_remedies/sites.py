@@ -16,29 +16,28 @@ from dataclasses import dataclass
 from .source import Statement
 
 # Names under which a function of torch is called; everything else before the dot is a tensor.
-_MODULES = {"torch", "th", "F", "TF", "nnf", "nn", "functional", "special", "linalg"}
+_MODULES = {"torch", "th", "F", "nn", "functional", "special", "linalg"}
 # The same names elsewhere: math.log takes no tensor, numpy's is not recorded.
 _FOREIGN = {"math", "cmath", "np", "numpy", "jnp", "jax", "tf", "scipy", "random", "logging"}
 
 _SPELLINGS = {
     "acos": ("acos", "arccos"), "asin": ("asin", "arcsin"), "atanh": ("atanh", "arctanh"),
-    "acosh": ("acosh", "arccosh"), "atan2": ("atan2", "arctan2"), "lgamma": ("lgamma", "gammaln"),
-    "digamma": ("digamma", "psi"), "div": ("div", "divide", "true_divide"),
-    "mul": ("mul", "multiply"), "sub": ("sub", "subtract", "rsub"), "pow": ("pow", "square"),
-    "linalg_vector_norm": ("norm", "vector_norm"), "norm": ("norm", "vector_norm"),
-    "mm": ("mm", "matmul"), "bmm": ("bmm", "matmul"), "addmm": ("matmul",),
-    "sigmoid": ("sigmoid", "expit"), "nll_loss": ("cross_entropy", "nll_loss"),
-    "cdist": ("cdist", "pdist"),
+    "div": ("div", "divide", "true_divide"), "mul": ("mul", "multiply"), "pow": ("pow", "square"),
+    "norm": ("norm", "vector_norm"), "mm": ("mm", "bmm", "matmul"),
+    "nll_loss": ("cross_entropy", "nll_loss"),
 }  # fmt: skip
 _OPERATORS: dict[str, type[ast.operator]] = {
-    "div": ast.Div, "reciprocal": ast.Div, "mul": ast.Mult, "add": ast.Add, "sub": ast.Sub,
-    "pow": ast.Pow, "mm": ast.MatMult, "bmm": ast.MatMult, "addmm": ast.MatMult,
+    "div": ast.Div, "reciprocal": ast.Div, "mul": ast.Mult, "pow": ast.Pow, "mm": ast.MatMult,
+}  # fmt: skip
+# Methods that leave the values of a tensor as they are.
+_VIEWS = {
+    "float", "double", "item", "detach", "to", "unsqueeze", "squeeze", "view", "reshape", "expand",
+    "expand_as", "transpose",
 }  # fmt: skip
 # Methods that take no argument: with one, `x.log(...)` is somebody's logger.
 _UNARY = {
-    "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sqrt", "rsqrt", "reciprocal", "acos",
-    "asin", "atanh", "acosh", "erfinv", "lgamma", "digamma", "cosh", "sinh", "sigmoid", "entr",
-    "square",
+    "log", "log2", "log10", "exp", "exp2", "expm1", "sqrt", "rsqrt", "reciprocal", "acos",
+    "asin", "atanh", "erfinv", "cosh", "sinh", "square",
 }  # fmt: skip
 
 
@@ -92,7 +91,7 @@ def called(node: ast.AST, name: str) -> Site | None:
 
 
 def constant(node: ast.AST | None) -> float | None:
-    """The value of a number written out: ``2``, ``-0.5``, ``1 / 3``, ``float("-inf")``."""
+    """The value of a number written out: ``2``, ``-0.5``, ``1 / 3``."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             return float(value) if abs(value) < 1e300 else None
@@ -115,6 +114,28 @@ def simple(node: ast.AST) -> bool:
     return all(isinstance(part, allowed) for part in ast.walk(node))
 
 
+def radicand(node: ast.expr) -> ast.expr | None:
+    """What stands under the root when an expression is a root; None when it is not."""
+    node = without_views(node)
+    root = called(node, "sqrt")
+    if root:
+        return root.operands[0]
+    match node:
+        case ast.BinOp(left=base, op=ast.Pow(), right=right) if 0 < (constant(right) or 0.0) < 1:
+            return base
+        case _:
+            return None
+
+
+def without_views(node: ast.expr) -> ast.expr:
+    """The expression without the methods behind it that leave its values as they are."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in _VIEWS:
+            break
+        node = node.func.value
+    return node
+
+
 def _all(code: Statement, name: str) -> Iterator[Site]:
     names = _SPELLINGS.get(name, (name,))
     operator = _OPERATORS.get(name)
@@ -134,12 +155,10 @@ def _call(node: ast.Call, names: Sequence[str]) -> Site | None:
     if any(isinstance(arg, ast.Starred) for arg in positional):
         return None
     first = positional[0] if positional else None
-    given = next((k.value for k in node.keywords if k.arg == "input"), None)
-    operands = positional if given is None else (given, *positional)
     logger = isinstance(first, ast.Constant) and isinstance(first.value, str)
     if isinstance(node.func, ast.Name):
-        fits = node.func.id in names and operands and not logger
-        return Site(node, operands) if fits else None
+        fits = node.func.id in names and positional and not logger
+        return Site(node, positional) if fits else None
     if not isinstance(node.func, ast.Attribute):
         return None
     name, owner = node.func.attr.removesuffix("_"), node.func.value
@@ -147,7 +166,7 @@ def _call(node: ast.Call, names: Sequence[str]) -> Site | None:
     if name not in names or root in _FOREIGN or logger:
         return None
     if root in _MODULES and not isinstance(owner, ast.Call):
-        return Site(node, operands) if operands else None
+        return Site(node, positional) if positional else None
     if (name in _UNARY and positional) or (isinstance(owner, ast.Name) and owner.id == "self"):
         return None
     return Site(node, (owner, *positional), method=True)

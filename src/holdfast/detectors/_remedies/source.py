@@ -15,15 +15,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 _BLANK = b" \t\r\n\f\\"
 # Longer than what people write; a table of data in one statement is not worth the time.
 _LONGEST = 10_000
-_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
-_BODIES = ("body", "orelse", "handlers", "finalbody", "cases")
-# Headers of blocks are no statements by themselves; these make them whole. (before, after)
-_WRAPS = (("", ""), ("", " pass"), ("if 0: pass\n", " pass"), ("try: pass\n", " pass"))
+ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+"""Expressions that a method can be called on without parentheses around them."""
 
 
 class Edit(NamedTuple):
@@ -40,25 +38,32 @@ class Statement:
 
     code: str
     tree: ast.Module
-    before: str
-    after: str
+    body: str = ""
+    """What makes the header of a block a whole statement."""
     around: str = ""
 
     @classmethod
     def parse(cls, code: str, around: str = "") -> Statement | None:
         """Parse it; None for half a statement, which cannot be changed with confidence."""
-        if len(code) > _LONGEST:
-            return None
-        for before, after in _WRAPS:
-            tree = _parsed(before + code + after)
+        for body in ("", " pass") if len(code) <= _LONGEST else ():
+            tree = _parsed(code + body)
             if tree is not None:
-                return cls(code, tree, before, after, around)
+                return cls(code, tree, body, around)
         return None
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Every node in the order of the source; not those in a block's body or an f-string."""
-        return tuple(self._walk())
+        """Every node in the order of the source."""
+        # Not recursive: a sum of a thousand terms is a tree a thousand deep.
+        found: list[ast.AST] = []
+        waiting: list[ast.AST] = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            # Positions inside f-strings are wrong before Python 3.12.
+            if not isinstance(node, ast.JoinedStr):
+                found.append(node)
+                waiting += reversed(list(ast.iter_child_nodes(node)))
+        return tuple(found)
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -100,34 +105,22 @@ class Statement:
     def append(self, node: ast.AST, suffix: str) -> list[Edit]:
         """Call a method on a node: ``x`` becomes ``x.suffix()``, ``a - b`` ``(a - b).suffix()``."""
         start, stop = self.outer(node)
-        if isinstance(node, _ATOMS) or (start, stop) != self.span(node):
+        if isinstance(node, ATOMS) or (start, stop) != self.span(node):
             return [Edit(stop, stop, suffix)]
         return [Edit(start, start, "("), Edit(stop, stop, f"){suffix}")]
 
     def add(self, node: ast.AST, term: str) -> list[Edit]:
         """Add a term to a node: ``x`` becomes ``x + term``, in parentheses where it needs them."""
         start, stop = self.span(node)
-        inner = [Edit(stop, stop, f" + {term}")]
-        if not isinstance(node, (*_ATOMS, ast.BinOp, ast.UnaryOp, ast.Constant)) or (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.BitXor | ast.LShift | ast.RShift)
-        ):
-            inner = [Edit(start, start, "("), Edit(stop, stop, f") + {term}")]
         above = self.parents.get(node)
         argument = isinstance(above, ast.keyword) or (
             isinstance(above, ast.Call) and node is not above.func
         )
+        if not isinstance(node, (*ATOMS, ast.BinOp, ast.UnaryOp, ast.Constant)):
+            return [Edit(start, start, "(("), Edit(stop, stop, f") + {term})")]
         if argument or self.outer(node) != (start, stop):
-            return inner
-        return [Edit(start, start, "("), *inner, Edit(stop, stop, ")")]
-
-    def argument(self, call: ast.Call, text: str) -> list[Edit]:
-        """Give a call one more argument, behind those it has."""
-        given = [self.outer(a)[1] for a in call.args] + [self.span(k)[1] for k in call.keywords]
-        if given:
-            return [Edit(max(given), max(given), f", {text}")]
-        at = self._bytes.index(b"(", self.span(call.func)[1]) + 1
-        return [Edit(at, at, text)]
+            return [Edit(stop, stop, f" + {term}")]
+        return [Edit(start, start, "("), Edit(stop, stop, f" + {term})")]
 
     def replace(self, node: ast.AST, text: str) -> list[Edit]:
         """Put something else in the place of a node."""
@@ -139,8 +132,15 @@ class Statement:
         if not ordered or any(a.stop > b.start for a, b in pairwise(ordered)):
             return ""
         code = self.between(0, len(self._bytes), ordered)
-        whole = self.before + code + self.after
-        return code if code != self.code and _parsed(whole) is not None else ""
+        return code if code != self.code and _parsed(code + self.body) is not None else ""
+
+    def between(self, start: int, stop: int, edits: Iterable[Edit]) -> str:
+        """A stretch of the source with the changes that fall into it."""
+        parts, at = list[bytes](), start
+        for edit in sorted(edits, key=_position):
+            parts += [self._bytes[at : edit.start], edit.text.encode()]
+            at = edit.stop
+        return b"".join([*parts, self._bytes[at:stop]]).decode()
 
     def quoted(self, node: ast.AST, edits: Iterable[Edit]) -> str:
         """A node as it reads after these changes, on one line; empty when that is too long."""
@@ -156,17 +156,8 @@ class Statement:
         return found[1] if found else ""
 
     @cached_property
-    def functional(self) -> str:
-        """The name of torch.nn.functional here; empty when no line shows one."""
-        text = f"{self.code}\n{self.around}"
-        for name in ("F", "nn.functional"):
-            if re.search(rf"(?<![\w.]){re.escape(name)}\.\w", text):
-                return name
-        return f"{self.torch}.nn.functional" if self.torch else ""
-
-    @cached_property
     def _bytes(self) -> bytes:
-        return (self.before + self.code).encode()
+        return self.code.encode()
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -175,37 +166,6 @@ class Statement:
         for line in self._bytes.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
         return starts
-
-    def between(self, start: int, stop: int, edits: Iterable[Edit]) -> str:
-        """A stretch of the source with the changes that fall into it."""
-        parts, at = list[bytes](), max(start, len(self.before.encode()))
-        for edit in sorted(edits, key=_position):
-            parts += [self._bytes[at : edit.start], edit.text.encode()]
-            at = edit.stop
-        return b"".join([*parts, self._bytes[at:stop]]).decode()
-
-    def _walk(self) -> Iterator[ast.AST]:
-        # Not recursive: a sum of a thousand terms is a tree a thousand deep.
-        todo: list[ast.AST] = [self.tree]
-        while todo:
-            node = todo.pop()
-            yield node
-            todo += reversed([c for name, c in _children(node) if self._counts(node, name, c)])
-
-    def _counts(self, node: ast.AST, name: str, child: ast.AST) -> bool:
-        """Whether a child belongs to the statement: not the body below the header of a block."""
-        if isinstance(child, ast.JoinedStr):
-            return False  # positions inside f-strings are wrong before Python 3.12
-        line = getattr(node, "lineno", 0)
-        below = getattr(child, "lineno", 0) > line > self.before.count("\n")
-        return not (below and name in _BODIES and isinstance(node, ast.stmt))
-
-
-def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    for name, value in ast.iter_fields(node):
-        for child in cast("list[Any]", value if isinstance(value, list) else [value]):
-            if isinstance(child, ast.AST):
-                yield name, child
 
 
 def unified(old: str, new: str, *, file: str, line: int, indent: str) -> str:

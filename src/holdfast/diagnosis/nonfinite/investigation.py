@@ -29,12 +29,8 @@ from ...config import GuardSettings
 from ...probes.batches import Batch
 from ...probes.ranks import ranks
 from . import provenance
-from .provenance import (
-    Birth,
-    NotRepeatable,
-    Observer,
-    Scene,
-)
+from .observer import Birth, Observer
+from .provenance import Scene
 
 # Exams for one fault that stays unexplained, and for all faults of a run.
 _ATTEMPTS = 6
@@ -42,8 +38,6 @@ _EXAMS = 24
 # Steps that are observed in a row, and steps on which the host waits for the device's verdict.
 _OBSERVED = 3
 _ALERT = 256
-# An explained fault gets another look on these occurrences: a new one may look the same.
-_AGAIN = (10, 100, 1000)
 
 Fault = tuple[str, str]  # "loss" and where backward is called, or "gradient" and the layer
 
@@ -101,7 +95,6 @@ class Investigation:
         """Steps to come on which the host should ask the device at once whether they are bad."""
         self._may_replay = settings.replay
         self._training, self._here = training, here
-        self._seen: Counter[Fault] = Counter()
         self._tried: Counter[Fault] = Counter()
         self._explained: set[Fault] = set()
         self._loss: Fault = ("loss", "")
@@ -120,7 +113,7 @@ class Investigation:
     def loss_is_bad(self, frame: FrameType | None) -> None:
         """``backward`` is being called on a loss that the host knows to be bad."""
         self._loss = ("loss", provenance.spot(frame))
-        if self._observer is not None or self._found is not None or not self._due(self._loss, 1):
+        if self._observer is not None or self._found is not None or not self._due(self._loss):
             return
         self.idle = False
         self._examine(self._loss, provenance.of_loss, frame)
@@ -169,7 +162,6 @@ class Investigation:
             return
         fault = self._loss if layer is None else ("gradient", layer)
         incident = Incident(fault, step, opt)
-        self._seen[fault] += 1
         self.idle = False
         self._look_back()
         if frame is not None and layer is not None and self._found is None and self._due(fault):
@@ -250,12 +242,10 @@ class Investigation:
     def _scene(self) -> Scene:
         return self._training.scene(*self._here(), self._root() if self._root else None)
 
-    def _due(self, fault: Fault, more: int = 0) -> bool:
+    def _due(self, fault: Fault) -> bool:
         """Whether one more exam may be spent on a fault."""
-        if self._tried.total() >= _EXAMS:
+        if fault in self._explained or self._tried.total() >= _EXAMS:
             return False
-        if fault in self._explained:
-            return self._seen[fault] + more in _AGAIN
         return self._tried[fault] < _ATTEMPTS
 
     def _examine(
@@ -267,10 +257,7 @@ class Investigation:
         if ranks() > 1:
             return
         self._tried[fault] += 1
-        try:
-            self._found = exam(frame, self._scene())
-        except NotRepeatable:
-            self._found = None
+        self._found = exam(frame, self._scene())
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
         self._tried[incident.fault] += 1

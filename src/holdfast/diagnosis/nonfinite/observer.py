@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ class Observer(TorchDispatchMode):
         self._buffers, self._data = buffers, data
         self._births: dict[int, Birth] = {}
         self._owners: dict[Node, str] = {}
-        self._undo: list[Callable[[], object]] = []
+        self._undo = contextlib.ExitStack()
         self._graph: list[Any] = []
         self._inert = True
 
@@ -93,11 +94,12 @@ class Observer(TorchDispatchMode):
         """Switch everything on."""
         self._inert = False
         self.running = True
-        self._undo.append(_eager())
-        anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
-        self._undo.append(lambda: anomaly.__exit__(None, None, None))
-        self._undo.append(_without_warning())
-        self._undo.append(register_module_forward_hook(self._module_ran).remove)
+        if "torch._dynamo" in sys.modules:
+            # Compiled code hides its operations: run it eagerly for as long as we look.
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+        self._undo.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
+        self._undo.enter_context(_without_warning())
+        self._undo.callback(register_module_forward_hook(self._module_ran).remove)
         self.__enter__()
 
     def stop(self) -> bool:
@@ -107,9 +109,8 @@ class Observer(TorchDispatchMode):
             handle.remove()
         self._graph.clear()
         self._owners.clear()
-        while self._undo:
-            with contextlib.suppress(Exception):
-                self._undo.pop()()
+        with contextlib.suppress(Exception):
+            self._undo.close()
         if self.running:
             if _get_current_dispatch_mode() is not self:
                 return False
@@ -168,31 +169,22 @@ class Observer(TorchDispatchMode):
             spoilt_buffers = [t for t in floating((args, kwargs)) if _key(t) in self._buffers]
             parents += [(self._leaf(t), has_nan(t)) for t in spoilt_buffers if bad(t)]
         birth = _guilty(parents, has_nan(spoilt[0])) or self._born(
-            name, args, kwargs, spoilt[0], intended=not parents and _written(args, kwargs)
+            name, (args, kwargs), spoilt[0], intended=not parents and _written(args, kwargs)
         )
         for tensor in spoilt:
             self._births[_key(tensor)] = birth
 
     def _leaf(self, tensor: Tensor) -> Birth:
-        return Birth(
-            op="",
-            place=place_of(sys._getframe(), self._names),
-            output=tensor,
-            told=stat(tensor),
-            leaf=tensor,
-            intended=self._meant(tensor),
-        )
-
-    def _meant(self, tensor: Tensor) -> bool:
-        """Whether the infinities in a tensor that nobody made are those of a mask."""
+        """A bad tensor that nobody made; infinities that are not its owner's may be a mask's."""
         own = tensor.requires_grad or _key(tensor) in self._data
-        return not own and not has_nan(tensor) and not rises(tensor)
+        meant = not own and not has_nan(tensor) and not rises(tensor)
+        return replace(self._born("", (), tensor, intended=meant), leaf=tensor)
 
-    def _born(self, name: str, args: Any, kwargs: Any, out: Tensor, *, intended: bool) -> Birth:
+    def _born(self, name: str, given: Any, out: Tensor, *, intended: bool) -> Birth:
         return Birth(
             op=name.strip("_") if name.endswith("_") else name,
             place=place_of(sys._getframe(), self._names),
-            inputs=[stat(t) for t in list(tensors((args, kwargs)))[:4]],
+            inputs=[stat(t) for t in list(tensors(given))[:4]],
             output=out,
             told=stat(out),
             intended=intended,
@@ -208,26 +200,18 @@ class Observer(TorchDispatchMode):
     def _claim(self, name: str, output: Any) -> None:
         if self._inert or not name:
             return
-        waiting = [t.grad_fn for t in floating(output) if t.grad_fn is not None]
-        while waiting and len(self._owners) < _NODES:
-            node = waiting.pop()
-            if node is None or node in self._owners:
-                continue
-            self._owners[node] = name
-            waiting += [n for n, _ in node.next_functions if n is not None]
+        made = _nodes([t.grad_fn for t in floating(output)], self._owners)
+        self._owners.update(dict.fromkeys(made, name))
 
     def follow(self, loss: Tensor) -> None:
         """Backward is about to run from ``loss``: hook every node behind it."""
-        for node in _nodes(loss.grad_fn):
-            self._graph.append(node.register_hook(self._hook(node)))
+        for node in _nodes([loss.grad_fn]):
+            self._graph.append(node.register_hook(partial(self._node_ran, node)))
 
-    def _hook(self, node: Node) -> Callable[[Any, Any], None]:
-        def look(made: Any, given: Any) -> None:
-            with contextlib.suppress(Exception):
-                if not self._inert and self.backward_birth is None:
-                    self._look_at_node(node, made, given)
-
-        return look
+    def _node_ran(self, node: Node, made: Any, given: Any) -> None:
+        with contextlib.suppress(Exception):
+            if not self._inert and self.backward_birth is None:
+                self._look_at_node(node, made, given)
 
     def _look_at_node(self, node: Node, made: Any, given: Any) -> None:
         spoilt = next((t for t in floating(made) if bad(t)), None)
@@ -276,16 +260,17 @@ def _saved(node: Node) -> Iterator[Tensor]:
                 yield from floating(getattr(node, name))
 
 
-def _nodes(root: Node) -> Iterator[Node]:
+def _nodes(roots: Iterable[Node], known: Collection[Node] = ()) -> Iterator[Node]:
+    """The nodes behind these that are not known yet."""
     seen: set[Node] = set()
-    waiting = [root]
+    waiting = list(roots)
     while waiting and len(seen) < _NODES:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in seen or node in known:
             continue
         seen.add(node)
         yield node
-        waiting += [n for n, _ in node.next_functions if n is not None]
+        waiting += [n for n, _ in node.next_functions]
 
 
 def _key(tensor: Tensor) -> int:
@@ -298,22 +283,13 @@ def _written(args: Any, kwargs: Mapping[str, Any]) -> bool:
     return any(isinstance(n, float) and not abs(n) < float("inf") for n in numbers)
 
 
-def _without_warning() -> Callable[[], object]:
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
     """A compiled module warns about global hooks, which are ours and fire twice without harm."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are")
     entry = warnings.filters[0]
-
-    def undo() -> None:
+    try:
+        yield
+    finally:
         if entry in warnings.filters:
             warnings.filters.remove(entry)  # type: ignore[attr-defined]
-
-    return undo
-
-
-def _eager() -> Callable[[], object]:
-    """Compiled code hides its operations: run it eagerly for as long as we look."""
-    if "torch._dynamo" not in sys.modules:
-        return lambda: None
-    stance = torch.compiler.set_stance("force_eager")
-    stance.__enter__()
-    return lambda: stance.__exit__(None, None, None)

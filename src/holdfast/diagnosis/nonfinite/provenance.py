@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import FrameType
@@ -31,19 +31,6 @@ from ..source.slicing import NotRepeatable
 from .observer import Birth, Observer
 from .rerun import calls_of_backward, recipe, recipe_of
 from .tensor_stats import bad, bad_rows, floating
-
-__all__ = [
-    "Birth",
-    "NotRepeatable",
-    "Observer",
-    "Scene",
-    "addresses",
-    "observer_of",
-    "of_gradients",
-    "of_loss",
-    "spot",
-    "told",
-]
 
 # Calls of backward that are tried, the nearest first.
 _TRIES = 4
@@ -82,60 +69,34 @@ def spot(frame: FrameType | None) -> str:
 
 
 def of_loss(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
-    """The cause of a bad loss on which ``backward`` is just being called.
-
-    Raises:
-        NotRepeatable: the loss cannot be computed a second time.
-    """
-    return _first(_recipes(frame, scene, calls=1), _with_callers(scene, frame), backward=False)
+    """The cause of a bad loss on which ``backward`` is just being called; None if not found."""
+    return _repeated(frame, scene, calls=1, backward=False)
 
 
 def of_gradients(frame: FrameType | None, scene: Scene) -> dict[str, Any] | None:
-    """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``.
-
-    Raises:
-        NotRepeatable: no loss that led to them can be computed a second time.
-    """
-    return _first(_recipes(frame, scene, calls=_TRIES), _with_callers(scene, frame), backward=True)
+    """The cause of bad gradients with a finite loss, from inside ``backward`` or ``step()``."""
+    return _repeated(frame, scene, calls=_TRIES, backward=True)
 
 
-def _with_callers(scene: Scene, frame: FrameType | None) -> Scene:
-    """The objects whose methods are running keep counters too: trainers, mostly."""
+def _repeated(
+    frame: FrameType | None, scene: Scene, *, calls: int, backward: bool
+) -> dict[str, Any] | None:
+    """Compute the loss again, by the calls of backward in sight, then by the tensor itself."""
+    recipes = [partial(recipe, at, call) for at, call in islice(calls_of_backward(frame), calls)]
+    if scene.loss is not None:
+        recipes.append(partial(recipe_of, scene.loss, frame))
+    # The objects whose methods are running keep counters too: trainers, mostly.
     running = [
         f.f_locals.get("self")
         for f in frames_from(frame)
         if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
     ]
-    return replace(scene, owners=[*scene.owners, *running])
-
-
-def _recipes(
-    frame: FrameType | None, scene: Scene, *, calls: int
-) -> Iterator[Callable[[], Callable[[], Any]]]:
-    """Ways to compute the loss again: from the calls of backward in sight, then by the tensor."""
-    for at, line in islice(calls_of_backward(frame), calls):
-        yield partial(recipe, at, line)
-    if scene.loss is not None:
-        yield partial(recipe_of, scene.loss, frame)
-
-
-def _first(
-    recipes: Iterator[Callable[[], Callable[[], Any]]], scene: Scene, *, backward: bool
-) -> dict[str, Any] | None:
-    reason: NotRepeatable | None = NotRepeatable("the function that called backward has returned")
     for make in recipes:
-        try:
-            with _as_they_were(scene.owners):
-                birth = _observed(make(), scene, backward=backward)
-        except NotRepeatable as error:
-            reason = error
-            continue
-        found = None if birth is None else told(birth, scene, how="replay")
-        if found is not None:
-            return found
-        reason = None
-    if reason is not None:
-        raise reason
+        with contextlib.suppress(NotRepeatable), _as_they_were([*scene.owners, *running]):
+            birth = _observed(make(), scene, backward=backward)
+            found = None if birth is None else told(birth, scene, how="replay")
+            if found is not None:
+                return found
     return None
 
 

@@ -11,6 +11,7 @@ waits for the next occurrence instead.
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -29,12 +30,11 @@ from ..source.slicing import (
 )
 from .tensor_stats import bad, floating
 
-_CLIMB = 8
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
-def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, int]]:
-    """The running frames that call ``backward``, and on which lines, the likeliest first.
+def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, ast.Call]]:
+    """The running frames that call ``backward``, and the calls, the likeliest first.
 
     From inside ``optimizer.step()``: the calls before the current line, nearest first.
     """
@@ -42,12 +42,22 @@ def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, int]
         if kind_of(frame.f_code.co_filename) == "torch":
             continue
         try:
-            function = _function(frame)
+            nodes = list(ast.walk(_function(frame)))
         except NotRepeatable:
             continue
-        lines = {n.lineno for n in ast.walk(function) if calls(n, "backward")}
-        earlier = sorted((n for n in lines if n <= frame.f_lineno), reverse=True)
-        yield from ((frame, line) for line in earlier)
+        passed = [n for n in nodes if calls(n, "backward") and n.lineno <= frame.f_lineno]
+        yield from ((frame, call) for call in sorted(passed, key=_line, reverse=True))
+
+
+def recipe(frame: FrameType, call: ast.Call) -> Callable[[], Any]:
+    """A function that computes again what a running frame called ``backward`` on."""
+    wanted, line = _root(call), call.lineno
+    while isinstance(wanted, ast.Name) and _is_parameter(frame, wanted.id, line):
+        frame, wanted = _passed_in(frame, wanted.id)
+        line = frame.f_lineno
+    if wanted is None:
+        raise NotRepeatable("what backward was called on is not in the source")
+    return _compiled(frame, wanted, line)
 
 
 def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
@@ -56,19 +66,16 @@ def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
     Found by the object itself: whatever library stands between, some frame holds the loss in a
     variable, or in what a variable holds, that one of its own statements has made.
     """
-    reason = "no running function has made the loss"
     for frame in frames_from(inner):
         if kind_of(frame.f_code.co_filename) == "torch":
             continue
         for name, expression in _holders(frame, loss):
-            try:
+            with contextlib.suppress(NotRepeatable):
                 passed, _ = before(_body(_function(frame)), frame.f_lineno)
                 if any(name in writes(statement) for statement in passed):
                     wanted = ast.parse(expression, mode="eval").body
                     return _compiled(frame, wanted, frame.f_lineno)
-            except NotRepeatable as error:
-                reason = str(error)
-    raise NotRepeatable(reason)
+    raise NotRepeatable("no running function has made the loss")
 
 
 def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
@@ -82,27 +89,6 @@ def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
             yield from ((name, f"{name}[{i}]") for i, v in enumerate(value[:64]) if v is loss)
         elif name != "self" and isinstance(getattr(value, "__dict__", None), dict):
             yield from ((name, f"{name}.{k}") for k, v in vars(value).items() if v is loss)
-
-
-def recipe(frame: FrameType, line: int) -> Callable[[], Any]:
-    """A function that computes again what a running frame called ``backward`` on, on ``line``."""
-    call = _call_at(frame, line, "backward")
-    wanted = None if call is None else _root(call)
-    for _ in range(_CLIMB):
-        if wanted is None:
-            raise NotRepeatable("the call of backward was not found in the source")
-        parameter = _as_parameter(frame, wanted, line)
-        if parameter is None:
-            return _compiled(frame, wanted, line)
-        caller = _next_up(frame)
-        if caller is None:
-            raise NotRepeatable("the loss comes from outside of all source files")
-        frame, wanted = caller, _argument(caller, frame, parameter)
-        line = frame.f_lineno
-    raise NotRepeatable("the loss comes from too far up")
-
-
-# ---------------------------------------------------------------------- finding the expression
 
 
 def _function(frame: FrameType) -> Function:
@@ -121,82 +107,58 @@ def _function(frame: FrameType) -> Function:
     raise NotRepeatable("its source was not found")
 
 
-def _call_at(frame: FrameType, line: int, name: str) -> ast.Call | None:
-    """The innermost call with ``name`` in its name on a line."""
-    found: ast.Call | None = None
-    for node in ast.walk(_function(frame)):
-        if not calls(node, name) or not node.lineno <= line <= (node.end_lineno or node.lineno):
-            continue
-        if found is None or node.lineno >= found.lineno:
-            found = node
-    return found
-
-
 def _root(call: ast.Call) -> ast.expr | None:
     """What is differentiated: ``loss.backward()``, ``backward(loss)``, ``x.backward(loss)``."""
-    args = [a for a in call.args if not isinstance(a, ast.Starred)]
-    if args and not (isinstance(call.func, ast.Attribute) and call.func.attr == "backward"):
-        return args[0]
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    owner = call.func.value
-    named = isinstance(owner, ast.Name | ast.Attribute)
-    # accelerator.backward(loss), fabric.backward(loss), autograd.backward(loss)
-    if named and args and not _says_gradient(args[0]):
-        return args[0]
-    # scaler.scale(loss).backward()
-    if (
-        isinstance(owner, ast.Call)
-        and isinstance(owner.func, ast.Attribute)
-        and owner.func.attr == "scale"
-        and owner.args
-    ):
-        return owner.args[0]
-    return owner
+    match call:
+        # accelerator.backward(loss), fabric.backward(loss), autograd.backward(loss)
+        case ast.Call(args=[first, *_]) if not _is_gradient(first):
+            return first
+        # scaler.scale(loss).backward()
+        case ast.Call(
+            func=ast.Attribute(value=ast.Call(func=ast.Attribute(attr="scale"), args=[loss, *_]))
+        ):
+            return loss
+        case ast.Call(func=ast.Attribute(value=owner)):
+            return owner
+        case _:
+            return None
 
 
-def _says_gradient(argument: ast.expr) -> bool:
-    """``out.backward(torch.ones_like(out))``: the argument is a gradient and not the loss."""
+def _is_gradient(argument: ast.expr) -> bool:
+    """``out.backward(torch.ones_like(out))``: a gradient and not the loss, as ``*args`` are."""
     text = ast.unparse(argument)
-    return "ones" in text or "grad" in text
+    return isinstance(argument, ast.Starred) or "ones" in text or "grad" in text
 
 
-def _as_parameter(frame: FrameType, wanted: ast.expr, line: int) -> str | None:
-    """The name of the argument when the expression is just that, not made in this function."""
-    if not isinstance(wanted, ast.Name) or frame.f_code.co_name == "<module>":
-        return None
+def _line(node: ast.Call) -> int:
+    return node.lineno
+
+
+def _is_parameter(frame: FrameType, name: str, line: int) -> bool:
+    """Whether a name is an argument that the function has not given another value."""
     code = frame.f_code
-    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if wanted.id not in arguments:
-        return None
-    body = _body(_function(frame))
-    made = any(wanted.id in writes(s) for s in body if s.lineno < line)
-    return None if made else wanted.id
+    if name not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        return False
+    return not any(name in writes(s) for s in _body(_function(frame)) if s.lineno < line)
 
 
-def _next_up(frame: FrameType) -> FrameType | None:
-    for caller in frames_from(frame.f_back):
-        if kind_of(caller.f_code.co_filename) != "torch":
-            return caller
-    return None
-
-
-def _argument(caller: FrameType, callee: FrameType, parameter: str) -> ast.expr | None:
-    call = _call_at(caller, caller.f_lineno, callee.f_code.co_name)
-    if call is None:
-        return None
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    if any(isinstance(argument, ast.Starred) for argument in call.args):
-        return None
-    place = callee.f_code.co_varnames.index(parameter)
-    if isinstance(call.func, ast.Attribute) and callee.f_code.co_varnames[:1] == ("self",):
-        place -= 1
-    return call.args[place] if 0 <= place < len(call.args) else None
-
-
-# ---------------------------------------------------------------------- slicing and compiling
+def _passed_in(frame: FrameType, parameter: str) -> tuple[FrameType, ast.expr]:
+    """The caller of a function, and the expression it passed for a parameter."""
+    callers = frames_from(frame.f_back)
+    caller = next((f for f in callers if kind_of(f.f_code.co_filename) != "torch"), None)
+    if caller is None:
+        raise NotRepeatable("the loss comes from outside of all source files")
+    names = frame.f_code.co_varnames
+    line = caller.f_lineno
+    for node in ast.walk(_function(caller)):
+        if not calls(node, frame.f_code.co_name):
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if not any(isinstance(argument, ast.Starred) for argument in node.args):
+            given |= zip(names[names[:1] == ("self",) :], node.args, strict=False)
+        if parameter in given and node.lineno <= line <= (node.end_lineno or line):
+            return caller, given[parameter]
+    raise NotRepeatable("the loss comes from a caller that does not show it")
 
 
 def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any]:
@@ -206,7 +168,6 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
     if why_not:
         raise NotRepeatable(why_not)
     own = frame.f_code.co_varnames
-    given = set(own[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]) - {"self"}
     needed, kept = sliced(
         passed,
         wanted,
@@ -216,12 +177,7 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
             or any(t.grad_fn is not None for t in _tensors(_value(name, values)))
         ),
         lambda name: any(map(bad, _tensors(_value(name, values)))),
-        given,
     )
-    rewritten = {name for statement in kept for name in writes(statement)}
-    for name in needed & given:
-        if name in rewritten or name not in values:
-            values[name] = _from_caller(frame, name)
     inner: list[ast.stmt] = [*kept, ast.Return(wanted)]
     for manager in reversed(around):
         inner = [ast.copy_location(ast.With(items=manager.items, body=inner), manager)]
@@ -247,15 +203,6 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
                 setattr(owner, name, value)
 
     return again
-
-
-def _from_caller(frame: FrameType, parameter: str) -> Any:
-    """What an argument was when the function was called, as far as its caller still has it."""
-    caller = _next_up(frame)
-    argument = _argument(caller, frame, parameter) if caller is not None else None
-    if caller is None or not isinstance(argument, ast.Name) or argument.id not in caller.f_locals:
-        raise NotRepeatable(f"{parameter} has changed since the function was called")
-    return caller.f_locals[argument.id]
 
 
 def _body(function: Function) -> list[ast.stmt]:

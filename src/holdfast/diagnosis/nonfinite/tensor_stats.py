@@ -27,8 +27,6 @@ def _reading() -> Iterator[None]:
 def stat(tensor: Tensor) -> dict[str, Any]:
     """Shape, range and counts of zero, negative and non-finite values; reads the device."""
     values = tensor.detach()
-    if values.is_sparse:
-        values = values._values()
     if values.is_complex():
         values = torch.view_as_real(values)
     wide = values.double() if values.is_floating_point() else values
