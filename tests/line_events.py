@@ -136,7 +136,6 @@ def loader(slowest: Sequence[Any] = (None, 0.004), samples: int = 1, **more: Any
         "passes": 1,
         "samples": samples,
         "per_sample": 0.004,
-        "collate": 0.0,
         "slowest": list(slowest),
         "lines": [places.line(7, 0.003, mark="fetch"), places.line(8, 0.001, mark="fetch")],
         "asks": places.line(50, 0.0, hits=0.0),

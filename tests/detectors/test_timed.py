@@ -239,33 +239,14 @@ def test_all_lines_slower_is_no_slow_down(make_rows):
     assert kinds(make_rows, *[look("slow", now, before)] * 2) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "what"),
-    [
-        ({"retries": 1}, {"retries": 9}, "retries"),
-        ({"retries": 1, "clock": 1980}, {"retries": 9, "clock": 900}, "retries"),
-        ({"retries": 1, "clock": 1980}, {"retries": 2, "clock": 900}, "clocks"),
-        ({"clock": 1980}, {"clock": 1900}, ""),
-        ({"clock": 1980}, {"clock": 0.0}, ""),
-        ({}, {}, ""),
-    ],
-)
-def test_a_device_that_is_slower_by_itself_has_no_line(make_rows, before, now, what):
-    lines = [called(52, 0.002, "model")]
-    found = findings(make_rows, look("slow", lines, lines, counts=before, counted=now))
-    assert [f.evidence["what"] for f in found] == ([what] if what else [])
-    for finding in found:
-        assert (finding.file, finding.line, finding.severity) == ("", 0, WARNING)
-        assert "5 ms, 2 ms at the beginning" in finding.message
-
-
-@pytest.mark.parametrize(("each", "what"), [(1.0, "retries"), (0.25, "retries"), (0.1, "work")])
-def test_a_line_is_slow_because_the_allocator_runs_out(make_rows, each, what):
-    events = [slower(0.0035, hits=1.0, counted={"retries_per_step": each, "retries": 3})] * 2
-    assert kinds(make_rows, *events) == [what]
-    assert {f.line for f in findings(make_rows, *events)} == {57}
+@pytest.mark.parametrize(("retries", "what"), [(9, "retries"), (3, "work")])
+def test_a_line_is_slow_because_the_allocator_runs_out(make_rows, retries, what):
+    counted = {"counts": {"retries": 1}, "counted": {"retries": retries}}
+    slow = slower(0.0035, hits=1.0, **counted)
+    assert kinds(make_rows, slow, slow) == [what]
+    assert {f.line for f in findings(make_rows, slow, slow)} == {57}
     # What can be counted has grown by itself, and memory may be short because of that.
-    assert kinds(make_rows, slower(counted={"retries_per_step": each})) == ["work"]
+    assert kinds(make_rows, slower(**counted)) == ["work"]
 
 
 def test_what_is_registered_again_and_again(make_rows):

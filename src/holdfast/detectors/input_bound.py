@@ -44,8 +44,8 @@ class InputBound(TimedDetector):
     Evidence:
         ``share`` of the time spent on input, ``wait_ms`` per step, ``line_ms`` per batch and
         ``line_share``: the line's part of it, ``sample_us``: time of the line per sample,
-        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop``,
-        ``loader`` or ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
+        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader`` or
+        ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
         most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``makes``:
         the line is one call of torch or numpy; ``looked``: False where the lines of the workers
         were not timed; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
@@ -138,12 +138,12 @@ class InputBound(TimedDetector):
         """A loader with workers: lines sampled by their own threads, or samples fetched again."""
         try:
             places, times = read_places(data), read_times(data)
-            lines = [read_line(line, places) for line in data["lines"]]
+            lines = by_place(read_line(line, places) for line in data["lines"]).values()
             asks, (index, slowest) = read_line(data["asks"], places), data["slowest"]
             samples, per_sample = int(data["samples"]), float(data["per_sample"])
             rare, passes = bool(data["rare"]), int(data["passes"])
             facts: dict[str, Any] = {"rare": rare, "workers": int(data["workers"])}
-            made_here, collate = bool(data["may_fetch"]), float(data["collate"])
+            made_here = bool(data["may_fetch"])
         except (KeyError, TypeError, ValueError, IndexError):
             return
         if not samples:
@@ -151,10 +151,7 @@ class InputBound(TimedDetector):
                 facts |= {"what": "loader", "looked": False}
                 yield self._claim(asks.at, asks, times, facts, sure=False)
             return
-        facts |= {
-            "what": "collate" if collate > per_sample else "dataset",
-            "sample_ms": ms(per_sample),
-        }
+        facts |= {"what": "dataset", "sample_ms": ms(per_sample)}
         others = (per_sample * samples - slowest) / max(1, samples - 1)
         known = index is not None
         if known and samples > 2 and slowest > self.options.stands_out * others:
@@ -162,7 +159,9 @@ class InputBound(TimedDetector):
         elif rare and known:
             return  # the batch of a slow sample has not been caught
         total = sum(line.seconds for line in lines)
-        best = next((line for line in lines if line.seconds > 0 and line.hits), None)
+        # A line without a hit is that of the loop, which waits.
+        inside = [line for line in lines if line.hits]
+        best = max(inside, key=lambda line: line.seconds, default=None)
         if best is None or best.seconds < self.options.named * total:
             return
         facts |= {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..types import Event, Severity
 from ._lines import (
@@ -36,8 +36,7 @@ class SlowDown(TimedDetector):
         The median step of the last blocks takes clearly longer than that of the fastest block.
         The lines of the loop are timed again and compared with their times at the beginning: a
         line that became slower while the rest did not is the cause, unless the device's allocator
-        ran out of memory meanwhile: then that is. Where no line became slower, the device is
-        checked: allocator retries, a lower clock. A slower host slows all lines and is not
+        ran out of memory meanwhile: then that is. A slower host slows all lines and is not
         reported.
 
     Why it matters:
@@ -48,9 +47,7 @@ class SlowDown(TimedDetector):
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
         line, ``explains``: its share of the growth, ``counted``: judged by how often it runs and
         not by its time, ``mark``: part of the step,
-        ``what``: ``work``, ``hooks``, ``graph``; ``retries``
-        (of the allocator) with the line that allocates, where one stands out; ``clocks``
-        (``clock_before`` and ``clock_now`` in MHz) without a line;
+        ``what``: ``work``, ``hooks``, ``graph``, ``retries`` (of the allocator),
         or what is mostly intended: ``bigger_batches``, ``more_parameters``;
         ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
         ``key``.
@@ -64,13 +61,11 @@ class SlowDown(TimedDetector):
         - A plot into axes that are never cleared: each figure draws everything again.
         - Device memory that is nearly full: the allocator empties its cache and starts again
           (MEM007).
-        - A device that is too hot, above its power limit or shared with another job.
 
     What to do:
         1. Change the line: keep a running sum instead of the history, a set instead of a list,
            a deque with ``maxlen``, append to the file instead of rewriting it.
         2. Register hooks once, before the loop, or remove their handles.
-        3. Clocks: ``nvidia-smi -q -d PERFORMANCE`` names the reason.
 
     False alarms:
         Curricula grow on purpose: where the model gets larger tensors, more parameters have
@@ -127,33 +122,16 @@ class SlowDown(TimedDetector):
         hooked: float = 0.5
         """Share of the growth within models and backward where hooks pile up; a guess."""
         retries: float = 4.0
-        """Allocator retries since the beginning that slow steps down; a guess."""
-        every: float = 4.0
-        """Timed steps per retry up to which retries slow the allocating lines; a guess."""
-        clock: float = 0.85
-        """Remaining share of a device's clock; a guess."""
+        """Allocator retries since the beginning that slow the allocating lines; a guess."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
-        """The line that became slower while the rest did not; else the device itself."""
+        """The line that became slower while the rest did not."""
         look = read_look(event)
         if look is None or look.purpose != "slow" or look.baseline is None:
             return
-        before, now, options = look.baseline, look.now, self.options
-        grown = self._grown(look, before)
-        # An allocator that runs out of memory slows the lines that allocate.
-        runs_out = now.count("retries_per_step") * options.every >= 1
-        runs_out = runs_out and (grown is None or (grown.what == "work" and not grown.counted))
-        if runs_out or (grown is None or grown.line.mark):
-            more = now.count("retries") - before.count("retries")
-            if runs_out or more >= options.retries:
-                place = grown.place if runs_out and grown is not None else None
-                yield self._retries(look, more, place)
-                return
-            if grown is None and 0 < now.count("clock") < options.clock * before.count("clock"):
-                yield self._clocks(look, before)
-                return
+        grown = self._grown(look, look.baseline)
         if grown is not None:
-            yield self._line(look, grown)
+            yield self._claim(look, grown)
 
     # ------------------------------------------------------------------ which line
 
@@ -249,6 +227,9 @@ class SlowDown(TimedDetector):
             return "bigger_batches"
         if line.mark and now.count("parameters") > before.count("parameters"):
             return "more_parameters"
+        retries = now.count("retries") - before.count("retries")
+        if not grown.counted and retries >= options.retries:
+            return "retries"
         if line.mark == "backward" and not line.direct:
             return "graph" if now.count("nodes") > options.nodes * before.count("nodes") > 0 else ""
         # Within a library, nothing of the user's has grown.
@@ -256,69 +237,38 @@ class SlowDown(TimedDetector):
 
     # ------------------------------------------------------------------ what is said
 
-    def _line(self, look: Look, grown: _Grown) -> Claim:
-        line, what, steps = grown.line, grown.what, _steps(look)
+    def _claim(self, look: Look, grown: _Grown) -> Claim:
+        line, what = grown.line, grown.what
+        before, now = look.times.fastest_block, look.times.last_block
+        steps = f"steps take {ms(now):.3g} ms, {ms(before):.3g} ms at the beginning"
         if what in _MEANT:
             said = f"became slower: {steps}; {_MEANT[what]}"
         elif what == "hooks":
             said = f"registers another hook or parametrization every time: {steps}"
         else:
             each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
-            said = f"slows down ({each}): {steps}"
-        evidence = {
-            "what": what,
-            "line_before_ms": ms(grown.was),
-            "line_now_ms": ms(line.seconds),
-            "explains": grown.explains,
-            "counted": grown.counted,
-            "mark": line.mark,
-        }
-        return self._claim(
-            look,
-            said,
-            what,
-            grown.place,
-            evidence,
-            severity=Severity.INFO if what in _MEANT else Severity.WARNING,
-            confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
-            function=line.function,
-            sure=grown.counted or what not in ("work", "graph"),
-        )
-
-    def _retries(self, look: Look, count: float, place: Place | None) -> Claim:
-        waits = "waits for memory: " if place is not None else ""
-        said = f"the allocator ran out of memory {count:.0f} times since"
-        evidence = {"what": "retries", "retries": count}
-        return self._claim(look, f"{waits}{_steps(look)}, and {said}", "retries", place, evidence)
-
-    def _clocks(self, look: Look, before: Profile) -> Claim:
-        then, now = before.count("clock"), look.now.count("clock")
-        said = f"{_steps(look)}: the clock of the GPU fell from {then:.0f} to {now:.0f} MHz"
-        evidence = {"what": "clocks", "clock_before": then, "clock_now": now}
-        return self._claim(look, said, "clocks", None, evidence)
-
-    def _claim(
-        self,
-        look: Look,
-        said: str,
-        what: str,
-        place: Place | None,
-        evidence: dict[str, Any],
-        severity: Severity = Severity.WARNING,
-        confidence: float = 0.8,
-        **more: Any,
-    ) -> Claim:
-        before, now = look.times.fastest_block, look.times.last_block
+            why = ", the allocator runs out of memory" if what == "retries" else ""
+            said = f"slows down ({each}{why}): {steps}"
         return Claim(
             what=said,
-            advice=_advice(what, quoted(place)),
-            severity=severity,
-            confidence=confidence,
+            advice=_advice(what, quoted(grown.place)),
+            severity=Severity.INFO if what in _MEANT else Severity.WARNING,
+            confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
             share=max(0.0, 1 - before / now) if now else 0.0,
             seconds=look.times.seconds,
-            place=place,
-            evidence={"before_ms": ms(before), "now_ms": ms(now), **evidence},
-            **more,
+            place=grown.place,
+            function=line.function,
+            evidence={
+                "before_ms": ms(before),
+                "now_ms": ms(now),
+                "what": what,
+                "line_before_ms": ms(grown.was),
+                "line_now_ms": ms(line.seconds),
+                "explains": grown.explains,
+                "counted": grown.counted,
+                "mark": line.mark,
+            },
+            sure=grown.counted or what not in ("work", "graph"),
         )
 
 
@@ -378,11 +328,6 @@ def _part(more: float, risen: float) -> float:
     return round(max(0.0, min(1.0, more / risen)), 3)
 
 
-def _steps(look: Look) -> str:
-    before, now = ms(look.times.fastest_block), ms(look.times.last_block)
-    return f"steps take {now:.3g} ms, {before:.3g} ms at the beginning"
-
-
 def _advice(what: str, code: str) -> str:
     if what in _MEANT:
         return "nothing if intended (a curriculum, unfreezing); otherwise find what grows here"
@@ -390,8 +335,6 @@ def _advice(what: str, code: str) -> str:
         return f"call {code} once, before the loop, or remove the handle it returned before"
     if what == "retries":
         return "free some memory: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    if what == "clocks":
-        return "run `nvidia-smi -q -d PERFORMANCE` for the reason: heat, power, another job"
     if what == "graph":
         return f"detach what is kept from step to step: backward at {code} reaches further back"
     return (

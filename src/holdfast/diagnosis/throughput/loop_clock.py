@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from ...probes.step_record import StepRecord
-from . import loader_times
 from .profiles import Spot, line_of
 
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
@@ -74,12 +73,13 @@ class Feed:
     @property
     def workers(self) -> int:
         """How many it has."""
-        return loader_times.workers_of(self.source)
+        return int(getattr(self.source, "_num_workers", 0) or 0)
 
     @property
     def batch(self) -> int:
         """Samples that it puts into a batch; 1 where it does not say."""
-        return loader_times.batch_of(self.source)
+        sampler = getattr(self.source, "_index_sampler", None)
+        return int(getattr(sampler, "batch_size", 1) or 1)
 
     @property
     def passes(self) -> int:

@@ -15,7 +15,7 @@ from ..source.caches import asked_before
 from ..source.growers import registers
 from ..source.loops import loop_of, statement
 from ..source.place import from_here
-from .line_nodes import FETCH
+from .line_tree import FETCH
 from .profiles import (
     Line,
     Profile,
@@ -59,7 +59,7 @@ class Places:
     def line(self, line: Line) -> dict[str, Any]:
         """One line; one that is passed for its data also with the cache that is asked before."""
         data: dict[str, Any] = {
-            "path": [self.number(spot) for spot in line.path or (line.spot,)],
+            "path": [self.number(spot) for spot in line.path],
             "function": line.function,
             "mark": line.mark,
             "direct": line.direct,
@@ -67,7 +67,7 @@ class Places:
             "hits": round(line.hits, 1),
             "calls": round(line.calls, 1),
         }
-        if line.mark == FETCH and (cache := asked_before(line.path or (line.spot,))) is not None:
+        if line.mark == FETCH and (cache := asked_before(line.path)) is not None:
             data["cache"] = self.number(cache)
         return data
 
@@ -82,6 +82,7 @@ class Places:
             "models": round(profile.models, 1),
             "per_model": round(profile.per_model, 1),
             "lines": [self.line(line) for line in lines],
+            **profile.counts,
         }
 
     def turn(self, turn: Turn) -> dict[str, Any]:

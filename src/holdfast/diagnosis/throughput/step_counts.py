@@ -1,4 +1,4 @@
-"""Counts that explain a slowdown: graph nodes, hooks, allocator retries, device clock."""
+"""Counts that explain a slowdown: graph nodes, hooks, allocator retries."""
 
 from __future__ import annotations
 
@@ -36,13 +36,3 @@ def registered_on(models: Iterable[nn.Module]) -> int:
 def retries() -> int:
     """How often the device's allocator has run out so far; 0 without a device."""
     return int(counters().get("num_alloc_retries", 0)) if torch.cuda.is_initialized() else 0
-
-
-def clock() -> float:
-    """The clock of the device in MHz; 0 where nobody knows."""
-    if not torch.cuda.is_initialized():
-        return 0.0
-    try:
-        return float(torch.cuda.clock_rate())
-    except Exception:  # nvidia-ml-py is not there, or the driver does not say: many kinds of errors
-        return 0.0
