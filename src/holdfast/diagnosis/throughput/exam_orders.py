@@ -20,9 +20,11 @@ _WAITED = 0.08
 # Slower steps: times the fastest block, seconds.
 _SLOWER = 1.35
 _SLOWER_BY = 0.0004
-# Stalls: share of the time, how many, within so many steps; steps between two that are foreseen.
+# Stalls: share of the time, how many, or two of so many typical steps, within so many steps; steps
+# between two that are foreseen.
 _STALLED = 0.15
 _STALLS = 3
+_LONG = 4.0
 _WITHIN = 100
 _APART = 4
 
@@ -78,7 +80,8 @@ class ExamOrders:
 def _stalls(times: StepTimes, step: int) -> bool:
     """Whether stalls come back and take a good part of the time."""
     stalls = times.stalled(_WITHIN)
-    if not times.come_back(stalls, _STALLS):
+    long = all(stall.excess >= _LONG * times.typical for stall in stalls)
+    if len(stalls) < (2 if long else _STALLS):
         return False
     span = step - stalls[0].step + 1
     lost = sum(stall.excess for stall in stalls)
