@@ -45,8 +45,7 @@ class SlowDown(TimedDetector):
 
     Evidence:
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
-        line, ``explains``: its share of the growth, ``counted``: judged by how often it runs and
-        not by its time, ``mark``: part of the step,
+        line, ``explains``: its share of the growth, ``mark``: part of the step,
         ``what``: ``work``, ``hooks``, ``graph``, ``retries`` (of the allocator),
         or what is mostly intended: ``bigger_batches``, ``more_parameters``;
         ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
@@ -68,9 +67,8 @@ class SlowDown(TimedDetector):
         2. Register hooks once, before the loop, or remove their handles.
 
     False alarms:
-        Curricula grow on purpose: where the model gets larger tensors, more parameters have
-        gradients, or a counting loop calls the model up to ``passes`` times as often, it is
-        information. A line that is slower only by the clock must be measured twice.
+        Curricula grow on purpose: where the model gets larger tensors or more parameters have
+        gradients, it is information. A line that is slower only by the clock must be measured twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps at the beginning and, as
@@ -98,29 +96,11 @@ class SlowDown(TimedDetector):
         """Share of the growth that a line must explain."""
         grew: float = 1.7
         """Factor by which a line must have slowed down, beyond the rest."""
-        part: float = 0.12
-        """Share of a step that it must take."""
         plain: float = 3.0
         """Slowdown that no other process causes for a line that explains ``plainly``; a guess."""
         plainly: float = 0.7
-        counted: float = 0.3
-        """Share of the growth that the number of runs alone must explain."""
-        line: float = 4e-8
-        """Seconds that a line of Python takes at least, whatever the clock says; a guess."""
-        call: float = 1e-7
-        """Seconds that a call of a library takes at least; a guess."""
-        often: float = 64.0
-        """Runs per step above which tracing may make a line look slower; a guess."""
-        traced: float = 2e-6
-        """Seconds that tracing may add to one run; a guess."""
         bigger: float = 1.15
         """Factor on the size of the model's inputs; a guess."""
-        passes: float = 2.5
-        """Factor on the model calls of a counting loop up to which they are intended."""
-        nodes: float = 1.2
-        """Factor on the nodes of the loss's graph; a guess."""
-        hooked: float = 0.5
-        """Share of the growth within models and backward where hooks pile up; a guess."""
         retries: float = 4.0
         """Allocator retries since the beginning that slow the allocating lines; a guess."""
 
@@ -145,12 +125,13 @@ class SlowDown(TimedDetector):
             grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
             if not self._believed(look, grown, risen):
                 grown = None
-        grown = grown or self._most_counted(early, late, risen)
-        if (place := self._hooks(look, before, grown, risen)) is not None:
-            line = Line((place,), "", "model", True, 0.0, 0.0, 0.0)
-            more = now.spent(*_PASSES) - before.spent(*_PASSES)
-            grown = grown or _Grown(line, 0.0, more, True)
-            return replace(grown, cause=place, what="hooks", explains=_part(grown.more, risen))
+        passes = now.spent(*_PASSES) - before.spent(*_PASSES)
+        own = grown is not None and grown.line.mark not in _PASSES
+        hooks = _hooks(look, before)
+        if hooks is not None and not own and passes >= self.options.explains * risen:
+            line = Line((hooks,), "", "model", True, passes, 0.0)
+            grown = grown or _Grown(line, 0.0, passes)
+            return replace(grown, cause=hooks, what="hooks", explains=_part(grown.more, risen))
         if grown is None:
             return None
         grown.what, grown.explains = self._what(look, before, grown), _part(grown.more, risen)
@@ -158,12 +139,10 @@ class SlowDown(TimedDetector):
 
     def _believed(self, look: Look, grown: _Grown, risen: float) -> bool:
         """Another process may have taken the time of a line that is only a little slower."""
-        options, seconds = self.options, grown.line.seconds
-        plain = seconds >= options.plain * grown.was and grown.more >= options.plainly * risen
-        enough = grown.more >= options.explains * risen
-        return (
-            enough and seconds >= options.part * look.now.seconds and (look.times.busier or plain)
-        )
+        options = self.options
+        much = grown.line.seconds >= options.plain * grown.was
+        plain = much and grown.more >= options.plainly * risen
+        return grown.more >= options.explains * risen and (look.times.busier or plain)
 
     def _most_grown(
         self, early: _Groups, late: _Groups, before: Profile, now: Profile
@@ -172,66 +151,28 @@ class SlowDown(TimedDetector):
         options, best = self.options, None
         for key, line in late.items():
             first = early.get(key)
-            was, hits = (first.seconds, first.hits) if first is not None else (0.0, 0.0)
+            was = first.seconds if first is not None else 0.0
             others = before.seconds - was
             rest = max(1.0, (now.seconds - line.seconds) / others) if others > 0 else 1.0
             grew = line.seconds - was * rest
-            # A line that runs often may look slower under tracing than it is.
-            often = line.hits > options.often and line.hits < 1.25 * hits
-            if often and grew < options.traced * line.hits:
-                continue
             if grew > (best.more if best else 0.0) and line.seconds >= options.grew * was * rest:
                 best = _Grown(line, was, grew)
         return best
 
-    def _most_counted(self, early: _Groups, late: _Groups, risen: float) -> _Grown | None:
-        """The line that runs so much more often that this alone explains a good part."""
-        options, best = self.options, None
-        for key, line in late.items():
-            first = early.get(key)
-            was = first.hits * options.line + first.calls * options.call if first else 0.0
-            more = line.hits * options.line + line.calls * options.call - was
-            if line.direct and more > 0.5 * was and more > (best.more if best else 0.0):
-                best = _Grown(line, was, more, True)
-        return best if best is not None and best.more >= options.counted * risen else None
-
     # ------------------------------------------------------------------ why
-
-    def _hooks(
-        self, look: Look, before: Profile, grown: _Grown | None, risen: float
-    ) -> Place | None:
-        """The line that registers another hook every step, where that slows passes down."""
-        now = look.now
-        more = now.count("registered") > before.count("registered")
-        if not more or now.count("parameters") > before.count("parameters") or not look.registering:
-            return None
-        own = grown is not None and not grown.counted and grown.line.mark not in _PASSES
-        grew = now.spent(*_PASSES) - before.spent(*_PASSES)
-        passes = grown is not None and grown.line.mark in _PASSES
-        if own or not (passes or grew >= self.options.hooked * risen):
-            return None
-        inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
-        return (inside or look.registering)[0]
 
     def _what(self, look: Look, before: Profile, grown: _Grown) -> str:
         """Reason for the growth of a line; "" where there is no fault."""
         now, line, options = look.now, grown.line, self.options
         if now.per_model > options.bigger * before.per_model > 0:
             return "bigger_batches"
-        # A loop that ends when something happens: an episode, a convergence.
-        if grown.counted and line.at.head.startswith("while"):
-            return "bigger_batches"
-        passes = now.models / before.models if before.models else 0.0
-        counts = "range(" in line.at.head and "len(" not in line.at.head
-        if counts and 1.2 < passes < options.passes:
-            return "bigger_batches"
         if line.mark and now.count("parameters") > before.count("parameters"):
             return "more_parameters"
         retries = now.count("retries") - before.count("retries")
-        if not grown.counted and retries >= options.retries:
+        if retries >= options.retries:
             return "retries"
         if line.mark == "backward" and not line.direct:
-            return "graph" if now.count("nodes") > options.nodes * before.count("nodes") > 0 else ""
+            return "graph"
         # Within a library, nothing of the user's has grown.
         return "" if line.mark and not line.direct else "work"
 
@@ -265,10 +206,9 @@ class SlowDown(TimedDetector):
                 "line_before_ms": ms(grown.was),
                 "line_now_ms": ms(line.seconds),
                 "explains": grown.explains,
-                "counted": grown.counted,
                 "mark": line.mark,
             },
-            sure=grown.counted or what not in ("work", "graph"),
+            sure=what not in ("work", "graph"),
         )
 
 
@@ -281,8 +221,6 @@ class _Grown:
     """Seconds before."""
     more: float
     """Seconds by which the step is longer for it."""
-    counted: bool = False
-    """Judged by how often it runs, not by its time."""
     what: str = ""
     explains: float = 0.0
     cause: Place | None = None
@@ -295,6 +233,17 @@ class _Grown:
 
 
 _Groups = dict[tuple[str, int, str], Line]
+
+
+def _hooks(look: Look, before: Profile) -> Place | None:
+    """The line that registers another hook every step."""
+    now = look.now
+    more = now.count("registered") > before.count("registered")
+    # A model that has grown has more modules too.
+    if not more or now.count("parameters") > before.count("parameters"):
+        return None
+    inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
+    return next(iter([*inside, *look.registering]), None)
 
 
 def _grouped(look: Look, profile: Profile) -> _Groups:
@@ -314,8 +263,6 @@ def _grouped(look: Look, profile: Profile) -> _Groups:
             continue
         most, other = (line, known) if line.seconds > known.seconds else (known, line)
         most.seconds += other.seconds
-        most.hits += other.hits
-        most.calls += other.calls
         found[key] = most
     return found
 

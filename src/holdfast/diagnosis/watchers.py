@@ -42,8 +42,6 @@ class Watchers:
         """``backward`` is about to be called on ``loss``, for the outermost time."""
         if self.memory is not None:
             self.memory.backward(loss)
-        if self.time is not None:
-            self.time.backward(loss)
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch; ``frame`` leads to the line that asked for it."""

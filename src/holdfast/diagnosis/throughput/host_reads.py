@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import torch
-
 from ..source.loops import loop_of
 from ..source.place import frames_from, kind_of
 from .measured_lines import Places
@@ -66,8 +64,6 @@ class Ledger:
         """Plain data for an Event: the lines that read most, each with the loop around it."""
         places = Places()
         most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
-        longest = max(self.lines.items(), key=lambda item: item[1].seconds)
-        chosen = [*most[:_LINES], *(() if longest in most[:_LINES] else (longest,))]
         return {
             "reads": [
                 {
@@ -78,11 +74,10 @@ class Ledger:
                     "seconds": round(read.seconds, 8),
                     "loop_seconds": round(self._loop_seconds(code.co_filename, line), 8),
                 }
-                for (code, line), read in chosen
+                for (code, line), read in most[:_LINES]
             ],
             "models": round(self._profile.models, 1),
             "step_seconds": round(self._profile.seconds, 8),
-            "device": torch.cuda.is_initialized(),
             **places.data(),
         }
 

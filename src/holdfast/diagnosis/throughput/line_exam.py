@@ -64,17 +64,11 @@ class LineExam:
         self._walls: list[float] = []
         self._waits: list[float] = []
         self._ends: list[Spot] = []
-        self._nodes = 0
 
     def begin(self, frame: FrameType) -> bool:
         """Time the lines from here on; False where somebody else traces."""
         self.turn = turn_of(frame)
         return self._lines.begin(frame)
-
-    def backward(self, loss: object) -> None:
-        """``backward`` is about to be called."""
-        if self.purpose in ("reference", "slow") and not self._nodes:
-            self._nodes = step_counts.graph_nodes(loss)
 
     def step(self, clock: LoopClock, frame: FrameType) -> bool:
         """A step is over; True when that was the last one to look at."""
@@ -130,7 +124,6 @@ class LineExam:
                 return None
             profile.counts = {
                 "parameters": parameters,
-                "nodes": self._nodes,
                 "registered": step_counts.registered_on(models),
                 "retries": step_counts.retries(),
             }

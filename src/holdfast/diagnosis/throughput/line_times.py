@@ -99,7 +99,6 @@ class LineTimes:
             line.seconds += more * _low(max(0.0, s.seconds - dearer * _cost(s)) for s in spent)
             if line.direct:
                 line.hits += hits
-                line.calls += _low(s.calls for s in spent)
         lines = sorted(merged.values(), key=lambda line: -line.seconds)
         return Profile(
             sum(line.seconds for line in lines),

@@ -3,7 +3,7 @@
 A place (file and line) is written down once and referred to by its number:
 
     {"files": ["train.py"], "places": [{"at": [0, 57], "code": "x = slow(y)", "calls": ["slow"],
-     "loop": [50, 60], "head": "for y in ys:"}]}
+     "loop": [50, 60]}]}
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ from .profiles import (
 # Lines of an event, and those that lead to the models and optimizers beside them.
 _LINES = 48
 _LEADING = 6
-# Share of a step that a line must take; a line of Python and a call of a library take at least
-# so many seconds, whatever the clock said.
+# Share of a step that a line must take.
 _SHARE = 0.01
-_LINE = 4e-8
-_CALL = 1e-7
 _CODE = 160
 
 
@@ -51,7 +48,7 @@ class Places:
             place: dict[str, Any] = {"at": [self._files.setdefault(file, len(self._files)), line]}
             place |= {"first": at.first, "code": at.text[:_CODE], "calls": list(at.calls[:12])}
             if (loop := loop_of(file, line))[0]:
-                place |= {"loop": list(loop), "head": statement(file, loop[0]).text[:_CODE]}
+                place["loop"] = list(loop)
             self._known[spot] = len(self._places)
             self._places.append(place)
         return self._known[spot]
@@ -65,7 +62,6 @@ class Places:
             "direct": line.direct,
             "seconds": round(line.seconds, 8),
             "hits": round(line.hits, 1),
-            "calls": round(line.calls, 1),
         }
         if line.mark == FETCH and (cache := asked_before(line.path)) is not None:
             data["cache"] = self.number(cache)
@@ -79,7 +75,6 @@ class Places:
         lines += [line for line in _leading(profile.lines) if id(line) not in chosen]
         return {
             "seconds": round(profile.seconds, 8),
-            "models": round(profile.models, 1),
             "per_model": round(profile.per_model, 1),
             "lines": [self.line(line) for line in lines],
             **profile.counts,
@@ -106,11 +101,7 @@ class Places:
 
 def _matter(profile: Profile) -> set[Spot]:
     least = _SHARE * profile.seconds
-    return {
-        line.spot
-        for line in profile.lines
-        if line.seconds >= least or line.hits * _LINE + line.calls * _CALL >= least
-    }
+    return {line.spot for line in profile.lines if line.seconds >= least}
 
 
 def _leading(lines: Sequence[Line]) -> Iterable[Line]:

@@ -26,8 +26,6 @@ class Line:
     """Whether the line's own code took the time, not the model or the optimizer it called."""
     seconds: float = 0.0
     hits: float = 0.0
-    calls: float = 0.0
-    """Calls into libraries."""
 
     @property
     def spot(self) -> Spot:

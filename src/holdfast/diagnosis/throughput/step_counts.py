@@ -1,4 +1,4 @@
-"""Counts that explain a slowdown: graph nodes, hooks, allocator retries."""
+"""Counts that explain a slowdown: hooks, allocator retries."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ import torch
 from torch import nn
 
 from ...probes.memory import counters
-
-
-def graph_nodes(loss: object, most: int = 4000) -> int:
-    """Nodes of a loss's graph, up to so many."""
-    root = getattr(loss, "grad_fn", None)
-    seen: set[object] = {root} if root is not None else set()
-    todo = list(seen)
-    while todo and len(seen) < most:
-        for node, _ in getattr(todo.pop(), "next_functions", ()):
-            if node is not None and node not in seen:
-                seen.add(node)
-                todo.append(node)
-    return len(seen)
 
 
 def registered_on(models: Iterable[nn.Module]) -> int:

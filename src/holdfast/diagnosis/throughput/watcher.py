@@ -46,11 +46,6 @@ class TimeWatch:
 
     # ------------------------------------------------------------------ moments
 
-    def backward(self, loss: object) -> None:
-        """``backward`` is about to be called on ``loss``."""
-        if isinstance(self._exam, LineExam):
-            self._exam.backward(loss)
-
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
         self._feed.fetched(iterator)
