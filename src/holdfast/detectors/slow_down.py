@@ -68,7 +68,7 @@ class SlowDown(TimedDetector):
 
     False alarms:
         Curricula grow on purpose: where the model gets larger tensors or more parameters have
-        gradients, it is information. A line that is slower only by the clock must be measured twice.
+        gradients, it is information. A line that became slower must be measured twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps at the beginning and, as
