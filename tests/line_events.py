@@ -33,7 +33,7 @@ class Places:
     def line(self, line: int, seconds: float, **more: Any) -> dict[str, Any]:
         path = more.pop("path", (line,))
         cache = {"cache": self(more.pop("cache"))} if "cache" in more else {}
-        facts = {"function": "f", "mark": "", "direct": True, "hits": 1.0, "calls": 0.0}
+        facts = {"function": "f", "mark": "", "direct": True, "hits": 1.0}
         data = {"path": [self(at) for at in path], "seconds": seconds}
         return facts | data | more | cache
 
@@ -44,7 +44,7 @@ class Places:
 def profile(places: Places, lines: Sequence[tuple[int, float, dict[str, Any]]], **counts: Any):
     told = [places.line(line, seconds, **more) for line, seconds, more in lines]
     total = sum(line["seconds"] for line in told)
-    return {"seconds": total, "models": 1.0, "per_model": 16.0, "lines": told, **counts}
+    return {"seconds": total, "per_model": 16.0, "lines": told, **counts}
 
 
 def look(
@@ -103,9 +103,9 @@ def stalls(**more: Any):
     return look("stall", [(57, 0.02, {}), (52, 0.002, {})], [(52, 0.002, {})], **given)
 
 
-def slower(seconds: float = 0.0006, hits: float = 60_000.0, **more: Any):
-    """Line 57 is passed much more often than at first."""
-    now, before = (57, seconds, {"hits": hits}), (57, 0.0005, {"hits": 1.0})
+def slower(seconds: float = 0.0035, **more: Any):
+    """Line 57 takes longer than at first."""
+    now, before = (57, seconds, {}), (57, 0.0005, {})
     rest = called(52, 0.0015, "model")
     return look("slow", [now, rest], [before, rest], **more)
 
@@ -115,7 +115,7 @@ def reads(**more: Any):
     places = Places({})
     read = {"path": [places(57)], "function": "f", "read": "item", "count": 64.0}
     read |= {"seconds": 0.0001, "loop_seconds": 0.0009, **more}
-    data = {"reads": [read], "models": 1.0, "step_seconds": 0.003, "device": False}
+    data = {"reads": [read], "models": 1.0, "step_seconds": 0.003}
     return "tensor_reads", data | {"times": TIMES} | places.data()
 
 
@@ -136,7 +136,6 @@ def loader(slowest: Sequence[Any] = (None, 0.004), samples: int = 1, **more: Any
         "passes": 1,
         "samples": samples,
         "per_sample": 0.004,
-        "collate": 0.0,
         "slowest": list(slowest),
         "lines": [places.line(7, 0.003, mark="fetch"), places.line(8, 0.001, mark="fetch")],
         "asks": places.line(50, 0.0, hits=0.0),

@@ -45,16 +45,9 @@ def findings(make_rows, *events: Told, rows: int = 40, whole: bool = True) -> li
     return judge.findings
 
 
-def made_in_loop(hits: float = 500.0, calls: str = "tokenize", seconds: float = 0.004) -> Told:
-    own = (52, seconds, {"hits": hits})
-    models = [called(55, 0.0005, "model"), called(57, 0.0005, "optimizer")]
-    return look("look", [own, *models], sources={52: {"calls": [calls]}})
-
-
-def logged(seconds: float = 0.004) -> Told:
-    models = [called(52, 0.0005, "model"), called(53, 0.0005, "optimizer")]
-    own = (57, seconds, {})
-    return look("look", [own, *models], sources={57: {"calls": ["writer.add_histogram"]}})
+def made_in_loop(seconds: float = 0.004, rest: float = 0.0005) -> Told:
+    models = [called(55, rest, "model"), called(57, rest, "optimizer")]
+    return look("look", [(52, seconds, {"hits": 500.0}), *models])
 
 
 EVERY: dict[str, tuple[Told, ...]] = {
@@ -76,14 +69,13 @@ EVERY: dict[str, tuple[Told, ...]] = {
         ((waits(caches=True, passes=2),), "TPT001", WARNING),
         ((loader(),), "TPT001", WARNING),
         ((made_in_loop(), made_in_loop()), "TPT001", WARNING),
-        ((made_in_loop(1.0, "torch.randn"), made_in_loop(1.0, "torch.randn")), "TPT001", INFO),
+        ((made_in_loop(seconds=0.0021, rest=0.0016),) * 2, "TPT001", INFO),
         ((reads(),), "TPT002", WARNING),
         ((compiled(),), "TPT003", WARNING),
         ((compiled(same=1, times=6),), "TPT003", WARNING),
-        ((slower(),), "TPT004", WARNING),
+        ((slower(), slower()), "TPT004", WARNING),
         ((stalls(),), "TPT005", WARNING),
         ((stalls(times={"typical": 0.02}),), "TPT005", INFO),
-        ((logged(), logged()), "TPT005", WARNING),
     ],
 )
 def test_how_bad_it_is(make_rows, events, code, severity):
@@ -98,9 +90,8 @@ def test_how_bad_it_is(make_rows, events, code, severity):
     "events",
     [
         (made_in_loop(),),  # once is chance
-        (logged(),),
+        (slower(),),
         (made_in_loop(seconds=0.0001), made_in_loop(seconds=0.0001)),
-        (logged(seconds=0.0004), logged(seconds=0.0004)),
         (waits(caches=True),),  # a first pass fills a cache
         (waits(times={"seconds": 0.0001}),),  # not worth a word yet
         (reads(count=8.0),),
@@ -152,7 +143,7 @@ def test_what_turns_out_to_be_worse_is_said_again(make_rows):
 
 
 def test_a_stall_at_a_line_that_has_grown_follows_from_it(make_rows):
-    found = findings(make_rows, stalls(), slower())
+    found = findings(make_rows, stalls(), slower(), slower())
     assert [f.code for f in found] == ["TPT004", "TPT005"]
 
 
@@ -198,13 +189,6 @@ def test_workers_that_nobody_has_seen(make_rows):
 # ---------------------------------------------------------------------- reads, recompilations
 
 
-def test_one_read_that_waits_for_a_device_is_information(make_rows):
-    kind, data = reads(count=1.0, seconds=0.003)
-    assert findings(make_rows, (kind, data)) == []
-    (finding,) = findings(make_rows, (kind, data | {"device": True}))
-    assert finding.severity is INFO and finding.evidence["waits"] is True
-
-
 def test_reads_that_belong_to_calls_of_the_model_are_none(make_rows):
     kind, data = reads()
     assert findings(make_rows, (kind, data | {"models": 64.0})) == []
@@ -225,11 +209,11 @@ def kinds(make_rows, *events: Told) -> list[str]:
 
 
 def test_a_line_that_only_the_clock_accuses_must_be_seen_twice(make_rows):
-    once = slower(0.0035, hits=1.0)
+    once = slower()
     assert kinds(make_rows, once) == []
     assert kinds(make_rows, once, once) == ["work"]
     # Another process takes time and gives no more to do.
-    idle = slower(seconds=0.0012, hits=1.0, times={"busier": False})
+    idle = slower(0.0012, times={"busier": False})
     assert kinds(make_rows, idle, idle) == []
 
 
@@ -239,33 +223,12 @@ def test_all_lines_slower_is_no_slow_down(make_rows):
     assert kinds(make_rows, *[look("slow", now, before)] * 2) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "what"),
-    [
-        ({"retries": 1}, {"retries": 9}, "retries"),
-        ({"retries": 1, "clock": 1980}, {"retries": 9, "clock": 900}, "retries"),
-        ({"retries": 1, "clock": 1980}, {"retries": 2, "clock": 900}, "clocks"),
-        ({"clock": 1980}, {"clock": 1900}, ""),
-        ({"clock": 1980}, {"clock": 0.0}, ""),
-        ({}, {}, ""),
-    ],
-)
-def test_a_device_that_is_slower_by_itself_has_no_line(make_rows, before, now, what):
-    lines = [called(52, 0.002, "model")]
-    found = findings(make_rows, look("slow", lines, lines, counts=before, counted=now))
-    assert [f.evidence["what"] for f in found] == ([what] if what else [])
-    for finding in found:
-        assert (finding.file, finding.line, finding.severity) == ("", 0, WARNING)
-        assert "5 ms, 2 ms at the beginning" in finding.message
-
-
-@pytest.mark.parametrize(("each", "what"), [(1.0, "retries"), (0.25, "retries"), (0.1, "work")])
-def test_a_line_is_slow_because_the_allocator_runs_out(make_rows, each, what):
-    events = [slower(0.0035, hits=1.0, counted={"retries_per_step": each, "retries": 3})] * 2
-    assert kinds(make_rows, *events) == [what]
-    assert {f.line for f in findings(make_rows, *events)} == {57}
-    # What can be counted has grown by itself, and memory may be short because of that.
-    assert kinds(make_rows, slower(counted={"retries_per_step": each})) == ["work"]
+@pytest.mark.parametrize(("retries", "what"), [(9, "retries"), (3, "work")])
+def test_a_line_is_slow_because_the_allocator_runs_out(make_rows, retries, what):
+    counted = {"counts": {"retries": 1}, "counted": {"retries": retries}}
+    slow = slower(**counted)
+    assert kinds(make_rows, slow, slow) == [what]
+    assert {f.line for f in findings(make_rows, slow, slow)} == {57}
 
 
 def test_what_is_registered_again_and_again(make_rows):
@@ -284,20 +247,10 @@ def test_what_is_registered_again_and_again(make_rows):
     assert "hooks" not in kinds(make_rows, event({"registered": 12}, {"registered": 12}))
 
 
-@pytest.mark.parametrize(
-    ("counts", "counted", "head", "what"),
-    [
-        ({"per_model": 16.0}, {"per_model": 32.0}, "", "bigger_batches"),
-        ({}, {}, "while not done:", "bigger_batches"),
-        ({"models": 2.0}, {"models": 4.0}, "for _ in range(k):", "bigger_batches"),
-        ({"models": 2.0}, {"models": 6.0}, "for _ in range(k):", "work"),
-        ({"models": 2.0}, {"models": 4.0}, "for x in range(len(seen)):", "work"),
-        ({"models": 2.0}, {"models": 4.0}, "for x in history:", "work"),
-    ],
-)
-def test_what_is_meant_to_grow_is_information(make_rows, counts, counted, head, what):
-    facts = {57: {"head": head, "loop": [56, 57]}}
-    (finding,) = findings(make_rows, slower(counts=counts, counted=counted, sources=facts))
+@pytest.mark.parametrize(("now", "what"), [(32.0, "bigger_batches"), (17.0, "work")])
+def test_what_is_meant_to_grow_is_information(make_rows, now, what):
+    slow = slower(counts={"per_model": 16.0}, counted={"per_model": now})
+    (finding,) = findings(make_rows, slow, slow)
     assert finding.evidence["what"] == what
     assert finding.severity is (WARNING if what == "work" else INFO)
 
@@ -305,8 +258,7 @@ def test_what_is_meant_to_grow_is_information(make_rows, counts, counted, head, 
 @pytest.mark.parametrize(
     ("mark", "before", "now", "what"),
     [
-        ("backward", {"nodes": 20}, {"nodes": 60}, ["graph"]),
-        ("backward", {"nodes": 20}, {"nodes": 20}, []),
+        ("backward", {}, {}, ["graph"]),
         ("optimizer", {"parameters": 4}, {"parameters": 8}, ["more_parameters"]),
         ("model", {}, {}, []),
     ],
@@ -369,7 +321,7 @@ def test_what_is_done_as_often_on_other_steps_is_no_stall(make_rows):
 
 
 def test_nothing_depends_on_how_rows_arrive(make_rows):
-    events = [waits(), slower(0.0035, 1.0), stalls(), slower(0.0035, 1.0), reads(), compiled()]
+    events = [waits(), slower(), stalls(), slower(), reads(), compiled()]
     whole, single = (findings(make_rows, *events, whole=whole) for whole in (True, False))
     assert whole == single and len(whole) == 5
     assert len({f.code for f in whole}) == 5 and np.all([f.severity for f in whole])

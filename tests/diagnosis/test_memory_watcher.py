@@ -485,29 +485,6 @@ def test_a_table_of_a_module_is_a_state(loop):
     assert loop.found() == ("MEM003", "memory.table", line)
 
 
-class Forecaster(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.step(x)
-
-    def path(self, x: torch.Tensor) -> torch.Tensor:
-        return self(x).relu() + 1
-
-
-def test_who_calls_a_method_that_calls_the_model(loop):
-    model = Forecaster()
-    for _ in range(2):
-        loop.watch.evaluates(sys._getframe())
-        ahead = model.path(torch.randn(4, 16))
-        del ahead
-        loop.watch.trains()
-        loop.train(loop.loss())
-    assert loop.found()[2] == "ahead = model.path(torch.randn(4, 16))"
-
-
 @pytest.mark.filterwarnings("ignore:More than 20 figures")
 @pytest.mark.parametrize("closed", [False, True])
 def test_figures_that_nobody_closes(loop, closed):

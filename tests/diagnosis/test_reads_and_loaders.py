@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from holdfast.boot import patches
-from holdfast.diagnosis.throughput import host_reads, loader_times
+from holdfast.diagnosis.throughput import host_reads, loader_exam
 from holdfast.diagnosis.throughput.line_times import LineTimes
+from holdfast.diagnosis.throughput.profiles import Profile
 from tests.conftest import Clock
 
 
@@ -24,36 +25,33 @@ def offered():
 
 def test_reads_are_counted_by_line_and_way(offered):
     untouched = torch.Tensor.__dict__.get("item")
-    ledger = host_reads.begin()
-    assert ledger is not None
+    assert host_reads.begin(Profile(), None)
     values = torch.arange(5.0)
     for value in values:
         float(value)
     values.sum().item()
     if values.any():
         pass
-    host_reads.end()
-    counted = sorted((read.name, read.count) for read in ledger.lines.values())
+    reads = host_reads.end()["reads"]
+    counted = sorted((read["read"], read["count"]) for read in reads)
     assert counted == [("__bool__", 1), ("__float__", 5), ("item", 1)]
     assert torch.Tensor.__dict__.get("item") is untouched
     values.sum().item()
-    assert sum(read.count for read in ledger.lines.values()) == 7
+    assert host_reads.end() == {}
 
 
 def test_what_torch_reads_for_itself_does_not_count(offered):
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([parameter], foreach=False)
     parameter.grad = torch.ones(2)
-    ledger = host_reads.begin()
-    assert ledger is not None
+    assert host_reads.begin(Profile(), None)
     optimizer.step()
-    host_reads.end()
-    assert not ledger.lines
+    assert host_reads.end() == {}
 
 
 def test_without_patches_there_is_nothing_to_count():
-    assert host_reads.begin() is None
-    host_reads.end()
+    assert not host_reads.begin(Profile(), None)
+    assert host_reads.end() == {}
 
 
 class Rows(Dataset):
@@ -75,16 +73,18 @@ def test_the_slow_sample_and_its_line_are_named(clock: Clock):
     before = torch.get_rng_state().clone(), random.getstate()
     iterator = iter(DataLoader(Rows(clock), batch_size=8))
     torch.set_rng_state(before[0])
-    found = loader_times.look(iterator, list(range(12)), LineTimes())
+    found = loader_exam.make_samples(iterator, list(range(12)), LineTimes())
     assert found is not None
     assert max(found.samples, key=lambda sample: sample[1])[0] == 7
-    assert found.lines[0].line == Rows.__getitem__.__code__.co_firstlineno + 3
+    assert found.lines[0].spot[1] == Rows.__getitem__.__code__.co_firstlineno + 3
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
 def test_it_stops_when_its_time_is_over(monkeypatch, clock: Clock):
-    monkeypatch.setattr(loader_times, "_SECONDS", 0.01)
-    found = loader_times.look(iter(DataLoader(Rows(clock), batch_size=8)), [7] * 30, LineTimes())
+    monkeypatch.setattr(loader_exam, "_SECONDS", 0.01)
+    found = loader_exam.make_samples(
+        iter(DataLoader(Rows(clock), batch_size=8)), [7] * 30, LineTimes()
+    )
     assert found is not None and len(found.samples) == 1
 
 
@@ -99,7 +99,7 @@ class Stream(IterableDataset):
 
 
 def test_a_stream_is_read_from_its_beginning(clock: Clock):
-    found = loader_times.look(iter(DataLoader(Stream(clock), batch_size=4)), (), LineTimes())
+    found = loader_exam.make_samples(iter(DataLoader(Stream(clock), batch_size=4)), (), LineTimes())
     assert found is not None
     assert found.lines[0].function == "__iter__"
     assert found.per_sample == pytest.approx(0.002, rel=0.05)

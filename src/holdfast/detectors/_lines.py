@@ -27,8 +27,6 @@ class Place:
     """Dotted names of what the statement calls."""
     loop: tuple[int, int] = field(default=(0, 0), compare=False)
     """First and last line of the loop that it starts or is in."""
-    head: str = field(default="", compare=False)
-    """The first line of that loop, as text."""
 
     def calls_any(self, names: Collection[str]) -> bool:
         """Whether the statement calls one of these, with or without an owner in front."""
@@ -53,8 +51,6 @@ class Line:
     """The line's own code took the time, not the model or the optimizer that it called."""
     seconds: float
     hits: float
-    calls: float
-    """Calls into libraries."""
     cache: Place | None = None
     """Line of the call stack that reads a cache."""
 
@@ -99,8 +95,6 @@ class Profile:
     """The lines of a step, and what was counted of it."""
 
     seconds: float
-    models: float
-    """Outermost calls of modules."""
     per_model: float
     """Numbers in the inputs of one model call."""
     lines: Sequence[Line]
@@ -206,12 +200,8 @@ def read_places(data: Mapping[str, Any]) -> list[Place]:
         file, line = place["at"]
         low, high = place.get("loop", (0, 0))
         calls = tuple(map(str, place["calls"]))
-        found.append(
-            Place(
-                str(data["files"][file]), int(line), int(place["first"]), str(place["code"]),
-                calls, (int(low), int(high)), str(place.get("head", "")),
-            )
-        )  # fmt: skip
+        place_at = str(data["files"][file]), int(line), int(place["first"]), str(place["code"])
+        found.append(Place(*place_at, calls, (int(low), int(high))))
     return found
 
 
@@ -224,7 +214,6 @@ def read_line(data: Mapping[str, Any], places: Sequence[Place]) -> Line:
         direct=bool(data["direct"]),
         seconds=float(data["seconds"]),
         hits=float(data["hits"]),
-        calls=float(data["calls"]),
         cache=places[int(data["cache"])] if "cache" in data else None,
     )
 
@@ -232,7 +221,7 @@ def read_line(data: Mapping[str, Any], places: Sequence[Place]) -> Line:
 def _profile(data: Mapping[str, Any], places: Sequence[Place]) -> Profile:
     counts = {k: float(v) for k, v in data.items() if isinstance(v, int | float)}
     lines = [read_line(line, places) for line in data["lines"]]
-    return Profile(counts["seconds"], counts["models"], counts["per_model"], lines, counts)
+    return Profile(counts["seconds"], counts["per_model"], lines, counts)
 
 
 def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
@@ -247,32 +236,20 @@ def by_place(lines: Iterable[Line]) -> dict[Place, Line]:
             known.mark, known.direct = line.mark, line.direct
         known.seconds += line.seconds
         known.hits = max(known.hits, line.hits)
-        known.calls += line.calls
     return found
 
 
-def own_work(look: Look) -> tuple[list[Line], list[Line]]:
-    """Work of a step outside model, loader and optimizer: before the model call, and after.
-
-    Both are empty where no model is called: there is no before then.
-    """
-    turn, lines = look.turn, look.now.lines
+def work_before_model(look: Look) -> list[Line]:
+    """Lines of the loop's own work before it calls the model: mostly they make the batch."""
+    turn = look.turn
     if turn is None or look.rare or look.purpose == "stall":
-        return [], []
-    calling = [line for line in lines if not line.direct and turn.holds(line)]
+        return []
+    calling = [line for line in look.now.lines if not line.direct and turn.holds(line)]
     models = [line for line in calling if line.mark == "model"]
-    stepping = [line for line in calling if line.mark == "optimizer"]
-    if not models:
-        return [], []
-    # A line that calls a model or asks for gradients makes no batch: it is part of the training.
-    asked = {line.at for line in lines if line.mark == "model"}
-    own = [
-        line
-        for at, line in look.now.own(turn).items()
-        if line.seconds > 0 and at not in asked and not at.calls_any(("grad", "backward"))
-    ]
-    before = [line for line in own if _precedes(line, models) and _precedes(line, stepping)]
-    return before, [line for line in own if line not in before]
+    # A line that calls a model itself is part of the training.
+    asked = {line.at for line in look.now.lines if line.mark == "model"}
+    own = [line for at, line in look.now.own(turn).items() if at not in asked]
+    return [line for line in own if _precedes(line, models)]
 
 
 def _precedes(line: Line, others: Sequence[Line]) -> bool:

@@ -39,7 +39,7 @@ class HostSync(TimedDetector):
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
         the work around them, ``share`` of the step, ``step_ms``; ``lost`` seconds so far;
-        ``function``, ``statement`` and ``key``; ``waits`` when a single read waits for a GPU.
+        ``function``, ``statement`` and ``key``.
 
     Usual causes:
         - A metric that iterates over predictions and labels in Python.
@@ -52,7 +52,7 @@ class HostSync(TimedDetector):
         3. Checks of all gradients: ``torch.nn.utils.get_total_norm`` once instead of each.
 
     False alarms:
-        One ``loss.item()`` per step is never reported on a CPU, and on a GPU it is information;
+        One ``loss.item()`` per step is never reported;
         reads that go with one call of the model each, as the actions of an agent, are not.
 
     Cost:
@@ -80,15 +80,13 @@ class HostSync(TimedDetector):
         """Reads per call of a model: an agent reads its actions too."""
         share: float = 0.12
         """Of the step."""
-        waits: float = 0.3
-        """Share of the step that a single read waits for a GPU; a guess."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
-        """The line that reads most; else one that waits for a device."""
+        """The line that reads most."""
         data: Any = event.data
         try:
             places, times, reads = read_places(data), read_times(data), list(data["reads"])
-            models, step, device = data["models"], data["step_seconds"], data["device"]
+            models, step = data["models"], data["step_seconds"]
             least = max(self.options.reads, self.options.per_model * models)
             for read in sorted(reads, key=lambda read: -read["count"]):
                 # The loop around the line as traced; the reads alone as they were counted.
@@ -99,13 +97,6 @@ class HostSync(TimedDetector):
                         places[int(read["path"][-1])], read, times, max(traced, alone)
                     )
                     return
-            longest = max(reads, key=lambda read: read["seconds"], default=None)
-            if device and longest is not None and longest["count"] >= 1 and times.last_block:
-                share = longest["seconds"] / times.last_block
-                if share >= self.options.waits:
-                    yield self._waits(
-                        places[int(longest["path"][-1])], longest, times, min(1.0, share)
-                    )
         except (KeyError, TypeError, ValueError, IndexError):
             return
 
@@ -123,23 +114,6 @@ class HostSync(TimedDetector):
             place=place,
             function=str(read["function"]),
             evidence=_evidence(read, seconds, times),
-        )
-
-    def _waits(self, place: Place, read: Any, times: Times, share: float) -> Claim:
-        """A read that waits for the device: the host cannot prepare the next step meanwhile."""
-        seconds, name = float(read["seconds"]), str(read["read"])
-        return Claim(
-            what=f"waits for the device on every step ({_HOW.get(name, name)}): "
-            f"{ms(seconds):.3g} ms, {share:.0%} of the step",
-            advice=f"keep {quoted(place)} as a tensor (.detach()) and read it every N steps: while "
-            "the host waits it cannot prepare the next step",
-            severity=Severity.INFO,
-            confidence=0.7,
-            share=share,
-            seconds=times.seconds,
-            place=place,
-            function=str(read["function"]),
-            evidence=_evidence(read, seconds, times) | {"waits": True},
         )
 
 

@@ -13,11 +13,11 @@ from ._lines import (
     Place,
     Times,
     by_place,
-    own_work,
     read_line,
     read_look,
     read_places,
     read_times,
+    work_before_model,
 )
 from ._timed import (
     Claim,
@@ -44,10 +44,10 @@ class InputBound(TimedDetector):
     Evidence:
         ``share`` of the time spent on input, ``wait_ms`` per step, ``line_ms`` per batch and
         ``line_share``: the line's part of it, ``sample_us``: time of the line per sample,
-        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``collate``, ``loop``,
-        ``loader`` or ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
-        most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``; ``makes``:
-        the line is one call of torch or numpy; ``looked``: False where the lines of the workers
+        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader`` or
+        ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
+        most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``;
+        ``looked``: False where the lines of the workers
         were not timed; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
 
     Usual causes:
@@ -101,12 +101,10 @@ class InputBound(TimedDetector):
         """Factor by which a slow sample exceeds the others; a guess."""
         loop: float = 0.3
         """Share of a step spent making the batch in the loop, above which it is reported."""
-        loop_least_ms: float = 2.0
-        loop_ms: float = 2.5
-        """The same, above which it is a warning; shorter waits are not reported."""
+        loop_ms: float = 2.0
+        """The same in milliseconds; shorter waits are not reported."""
         loop_share: float = 0.45
-        hits: float = 40.0
-        """Runs per step above which a line is slow Python even if it calls torch or numpy."""
+        """Share of a step spent making the batch in the loop, above which it is a warning."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line of the dataset, of a worker's dataset, or of the loop that makes batches."""
@@ -138,12 +136,12 @@ class InputBound(TimedDetector):
         """A loader with workers: lines sampled by their own threads, or samples fetched again."""
         try:
             places, times = read_places(data), read_times(data)
-            lines = [read_line(line, places) for line in data["lines"]]
+            lines = by_place(read_line(line, places) for line in data["lines"]).values()
             asks, (index, slowest) = read_line(data["asks"], places), data["slowest"]
             samples, per_sample = int(data["samples"]), float(data["per_sample"])
             rare, passes = bool(data["rare"]), int(data["passes"])
             facts: dict[str, Any] = {"rare": rare, "workers": int(data["workers"])}
-            made_here, collate = bool(data["may_fetch"]), float(data["collate"])
+            made_here = bool(data["may_fetch"])
         except (KeyError, TypeError, ValueError, IndexError):
             return
         if not samples:
@@ -151,10 +149,7 @@ class InputBound(TimedDetector):
                 facts |= {"what": "loader", "looked": False}
                 yield self._claim(asks.at, asks, times, facts, sure=False)
             return
-        facts |= {
-            "what": "collate" if collate > per_sample else "dataset",
-            "sample_ms": ms(per_sample),
-        }
+        facts |= {"what": "dataset", "sample_ms": ms(per_sample)}
         others = (per_sample * samples - slowest) / max(1, samples - 1)
         known = index is not None
         if known and samples > 2 and slowest > self.options.stands_out * others:
@@ -162,7 +157,9 @@ class InputBound(TimedDetector):
         elif rare and known:
             return  # the batch of a slow sample has not been caught
         total = sum(line.seconds for line in lines)
-        best = next((line for line in lines if line.seconds > 0 and line.hits), None)
+        # A line without a hit is that of the loop, which waits.
+        inside = [line for line in lines if line.hits]
+        best = max(inside, key=lambda line: line.seconds, default=None)
         if best is None or best.seconds < self.options.named * total:
             return
         facts |= {
@@ -183,15 +180,14 @@ class InputBound(TimedDetector):
 
     def _loop(self, look: Look) -> Iterator[Claim]:
         """The line that makes most of a batch in the loop itself."""
-        before, _ = own_work(look)
+        before = work_before_model(look)
         seconds = sum(line.seconds for line in before)
         share = seconds / look.now.seconds if look.now.seconds else 0.0
-        if share < self.options.loop or seconds * 1e3 < self.options.loop_least_ms:
+        if share < self.options.loop or seconds * 1e3 < self.options.loop_ms:
             return
         best = max(before, key=lambda line: line.seconds)
         if best.seconds < self.options.named * seconds:
             return
-        owners = {call.split(".")[0] for call in best.at.calls}
         facts = {
             "share": round(share, 3),
             "wait_ms": ms(seconds),
@@ -201,7 +197,6 @@ class InputBound(TimedDetector):
             "line_share": round(best.seconds / seconds, 3),
             "line_ms": ms(best.seconds),
             "hits": round(best.hits, 1),
-            "makes": bool(owners) and owners <= {"torch", "np", "numpy"},
         }
         yield self._claim(best.at, best, look.times, facts, sure=False)
 
@@ -227,13 +222,10 @@ class InputBound(TimedDetector):
 
     def _bad(self, facts: dict[str, Any]) -> bool:
         options, what = self.options, facts["what"]
-        if facts["share"] < options.share or what == "loader":
-            return False
         if what == "loop":
-            work = facts["hits"] >= options.hits or not facts["makes"]
-            enough = facts["wait_ms"] >= options.loop_ms and facts["share"] >= options.loop_share
-            return work and enough
-        return facts["sample_us"] >= options.sample_us
+            return facts["share"] >= options.loop_share
+        enough = what != "loader" and facts["share"] >= options.share
+        return enough and facts["sample_us"] >= options.sample_us
 
 
 def _says(facts: dict[str, Any]) -> str:

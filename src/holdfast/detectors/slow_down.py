@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..types import Event, Severity
 from ._lines import (
@@ -36,8 +36,7 @@ class SlowDown(TimedDetector):
         The median step of the last blocks takes clearly longer than that of the fastest block.
         The lines of the loop are timed again and compared with their times at the beginning: a
         line that became slower while the rest did not is the cause, unless the device's allocator
-        ran out of memory meanwhile: then that is. Where no line became slower, the device is
-        checked: allocator retries, a lower clock. A slower host slows all lines and is not
+        ran out of memory meanwhile: then that is. A slower host slows all lines and is not
         reported.
 
     Why it matters:
@@ -46,11 +45,8 @@ class SlowDown(TimedDetector):
 
     Evidence:
         ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
-        line, ``explains``: its share of the growth, ``counted``: judged by how often it runs and
-        not by its time, ``mark``: part of the step,
-        ``what``: ``work``, ``hooks``, ``graph``; ``retries``
-        (of the allocator) with the line that allocates, where one stands out; ``clocks``
-        (``clock_before`` and ``clock_now`` in MHz) without a line;
+        line, ``explains``: its share of the growth, ``mark``: part of the step,
+        ``what``: ``work``, ``hooks``, ``graph``, ``retries`` (of the allocator),
         or what is mostly intended: ``bigger_batches``, ``more_parameters``;
         ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
         ``key``.
@@ -64,18 +60,15 @@ class SlowDown(TimedDetector):
         - A plot into axes that are never cleared: each figure draws everything again.
         - Device memory that is nearly full: the allocator empties its cache and starts again
           (MEM007).
-        - A device that is too hot, above its power limit or shared with another job.
 
     What to do:
         1. Change the line: keep a running sum instead of the history, a set instead of a list,
            a deque with ``maxlen``, append to the file instead of rewriting it.
         2. Register hooks once, before the loop, or remove their handles.
-        3. Clocks: ``nvidia-smi -q -d PERFORMANCE`` names the reason.
 
     False alarms:
-        Curricula grow on purpose: where the model gets larger tensors, more parameters have
-        gradients, or a counting loop calls the model up to ``passes`` times as often, it is
-        information. A line that is slower only by the clock must be measured twice.
+        Curricula grow on purpose: where the model gets larger tensors or more parameters have
+        gradients, it is information. A line that became slower must be measured twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps at the beginning and, as
@@ -103,57 +96,22 @@ class SlowDown(TimedDetector):
         """Share of the growth that a line must explain."""
         grew: float = 1.7
         """Factor by which a line must have slowed down, beyond the rest."""
-        part: float = 0.12
-        """Share of a step that it must take."""
         plain: float = 3.0
         """Slowdown that no other process causes for a line that explains ``plainly``; a guess."""
         plainly: float = 0.7
-        counted: float = 0.3
-        """Share of the growth that the number of runs alone must explain."""
-        line: float = 4e-8
-        """Seconds that a line of Python takes at least, whatever the clock says; a guess."""
-        call: float = 1e-7
-        """Seconds that a call of a library takes at least; a guess."""
-        often: float = 64.0
-        """Runs per step above which tracing may make a line look slower; a guess."""
-        traced: float = 2e-6
-        """Seconds that tracing may add to one run; a guess."""
         bigger: float = 1.15
         """Factor on the size of the model's inputs; a guess."""
-        passes: float = 2.5
-        """Factor on the model calls of a counting loop up to which they are intended."""
-        nodes: float = 1.2
-        """Factor on the nodes of the loss's graph; a guess."""
-        hooked: float = 0.5
-        """Share of the growth within models and backward where hooks pile up; a guess."""
         retries: float = 4.0
-        """Allocator retries since the beginning that slow steps down; a guess."""
-        every: float = 4.0
-        """Timed steps per retry up to which retries slow the allocating lines; a guess."""
-        clock: float = 0.85
-        """Remaining share of a device's clock; a guess."""
+        """Allocator retries since the beginning that slow the allocating lines; a guess."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
-        """The line that became slower while the rest did not; else the device itself."""
+        """The line that became slower while the rest did not."""
         look = read_look(event)
         if look is None or look.purpose != "slow" or look.baseline is None:
             return
-        before, now, options = look.baseline, look.now, self.options
-        grown = self._grown(look, before)
-        # An allocator that runs out of memory slows the lines that allocate.
-        runs_out = now.count("retries_per_step") * options.every >= 1
-        runs_out = runs_out and (grown is None or (grown.what == "work" and not grown.counted))
-        if runs_out or (grown is None or grown.line.mark):
-            more = now.count("retries") - before.count("retries")
-            if runs_out or more >= options.retries:
-                place = grown.place if runs_out and grown is not None else None
-                yield self._retries(look, more, place)
-                return
-            if grown is None and 0 < now.count("clock") < options.clock * before.count("clock"):
-                yield self._clocks(look, before)
-                return
+        grown = self._grown(look, look.baseline)
         if grown is not None:
-            yield self._line(look, grown)
+            yield self._claim(look, grown)
 
     # ------------------------------------------------------------------ which line
 
@@ -167,12 +125,13 @@ class SlowDown(TimedDetector):
             grown.more = max(grown.more, _at(grown.place, now) - _at(grown.place, before))
             if not self._believed(look, grown, risen):
                 grown = None
-        grown = grown or self._most_counted(early, late, risen)
-        if (place := self._hooks(look, before, grown, risen)) is not None:
-            line = Line((place,), "", "model", True, 0.0, 0.0, 0.0)
-            more = now.spent(*_PASSES) - before.spent(*_PASSES)
-            grown = grown or _Grown(line, 0.0, more, True)
-            return replace(grown, cause=place, what="hooks", explains=_part(grown.more, risen))
+        passes = now.spent(*_PASSES) - before.spent(*_PASSES)
+        own = grown is not None and grown.line.mark not in _PASSES
+        hooks = _hooks(look, before)
+        if hooks is not None and not own and passes >= self.options.explains * risen:
+            line = Line((hooks,), "", "model", True, passes, 0.0)
+            grown = grown or _Grown(line, 0.0, passes)
+            return replace(grown, cause=hooks, what="hooks", explains=_part(grown.more, risen))
         if grown is None:
             return None
         grown.what, grown.explains = self._what(look, before, grown), _part(grown.more, risen)
@@ -180,12 +139,10 @@ class SlowDown(TimedDetector):
 
     def _believed(self, look: Look, grown: _Grown, risen: float) -> bool:
         """Another process may have taken the time of a line that is only a little slower."""
-        options, seconds = self.options, grown.line.seconds
-        plain = seconds >= options.plain * grown.was and grown.more >= options.plainly * risen
-        enough = grown.more >= options.explains * risen
-        return (
-            enough and seconds >= options.part * look.now.seconds and (look.times.busier or plain)
-        )
+        options = self.options
+        much = grown.line.seconds >= options.plain * grown.was
+        plain = much and grown.more >= options.plainly * risen
+        return grown.more >= options.explains * risen and (look.times.busier or plain)
 
     def _most_grown(
         self, early: _Groups, late: _Groups, before: Profile, now: Profile
@@ -194,131 +151,64 @@ class SlowDown(TimedDetector):
         options, best = self.options, None
         for key, line in late.items():
             first = early.get(key)
-            was, hits = (first.seconds, first.hits) if first is not None else (0.0, 0.0)
+            was = first.seconds if first is not None else 0.0
             others = before.seconds - was
             rest = max(1.0, (now.seconds - line.seconds) / others) if others > 0 else 1.0
             grew = line.seconds - was * rest
-            # A line that runs often may look slower under tracing than it is.
-            often = line.hits > options.often and line.hits < 1.25 * hits
-            if often and grew < options.traced * line.hits:
-                continue
             if grew > (best.more if best else 0.0) and line.seconds >= options.grew * was * rest:
                 best = _Grown(line, was, grew)
         return best
 
-    def _most_counted(self, early: _Groups, late: _Groups, risen: float) -> _Grown | None:
-        """The line that runs so much more often that this alone explains a good part."""
-        options, best = self.options, None
-        for key, line in late.items():
-            first = early.get(key)
-            was = first.hits * options.line + first.calls * options.call if first else 0.0
-            more = line.hits * options.line + line.calls * options.call - was
-            if line.direct and more > 0.5 * was and more > (best.more if best else 0.0):
-                best = _Grown(line, was, more, True)
-        return best if best is not None and best.more >= options.counted * risen else None
-
     # ------------------------------------------------------------------ why
-
-    def _hooks(
-        self, look: Look, before: Profile, grown: _Grown | None, risen: float
-    ) -> Place | None:
-        """The line that registers another hook every step, where that slows passes down."""
-        now = look.now
-        more = now.count("registered") > before.count("registered")
-        if not more or now.count("parameters") > before.count("parameters") or not look.registering:
-            return None
-        own = grown is not None and not grown.counted and grown.line.mark not in _PASSES
-        grew = now.spent(*_PASSES) - before.spent(*_PASSES)
-        passes = grown is not None and grown.line.mark in _PASSES
-        if own or not (passes or grew >= self.options.hooked * risen):
-            return None
-        inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
-        return (inside or look.registering)[0]
 
     def _what(self, look: Look, before: Profile, grown: _Grown) -> str:
         """Reason for the growth of a line; "" where there is no fault."""
         now, line, options = look.now, grown.line, self.options
         if now.per_model > options.bigger * before.per_model > 0:
             return "bigger_batches"
-        # A loop that ends when something happens: an episode, a convergence.
-        if grown.counted and line.at.head.startswith("while"):
-            return "bigger_batches"
-        passes = now.models / before.models if before.models else 0.0
-        counts = "range(" in line.at.head and "len(" not in line.at.head
-        if counts and 1.2 < passes < options.passes:
-            return "bigger_batches"
         if line.mark and now.count("parameters") > before.count("parameters"):
             return "more_parameters"
+        retries = now.count("retries") - before.count("retries")
+        if retries >= options.retries:
+            return "retries"
         if line.mark == "backward" and not line.direct:
-            return "graph" if now.count("nodes") > options.nodes * before.count("nodes") > 0 else ""
+            return "graph"
         # Within a library, nothing of the user's has grown.
         return "" if line.mark and not line.direct else "work"
 
     # ------------------------------------------------------------------ what is said
 
-    def _line(self, look: Look, grown: _Grown) -> Claim:
-        line, what, steps = grown.line, grown.what, _steps(look)
+    def _claim(self, look: Look, grown: _Grown) -> Claim:
+        line, what = grown.line, grown.what
+        before, now = look.times.fastest_block, look.times.last_block
+        steps = f"steps take {ms(now):.3g} ms, {ms(before):.3g} ms at the beginning"
         if what in _MEANT:
             said = f"became slower: {steps}; {_MEANT[what]}"
         elif what == "hooks":
             said = f"registers another hook or parametrization every time: {steps}"
         else:
             each = f"{ms(grown.was):.3g} -> {ms(line.seconds):.3g} ms per step"
-            said = f"slows down ({each}): {steps}"
-        evidence = {
-            "what": what,
-            "line_before_ms": ms(grown.was),
-            "line_now_ms": ms(line.seconds),
-            "explains": grown.explains,
-            "counted": grown.counted,
-            "mark": line.mark,
-        }
-        return self._claim(
-            look,
-            said,
-            what,
-            grown.place,
-            evidence,
-            severity=Severity.INFO if what in _MEANT else Severity.WARNING,
-            confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
-            function=line.function,
-            sure=grown.counted or what not in ("work", "graph"),
-        )
-
-    def _retries(self, look: Look, count: float, place: Place | None) -> Claim:
-        waits = "waits for memory: " if place is not None else ""
-        said = f"the allocator ran out of memory {count:.0f} times since"
-        evidence = {"what": "retries", "retries": count}
-        return self._claim(look, f"{waits}{_steps(look)}, and {said}", "retries", place, evidence)
-
-    def _clocks(self, look: Look, before: Profile) -> Claim:
-        then, now = before.count("clock"), look.now.count("clock")
-        said = f"{_steps(look)}: the clock of the GPU fell from {then:.0f} to {now:.0f} MHz"
-        evidence = {"what": "clocks", "clock_before": then, "clock_now": now}
-        return self._claim(look, said, "clocks", None, evidence)
-
-    def _claim(
-        self,
-        look: Look,
-        said: str,
-        what: str,
-        place: Place | None,
-        evidence: dict[str, Any],
-        severity: Severity = Severity.WARNING,
-        confidence: float = 0.8,
-        **more: Any,
-    ) -> Claim:
-        before, now = look.times.fastest_block, look.times.last_block
+            why = ", the allocator runs out of memory" if what == "retries" else ""
+            said = f"slows down ({each}{why}): {steps}"
         return Claim(
             what=said,
-            advice=_advice(what, quoted(place)),
-            severity=severity,
-            confidence=confidence,
+            advice=_advice(what, quoted(grown.place)),
+            severity=Severity.INFO if what in _MEANT else Severity.WARNING,
+            confidence=0.5 if what in _MEANT else max(0.5, min(0.95, grown.explains)),
             share=max(0.0, 1 - before / now) if now else 0.0,
             seconds=look.times.seconds,
-            place=place,
-            evidence={"before_ms": ms(before), "now_ms": ms(now), **evidence},
-            **more,
+            place=grown.place,
+            function=line.function,
+            evidence={
+                "before_ms": ms(before),
+                "now_ms": ms(now),
+                "what": what,
+                "line_before_ms": ms(grown.was),
+                "line_now_ms": ms(line.seconds),
+                "explains": grown.explains,
+                "mark": line.mark,
+            },
+            sure=what not in ("work", "graph"),
         )
 
 
@@ -331,8 +221,6 @@ class _Grown:
     """Seconds before."""
     more: float
     """Seconds by which the step is longer for it."""
-    counted: bool = False
-    """Judged by how often it runs, not by its time."""
     what: str = ""
     explains: float = 0.0
     cause: Place | None = None
@@ -345,6 +233,17 @@ class _Grown:
 
 
 _Groups = dict[tuple[str, int, str], Line]
+
+
+def _hooks(look: Look, before: Profile) -> Place | None:
+    """The line that registers another hook every step."""
+    now = look.now
+    more = now.count("registered") > before.count("registered")
+    # A model that has grown has more modules too.
+    if not more or now.count("parameters") > before.count("parameters"):
+        return None
+    inside = [at for at in look.registering if look.turn is not None and look.turn.spans(at)]
+    return next(iter([*inside, *look.registering]), None)
 
 
 def _grouped(look: Look, profile: Profile) -> _Groups:
@@ -364,8 +263,6 @@ def _grouped(look: Look, profile: Profile) -> _Groups:
             continue
         most, other = (line, known) if line.seconds > known.seconds else (known, line)
         most.seconds += other.seconds
-        most.hits += other.hits
-        most.calls += other.calls
         found[key] = most
     return found
 
@@ -378,11 +275,6 @@ def _part(more: float, risen: float) -> float:
     return round(max(0.0, min(1.0, more / risen)), 3)
 
 
-def _steps(look: Look) -> str:
-    before, now = ms(look.times.fastest_block), ms(look.times.last_block)
-    return f"steps take {now:.3g} ms, {before:.3g} ms at the beginning"
-
-
 def _advice(what: str, code: str) -> str:
     if what in _MEANT:
         return "nothing if intended (a curriculum, unfreezing); otherwise find what grows here"
@@ -390,8 +282,6 @@ def _advice(what: str, code: str) -> str:
         return f"call {code} once, before the loop, or remove the handle it returned before"
     if what == "retries":
         return "free some memory: a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    if what == "clocks":
-        return "run `nvidia-smi -q -d PERFORMANCE` for the reason: heat, power, another job"
     if what == "graph":
         return f"detach what is kept from step to step: backward at {code} reaches further back"
     return (

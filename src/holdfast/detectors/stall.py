@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
 
 from ..types import Event, Severity
 from ._lines import (
@@ -14,7 +13,6 @@ from ._lines import (
     Place,
     Profile,
     Turn,
-    own_work,
     read_look,
     words_of,
 )
@@ -68,9 +66,8 @@ class Stall(TimedDetector):
 
     What it detects:
         Steps that take more than twice the typical step, recur several times in a hundred steps
-        and take a good part of the loop's time; or a line that writes or computes
-        statistics on every step and takes a large share of it. The lines of such steps are
-        timed to say what was done: checkpoint, log, plot, validation, garbage collection.
+        and take a good part of the loop's time. The lines of such steps are timed to say what was
+        done: checkpoint, log, plot, validation, garbage collection.
 
     Why it matters:
         Training that saves its state every five steps may spend more time saving than
@@ -83,7 +80,7 @@ class Stall(TimedDetector):
 
     Usual causes:
         - ``torch.save`` or a JSON dump every few steps, with ``fsync`` or to remote storage.
-        - A log file that is opened, written and closed on each step; histograms of all weights.
+        - A log file that is rewritten every few steps; histograms of all weights.
         - Validation over the whole set every few steps.
         - ``gc.collect()`` or ``empty_cache()`` in the loop.
 
@@ -93,7 +90,7 @@ class Stall(TimedDetector):
 
     False alarms:
         Validation between two epochs is never reported. Work of no known kind is a warning above
-        ``unknown`` of the time; it, and work done on every step, must be measured twice.
+        ``unknown`` of the time, and must be measured twice.
 
     Cost:
         A microsecond per step; lines are timed on the steps at which the next stall is due.
@@ -121,15 +118,8 @@ class Stall(TimedDetector):
         """The same for work of no known kind."""
         explains: float = 0.4
         """Share of the time above a typical step that a line must explain."""
-        called: float = 0.2
-        """The same for functions that a framework calls on such steps only; a guess."""
-        each: float = 0.6
-        """How often the line must run on each stall that was timed; a guess."""
         models: float = 0.3
-        """Share spent in models that makes it a validation between epochs; a guess."""
-        own: float = 0.3
-        """Share of a step that a line must take which does this on every step."""
-        own_ms: float = 2.0
+        """Share of it spent in models that makes it a validation between epochs; a guess."""
 
     def claims(self, event: Event) -> Iterator[Claim]:
         """The line that stops the loop now and then, or on every step."""
@@ -138,16 +128,6 @@ class Stall(TimedDetector):
             return
         if look.purpose == "stall":
             yield from self._stall(look)
-        _, after = own_work(look)
-        for line in sorted(after, key=lambda line: -line.seconds):
-            share = line.seconds / look.now.seconds if look.now.seconds else 0.0
-            if share < self.options.own or line.seconds * 1e3 < self.options.own_ms:
-                return
-            if what := _by_calls(line.at):
-                yield self._claim(
-                    look, line.at, line.function, what, 1.0, share, line.seconds, look.now.seconds
-                )
-                return
 
     def _stall(self, look: Look) -> Iterator[Claim]:
         """The work done on steps that take many times the typical one."""
@@ -157,19 +137,24 @@ class Stall(TimedDetector):
             return
         between = all(stall.begins_epoch for stall in look.stalls)
         turn = look.outer if between and look.outer is not None else turn
-        best = _most_above(look.now, look.baseline, turn)
-        if best is not None and best.seconds >= options.explains * excess:
-            if best.hits < options.each:
-                return  # one of these steps was long because of it, another for another reason
+        above = list(_above(look.now, look.baseline, turn))
+        own = [(more, line) for _, more, line in above if line.direct and not line.mark]
+        more, best = max(own, key=lambda pair: pair[0], default=(0.0, None))
+        if best is not None and more >= options.explains * excess:
             place, function, inner = best.at, best.function, turn.inner(best)
             what = _by_calls(place) or _by_calls(inner) or _by_name(best, turn)
         else:
-            found = self._elsewhere(look.now, look.baseline, turn, excess)
-            if found is None:
+            spent: dict[Place, float] = {}
+            for entry, seconds, _ in above:
+                if entry is not None:
+                    spent[entry] = spent.get(entry, 0.0) + seconds
+            if sum(spent.values()) < options.explains * excess:
                 return  # the loop waits for its data, or for another process
-            place, function, what, inner = found, "", "evaluation", found
-        asks = any(line.at == place and line.mark == "model" for line in look.now.lines)
-        if between and (what == "evaluation" or asks):
+            if any(e and line.mark in ("backward", "optimizer") for e, _, line in above):
+                return  # part of the training, as the generator every fifth step
+            place = inner = max(spent, key=lambda at: spent[at])
+            function, what = "", "evaluation"
+        if between and what == "evaluation":
             if look.now.spent("model") - look.baseline.spent("model") >= options.models * excess:
                 return  # ordinary work between two epochs
             what = ""
@@ -177,31 +162,6 @@ class Stall(TimedDetector):
         share = each / (each + every * typical)
         claim = self._claim(look, place, function, what or "work", every, share, each, typical)
         yield replace(claim, case=f"{inner.file}:{inner.line}")
-
-    def _elsewhere(
-        self, now: Profile, ordinary: Profile, turn: Turn, excess: float
-    ) -> Place | None:
-        """The line of a validation: it calls the same models as training, from another place."""
-        held = [line for line in now.lines if turn.holds(line)]
-        known = {turn.inner(line) for line in ordinary.lines if turn.holds(line)}
-        known.add(Place(turn.path[turn.depth].file, turn.first))
-        new = [(line, at) for line in held if (at := turn.inner(line)) not in known]
-        if sum(line.seconds for line, _ in new) < self.options.explains * excess:
-            # A framework has the loop, and calls another function of the user's from the same line.
-            passed = {place for line in ordinary.lines for place in line.path}
-            entered = [
-                (line, next((at for at in line.path[turn.depth + 1 :] if at not in passed), None))
-                for line in held
-            ]
-            new = [(line, at) for line, at in entered if at is not None]
-            if sum(line.seconds for line, _ in new) < self.options.called * excess:
-                return None
-        if any(line.mark in ("backward", "optimizer") for line, _ in new):
-            return None  # part of the training, as the generator every fifth step
-        spent: dict[Place, float] = {}
-        for line, at in new:
-            spent[at] = spent.get(at, 0.0) + line.seconds
-        return max(spent, key=lambda at: spent[at], default=None)
 
     def _claim(
         self,
@@ -240,15 +200,25 @@ class Stall(TimedDetector):
         )
 
 
-def _most_above(now: Profile, ordinary: Profile, turn: Turn) -> Line | None:
-    """The line of the loop's own work that takes most beyond what it takes on ordinary steps."""
-    own = now.own(turn)
-    for at, line in ordinary.own(turn).items():
-        if at in own:
-            # What is done as often on other steps is no stall, however slow it was.
-            steady = own[at].hits > 1 and line.hits > own[at].hits / 2
-            own[at].seconds -= inf if steady else 1.2 * line.seconds
-    return max(own.values(), key=lambda line: line.seconds, default=None)
+def _above(
+    now: Profile, ordinary: Profile, turn: Turn
+) -> Iterator[tuple[Place | None, float, Line]]:
+    """Lines that take longer than on ordinary steps, and by how much.
+
+    The first is the outermost line on the way that ordinary steps do not pass; None where they
+    pass all of them.
+    """
+    known = {(line.path, line.mark, line.direct): line for line in ordinary.lines}
+    passed = {place for line in ordinary.lines for place in line.path}
+    for line in now.lines:
+        if not turn.holds(line) or line.mark == "fetch":
+            continue
+        same = known.get((line.path, line.mark, line.direct))
+        # What is done as often on other steps is no stall, however slow it was.
+        if same is not None and line.hits > 1 and same.hits > line.hits / 2:
+            continue
+        entry = next((at for at in line.path[turn.depth :] if at not in passed), None)
+        yield entry, line.seconds - (1.2 * same.seconds if same is not None else 0.0), line
 
 
 def _distance(look: Look) -> float:

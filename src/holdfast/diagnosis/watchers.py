@@ -30,8 +30,9 @@ class Watchers:
     def __init__(self, settings: Settings, training: Training, budget: Budget) -> None:
         wanted = settings.watchers
         self.memory = MemoryWatch(settings, training) if wanted.memory else None
-        self.time = TimeWatch(settings, training) if wanted.time else None
-        self.on = wanted.memory or wanted.time
+        explains = wanted.time and settings.guard.explain
+        self.time = TimeWatch(settings, training) if explains else None
+        self.on = self.memory is not None or self.time is not None
         self.resumes = math.inf
         """The step from which on they watch again."""
         self._budget = budget
@@ -41,8 +42,6 @@ class Watchers:
         """``backward`` is about to be called on ``loss``, for the outermost time."""
         if self.memory is not None:
             self.memory.backward(loss)
-        if self.time is not None:
-            self.time.backward(loss)
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch; ``frame`` leads to the line that asked for it."""

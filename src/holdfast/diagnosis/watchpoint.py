@@ -23,10 +23,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, Protocol
 
-from torch import nn
-
 from .dynamo import hide
-from .source.growers import in_loop
 from .source.place import forget_locals, frames_from, kind_of
 
 
@@ -158,22 +155,11 @@ class Watchpoint:
 
 def _caller(frame: FrameType) -> tuple[str, int, str] | None:
     """The user's line from which the outermost model that is at work was called."""
-    found, inside, within = None, False, False
+    found, inside = None, False
     for at in frames_from(frame):
         file = at.f_code.co_filename
-        users = kind_of(file) == "user"
         if at.f_code.co_name == "_wrapped_call_impl" and file.endswith("module.py"):
             inside = True
-        elif users and (inside or within):
+        elif inside and kind_of(file) == "user":
             found, inside = (file, at.f_lineno, at.f_code.co_name), False
-            # A method of the model that calls it, as one that makes forecasts: whoever calls that.
-            # One with a loop may be the evaluation itself.
-            within = _is_method_of_model(at) and not in_loop(file, at.f_lineno)
-        else:
-            within = False
     return found
-
-
-def _is_method_of_model(frame: FrameType) -> bool:
-    names = frame.f_code.co_varnames[:1]
-    return bool(names) and isinstance(frame.f_locals.get(names[0]), nn.Module)

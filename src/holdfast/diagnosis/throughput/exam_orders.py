@@ -20,9 +20,11 @@ _WAITED = 0.08
 # Slower steps: times the fastest block, seconds.
 _SLOWER = 1.35
 _SLOWER_BY = 0.0004
-# Stalls: share of the time, how many, within so many steps; steps between two that are foreseen.
+# Stalls: share of the time, how many, or two of so many typical steps, within so many steps; steps
+# between two that are foreseen.
 _STALLED = 0.15
 _STALLS = 3
+_LONG = 4.0
 _WITHIN = 100
 _APART = 4
 
@@ -49,29 +51,26 @@ class ExamOrders:
         """
         waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
         if waits and fed and self._may("waits", times, spent):
-            return self._order("waits", times)
+            return self.order("waits", times)
         if not known:
             return "reference"
         if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times, spent):
-            return self._order("slow", times)
+            return self.order("slow", times)
         if _stalls(times, step) and self._may("stall", times, spent):
             self.foreseen = _next_stall(times, step)
-            return "" if self.foreseen else self._order("stall", times)
+            return "" if self.foreseen else self.order("stall", times)
         if times.count >= self._next_look:
             self._next_look = max(self._next_look, times.count) * _MORE
             return "look"
         return ""
-
-    def foreseen_stall(self, times: StepTimes) -> str:
-        """The next stall is due."""
-        return self._order("stall", times)
 
     def _may(self, exam: str, times: StepTimes, spent: float) -> bool:
         if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.seconds:
             return False
         return times.count >= self._again.get(exam, 0)
 
-    def _order(self, exam: str, times: StepTimes) -> str:
+    def order(self, exam: str, times: StepTimes) -> str:
+        """Note that an exam is made now; the next one for the same symptom is due later."""
         asked = self._asked.get(exam, 0)
         self._asked[exam] = asked + 1
         self._again[exam] = times.count + BLOCK * 2 ** max(0, asked - 1)
@@ -81,7 +80,8 @@ class ExamOrders:
 def _stalls(times: StepTimes, step: int) -> bool:
     """Whether stalls come back and take a good part of the time."""
     stalls = times.stalled(_WITHIN)
-    if not times.come_back(stalls, _STALLS):
+    long = all(stall.excess >= _LONG * times.typical for stall in stalls)
+    if len(stalls) < (2 if long else _STALLS):
         return False
     span = step - stalls[0].step + 1
     lost = sum(stall.excess for stall in stalls)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import torch
-
 from ..source.loops import loop_of
 from ..source.place import frames_from, kind_of
 from .measured_lines import Places
@@ -34,11 +32,17 @@ class Read:
 
 
 class Ledger:
-    """Counts the reads of the steps between ``open`` and ``close``."""
+    """Counts the reads of one step.
 
-    def __init__(self) -> None:
+    Args:
+        profile: the lines of such a step.
+        turn: the loop of the steps.
+    """
+
+    def __init__(self, profile: Profile, turn: Turn | None) -> None:
         self.lines: dict[tuple[CodeType, int], Read] = {}
-        self.steps = 0
+        self._profile = profile
+        self._turn = turn
 
     def saw(self, name: str, seconds: float) -> None:
         """A tensor was read; the line is the user's innermost."""
@@ -56,45 +60,35 @@ class Ledger:
                 read.seconds += seconds
                 return
 
-    def measured(self, profile: Profile, turn: Turn | None) -> dict[str, Any]:
-        """Plain data for an Event: the lines that read most, each with the loop around it.
-
-        Args:
-            profile: the lines of such a step.
-            turn: the loop of the steps.
-        """
-        places, steps = Places(), max(1, self.steps)
+    def measured(self) -> dict[str, Any]:
+        """Plain data for an Event: the lines that read most, each with the loop around it."""
+        places = Places()
         most = sorted(self.lines.items(), key=lambda item: (-item[1].count, -item[1].seconds))
-        longest = max(self.lines.items(), key=lambda item: item[1].seconds)
-        chosen = [*most[:_LINES], *(() if longest in most[:_LINES] else (longest,))]
         return {
             "reads": [
                 {
                     "path": [places.number((code.co_filename, line))],
                     "function": code.co_name,
                     "read": read.name,
-                    "count": round(read.count / steps, 2),
-                    "seconds": round(read.seconds / steps, 8),
-                    "loop_seconds": round(_loop_seconds(code, line, profile, turn), 8),
+                    "count": read.count,
+                    "seconds": round(read.seconds, 8),
+                    "loop_seconds": round(self._loop_seconds(code.co_filename, line), 8),
                 }
-                for (code, line), read in chosen
+                for (code, line), read in most[:_LINES]
             ],
-            "models": round(profile.models, 1),
-            "step_seconds": round(profile.seconds, 8),
-            "device": torch.cuda.is_initialized(),
+            "models": round(self._profile.models, 1),
+            "step_seconds": round(self._profile.seconds, 8),
             **places.data(),
         }
 
-
-def _loop_seconds(code: CodeType, number: int, profile: Profile, turn: Turn | None) -> float:
-    """Seconds of a line with the loop around it; of the line alone in the loop of the steps."""
-    file = code.co_filename
-    first, last = loop_of(file, number)
-    steps = turn is not None and file == turn.path[turn.depth][0] and first <= turn.first <= last
-    if not first or steps:
-        first = last = number
-    own = [line for line in profile.by_spot().values() if line.direct and line.file == file]
-    return sum(line.seconds for line in own if first <= line.line <= last)
+    def _loop_seconds(self, file: str, number: int) -> float:
+        """Seconds of a line with the loop around it; of the line alone in the loop of the steps."""
+        turn, (first, last) = self._turn, loop_of(file, number)
+        steps = turn.first if turn is not None and turn.path[turn.depth][0] == file else 0
+        if first <= steps <= last or not first:
+            first = last = number
+        own = [line for line in self._profile.lines if line.direct and line.spot[0] == file]
+        return sum(line.seconds for line in own if first <= line.spot[1] <= last)
 
 
 _switch: tuple[Callable[[], None], Callable[[], None]] | None = None
@@ -118,19 +112,20 @@ def open_ledger() -> Ledger | None:
     return _ledger
 
 
-def begin() -> Ledger | None:
-    """Count from here on; None where the methods cannot be replaced."""
+def begin(profile: Profile | None, turn: Turn | None) -> bool:
+    """Count from here on; False where the methods cannot be replaced."""
     global _ledger
-    if _switch is None or _ledger is not None:
-        return None
-    _ledger = Ledger()
+    if _switch is None or _ledger is not None or profile is None:
+        return False
+    _ledger = Ledger(profile, turn)
     _switch[0]()
-    return _ledger
+    return True
 
 
-def end() -> None:
-    """Count no more, and put the methods back."""
+def end() -> dict[str, Any]:
+    """Count no more, and put the methods back; what was counted, empty for nothing."""
     global _ledger
-    if _ledger is not None and _switch is not None:
-        _ledger = None
+    ledger, _ledger = _ledger, None
+    if ledger is not None and _switch is not None:
         _switch[1]()
+    return ledger.measured() if ledger is not None and ledger.lines else {}

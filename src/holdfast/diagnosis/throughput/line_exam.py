@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -40,14 +39,6 @@ _CAUGHT = 2
 _WITHIN = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How steps were at some time."""
-
-    profile: Profile
-    counts: dict[str, float]
-
-
 class LineExam:
     """One look at the lines.
 
@@ -73,18 +64,11 @@ class LineExam:
         self._walls: list[float] = []
         self._waits: list[float] = []
         self._ends: list[Spot] = []
-        self._nodes = 0
-        self._retries = step_counts.retries()
 
     def begin(self, frame: FrameType) -> bool:
         """Time the lines from here on; False where somebody else traces."""
         self.turn = turn_of(frame)
         return self._lines.begin(frame)
-
-    def backward(self, loss: object) -> None:
-        """``backward`` is about to be called."""
-        if self.purpose in ("reference", "slow") and not self._nodes:
-            self._nodes = step_counts.graph_nodes(loss)
 
     def step(self, clock: LoopClock, frame: FrameType) -> bool:
         """A step is over; True when that was the last one to look at."""
@@ -119,44 +103,35 @@ class LineExam:
         places = set(self._ends)
         return min(places, key=self._ends.count) if len(places) > 1 else None
 
-    def measure(self, parameters: int, models: Iterable[nn.Module]) -> Measured | None:
-        """The steps that tell; None where there are too few."""
+    def measure(self, parameters: int, models: Iterable[nn.Module]) -> Profile | None:
+        """A step of the kind that was looked for; None where there were too few."""
         times = self._times
         chosen = [i for i, wall in enumerate(self._walls) if wall < math.inf]
         stalls = [i for i in chosen if times.is_stall(self._walls[i])]
         others = [i for i in chosen if i not in stalls]
-        now = step_counts.retries()
         if self.purpose == "stall":
-            if not stalls:
-                return None
             self.profile = self._lines.profile(others) if others else None
-            return Measured(self._lines.profile(stalls), {})
+            return self._lines.profile(stalls) if stalls else None
         if self.rare:
             least = max(self._waits) / 2
-            long = [i for i in chosen if self._waits[i] >= least]
-            return Measured(self._lines.profile(long), {})
-        # Under a trace all may look like stalls; and an allocator that runs out makes some.
-        if len(others) > 1 and now == self._retries:
+            return self._lines.profile([i for i in chosen if self._waits[i] >= least])
+        # Under a trace all may look like stalls.
+        if len(others) > 1:
             chosen = others
-        profile = self.profile = self._lines.profile(chosen or None, times.middle)
-        if self.purpose in ("reference", "slow") and len(chosen) < 2:
-            return None
-        counts = {
-            "parameters": parameters,
-            "nodes": self._nodes,
-            "registered": step_counts.registered_on(models),
-            "retries": now,
-            "retries_per_step": round((now - self._retries) / max(1, len(self._walls)), 3),
-            "clock": step_counts.clock(),
-        }
-        return Measured(profile, counts)
+        self.profile = profile = self._lines.profile(chosen or None, times.middle)
+        if self.purpose in ("reference", "slow"):
+            if len(chosen) < 2:
+                return None
+            profile.counts = {
+                "parameters": parameters,
+                "registered": step_counts.registered_on(models),
+                "retries": step_counts.retries(),
+            }
+        return profile
 
-    def data(self, now: Measured, reference: Measured | None, feed: Feed) -> dict[str, Any]:
+    def data(self, now: Profile, reference: Profile | None, feed: Feed) -> dict[str, Any]:
         """What goes into the event."""
         times, places = self._times, Places()
-        baseline = reference if self.purpose in ("slow", "stall") else None
-        if self.purpose == "stall" and self.profile is not None:
-            baseline = Measured(self.profile, {})
         data: dict[str, Any] = {
             "look": self.purpose,
             "rare": self.rare,
@@ -164,13 +139,15 @@ class LineExam:
             "batch": feed.batch,
             "passes": feed.passes,
             "turn": places.turn(self.turn) if self.turn is not None else None,
-            "now": places.profile(now.profile, baseline and baseline.profile) | now.counts,
         }
-        if baseline is not None:
-            data["baseline"] = places.profile(baseline.profile, now.profile) | baseline.counts
-        if self.purpose == "slow":
-            data["registering"] = places.registering()
+        baseline = reference if self.purpose == "slow" else None
         if self.purpose == "stall":
+            baseline = self.profile or reference
             stalls = times.stalled(_WITHIN)
             data["stalls"] = [[s.step, round(s.excess, 6), s.step in feed.epochs] for s in stalls]
+        data["now"] = places.profile(now, baseline)
+        if baseline is not None:
+            data["baseline"] = places.profile(baseline, now)
+        if self.purpose == "slow":
+            data["registering"] = places.registering()
         return data | places.data()

@@ -1,7 +1,7 @@
 """Exact seconds per line of the user's code over a few steps, by what they were spent for.
 
 Bound: a trace ends by itself after 200,000 lines of the user's code. Preempted lines look slow on
-one step only, so what is told is what a line takes on a good one of the steps looked at.
+one step only, so a line counts with what it takes on a good one of the timed steps.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from .line_nodes import MODEL, Node
-from .line_tree import LineTree, costs
+from .line_tree import (
+    MODEL,
+    LineTree,
+    Node,
+    Spent,
+    costs,
+)
 from .profiles import Line, Profile, Spot
 
 # How many times its measured cost the trace may cost beyond it, on a busy machine.
 _DEARER = 1.0
+_NOTHING = Spent()
 
 
 @dataclass(slots=True)
 class _Step:
-    seconds: float
+    spent: dict[Node, Spent]
     inputs: int
-    spent: dict[Node, tuple[float, int, int]]
+    seconds: float
 
 
 class LineTimes:
@@ -39,30 +45,19 @@ class LineTimes:
         """Whether lines are being timed."""
         return self.tree.running
 
-    @property
-    def steps(self) -> int:
-        """How many steps have been taken since ``begin``."""
-        return len(self._steps)
-
     def begin(self, frame: FrameType | None) -> bool:
         """Time the lines from here on; False where a debugger or a coverage tool is at work."""
         self._steps = []
-        self.tree.take(lambda node, spent: None)
-        self.tree.overflown = False
+        self.tree.take()
         return self.tree.start(frame)
 
     def step(self, wall: float) -> float:
         """A step is over that took ``wall`` seconds with the trace in it; about what without."""
-        spent: dict[Node, tuple[float, int, int]] = {}
-
-        def visit(node: Node, seconds: float) -> None:
-            spent[node] = seconds, node.hits, node.calls
-
-        inputs = self.tree.take(visit)
-        seconds = sum(s for s, _, _ in spent.values())
-        self._steps.append(_Step(seconds, inputs, spent))
+        spent, inputs = self.tree.take()
+        seconds = sum(line.seconds for line in spent.values())
+        self._steps.append(_Step(spent, inputs, seconds))
         cost = costs()
-        extra = sum(h * cost.line_wall + c * cost.call_wall for _, h, c in spent.values())
+        extra = sum(line.hits * cost.wall + line.calls * cost.call for line in spent.values())
         without = max(seconds, wall - extra) if wall else 0.0
         self.overhead += max(0.0, wall - without)
         return without
@@ -80,45 +75,30 @@ class LineTimes:
                 trace's own and is taken away from lines that were passed often.
         """
         steps = [s for i, s in enumerate(self._steps) if chosen is None or i in chosen]
-        if not steps:
-            return Profile()
-        total = _low(s.seconds for s in steps)
-        cost = costs()
-
-        def weight(hits: int, calls: int) -> float:
-            return hits * cost.line + calls * cost.call
-
-        passed = _low(sum(weight(h, c) for _, h, c in s.spent.values()) for s in steps)
-        extra = min(_DEARER, max(0.0, total - typical) / passed) if typical and passed else 0.0
-        merged: dict[tuple[tuple[Spot, ...], str, bool], Line] = {}
-        models = 0.0
+        extra = _extra(steps, typical)
         nodes: dict[Node, None] = {n: None for s in steps for n in s.spent}
         rest = _rest(steps, nodes)
+        merged: dict[tuple[tuple[Spot, ...], str, bool], Line] = {}
+        models = 0.0
         for node in nodes:
             if node.rest:
                 continue
             more = rest.get(node, 1.0)
             # Where lines are followed in bursts, all of them are slower, and not by their number.
             dearer = extra if more == 1.0 else 0.0
-            seconds = more * _low(
-                max(0.0, t - dearer * weight(h, c))
-                for t, h, c in (s.spent.get(node, (0.0, 0, 0)) for s in steps)
-            )
-            hits = more * _low(s.spent.get(node, (0.0, 0, 0))[1] for s in steps)
+            spent = [s.spent.get(node, _NOTHING) for s in steps]
+            hits = more * _low(s.hits for s in spent)
             path, mark, function = _where(node)
-            if node.mark == MODEL and mark == MODEL and not _inside_model(node):
+            if node.mark == MODEL and not _where(node.parent)[1]:
                 models += hits
             if not path:
                 continue
-            key = path, mark, not node.mark
-            line = merged.get(key)
-            if line is None:
-                line = Line(*path[-1], function, mark, 0.0, 0.0, path, not node.mark)
-                merged[key] = line
-            line.seconds += seconds
-            if not node.mark:
+            line = merged.setdefault(
+                (path, mark, not node.mark), Line(path, function, mark, not node.mark)
+            )
+            line.seconds += more * _low(max(0.0, s.seconds - dearer * _cost(s)) for s in spent)
+            if line.direct:
                 line.hits += hits
-                line.calls += _low(s.spent.get(node, (0.0, 0, 0))[2] for s in steps)
         lines = sorted(merged.values(), key=lambda line: -line.seconds)
         return Profile(
             sum(line.seconds for line in lines),
@@ -128,15 +108,27 @@ class LineTimes:
         )
 
 
+def _cost(spent: Spent) -> float:
+    """Seconds of the trace that were counted as a line's own."""
+    return spent.hits * costs().line + spent.calls * costs().call
+
+
+def _extra(steps: Sequence[_Step], typical: float) -> float:
+    """How many times its measured cost the trace has cost beyond it."""
+    cost = _low(sum(map(_cost, s.spent.values())) for s in steps)
+    above = _low(s.seconds for s in steps) - typical
+    return min(_DEARER, max(0.0, above) / cost) if typical and cost else 0.0
+
+
 def _rest(steps: Sequence[_Step], nodes: Iterable[Node]) -> dict[Node, float]:
     """By how much to multiply what was seen of lines that were followed in bursts only."""
     seen: dict[tuple[Node | None, object], float] = {}
     unseen: dict[tuple[Node | None, object], float] = {}
     for node in nodes:
-        kind = unseen if node.rest else seen
         if not node.mark:
-            spent = sum(s.spent.get(node, (0.0, 0, 0))[0] for s in steps)
-            kind[node.parent, node.code] = kind.get((node.parent, node.code), 0.0) + spent
+            kind, at = unseen if node.rest else seen, (node.parent, node.code)
+            spent = sum(s.spent.get(node, _NOTHING).seconds for s in steps)
+            kind[at] = kind.get(at, 0.0) + spent
     return {
         node: 1.0 + unseen[at] / seen[at]
         for node in nodes
@@ -150,26 +142,15 @@ def _low(values: Iterable[float]) -> float:
     return ordered[(len(ordered) - 1) // 4] if ordered else 0.0
 
 
-def _inside_model(node: Node) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.mark:
-            return True
-        above = above.parent
-    return False
-
-
-def _where(node: Node) -> tuple[tuple[Spot, ...], str, str]:
+def _where(node: Node | None) -> tuple[tuple[Spot, ...], str, str]:
     """The user's lines down to a node, the outermost mark on the way, the innermost function."""
     spots: list[Spot] = []
     mark = function = ""
-    at: Node | None = node
-    while at is not None:
-        if at.mark:
-            mark = at.mark
-        elif at.code is not None:
-            function = function or at.code.co_name
-            spots.append((at.code.co_filename, at.line))
-        at = at.parent
-    spots.reverse()
-    return tuple(spots), mark, function
+    while node is not None:
+        if node.mark:
+            mark = node.mark
+        elif node.code is not None:
+            function = function or node.code.co_name
+            spots.append((node.code.co_filename, node.line))
+        node = node.parent
+    return tuple(reversed(spots)), mark, function

@@ -1,12 +1,28 @@
-"""Which line of a dataset keeps the loader's workers busy: the data of a ``loader_times`` event."""
+"""Which line of a dataset keeps the loader's workers busy: the data of a ``loader_times`` event.
+
+Threads in the workers know (``worker_samples``). Where they do not, and it is allowed, a few
+samples are made again in this process, for half a second or one sample; the RNG state of Python,
+numpy and torch is restored afterwards.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from time import perf_counter
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
 from ...probes.batches import LoaderLedger
-from . import loader_times, worker_samples
+from . import worker_samples
 from .line_times import LineTimes
 from .loop_clock import Feed
 from .measured_lines import Places
@@ -21,6 +37,9 @@ from .step_times import StepTimes
 # Steps for which a late batch is waited for; lines that are written down.
 _HUNT = 48
 _LINES = 16
+# Seconds in which samples are made, and how many at most.
+_SECONDS = 0.5
+_SAMPLES = 64
 
 
 class LoaderExam:
@@ -59,10 +78,9 @@ class LoaderExam:
         found = worker_samples.look(pids, self._times.middle, feed.batch)
         # Only samples that are made here show which of them is slow.
         if self._may_fetch and (found is None or self._rare):
-            found = loader_times.look(source, self._indices, lines)
+            found = make_samples(source, self._indices, lines)
         look = found or LoaderLook()
         index, slowest = max(look.samples, key=lambda sample: sample[1], default=(None, 0.0))
-        asks = Line(*self._asks, "", "", 0.0, 0.0, ())
         return {
             "rare": self._rare,
             "times": self._times.measured(),
@@ -70,10 +88,52 @@ class LoaderExam:
             "passes": feed.passes,
             "samples": len(look.samples),
             "per_sample": round(look.per_sample, 8),
-            "collate": round(look.collate, 8),
             "slowest": [None if index is None else str(index), round(slowest, 8)],
             "lines": [places.line(line) for line in look.lines[:_LINES]],
-            "asks": places.line(asks),
+            "asks": places.line(Line((self._asks,))),
             "may_fetch": self._may_fetch,
             **places.data(),
         }
+
+
+@contextlib.contextmanager
+def _random_states() -> Iterator[None]:
+    python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        torch.set_rng_state(tensors)
+
+
+def make_samples(iterator: Any, indices: Sequence[Any], times: LineTimes) -> LoaderLook | None:
+    """Make these samples of a loader's dataset again; None where there are none."""
+    found, made = LoaderLook(), list[Any]()
+    with _random_states():
+        times.begin(sys._getframe())
+        try:
+            began = before = perf_counter()
+            for index, sample in _samples(iterator._dataset, indices):
+                now = perf_counter()
+                found.samples.append((index, now - before))
+                made.append(sample)
+                if now - began > _SECONDS:
+                    break
+                before = now
+            if made and iterator._auto_collation:
+                iterator._collate_fn(made)
+        finally:
+            times.step(0.0)
+            times.stop()
+    found.lines = times.profile().lines
+    for line in found.lines:
+        line.seconds /= max(1, len(made))
+    return found if made else None
+
+
+def _samples(dataset: Any, indices: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Samples with their indices; those of a stream from its beginning, without."""
+    if isinstance(dataset, IterableDataset):
+        return zip(repeat(None, _SAMPLES), copy.copy(dataset), strict=False)
+    return ((index, dataset[index]) for index in indices[:_SAMPLES])

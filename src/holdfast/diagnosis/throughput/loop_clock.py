@@ -8,14 +8,11 @@ from types import FrameType
 from typing import Any
 
 from ...probes.step_record import StepRecord
-from . import loader_times
 from .profiles import Spot, line_of
 
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
 _OURS = 0.004
 _OURS_SHARE = 0.3
-# New iterators per step that ask a loader, from which on they are no epochs.
-_EPOCHS = 0.6
 
 
 class Feed:
@@ -27,7 +24,6 @@ class Feed:
         self._source: weakref.ref[Any] | None = None
         self._iterator = 0
         self._trained_on = 0
-        self._begun = 0
         self._fetches = 0
         self._fed = 0
         self._unfed = 0
@@ -46,13 +42,10 @@ class Feed:
         """A step is over; True when it was the first one with its workers."""
         begins = False
         if self._iterator != self._trained_on:
-            # Validation fetches too, in a loop that may make its batches itself; and some loops
-            # ask a new iterator for each batch.
-            self._begun += 1
-            epoch = self.used and self._begun < _EPOCHS * self._fed
-            if epoch:
+            # Validation fetches too, in a loop that may make its batches itself.
+            if self.used:
                 self.epochs.add(step)
-            begins = self._begun == 1 or (epoch and self.workers > 0)
+            begins = not self._trained_on or (self.used and self.workers > 0)
             self._trained_on = self._iterator
         if self._fetches:
             self._fed += 1
@@ -74,12 +67,13 @@ class Feed:
     @property
     def workers(self) -> int:
         """How many it has."""
-        return loader_times.workers_of(self.source)
+        return int(getattr(self.source, "_num_workers", 0) or 0)
 
     @property
     def batch(self) -> int:
         """Samples that it puts into a batch; 1 where it does not say."""
-        return loader_times.batch_of(self.source)
+        sampler = getattr(self.source, "_index_sampler", None)
+        return int(getattr(sampler, "batch_size", 1) or 1)
 
     @property
     def passes(self) -> int:

@@ -3,7 +3,7 @@
 A place (file and line) is written down once and referred to by its number:
 
     {"files": ["train.py"], "places": [{"at": [0, 57], "code": "x = slow(y)", "calls": ["slow"],
-     "loop": [50, 60], "head": "for y in ys:"}]}
+     "loop": [50, 60]}]}
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..source.caches import asked_before
 from ..source.growers import registers
 from ..source.loops import loop_of, statement
 from ..source.place import from_here
-from .line_nodes import FETCH
+from .line_tree import FETCH
 from .profiles import (
     Line,
     Profile,
@@ -27,11 +27,8 @@ from .profiles import (
 # Lines of an event, and those that lead to the models and optimizers beside them.
 _LINES = 48
 _LEADING = 6
-# Share of a step that a line must take; a line of Python and a call of a library take at least
-# so many seconds, whatever the clock said.
+# Share of a step that a line must take.
 _SHARE = 0.01
-_LINE = 4e-8
-_CALL = 1e-7
 _CODE = 160
 
 
@@ -51,7 +48,7 @@ class Places:
             place: dict[str, Any] = {"at": [self._files.setdefault(file, len(self._files)), line]}
             place |= {"first": at.first, "code": at.text[:_CODE], "calls": list(at.calls[:12])}
             if (loop := loop_of(file, line))[0]:
-                place |= {"loop": list(loop), "head": statement(file, loop[0]).text[:_CODE]}
+                place["loop"] = list(loop)
             self._known[spot] = len(self._places)
             self._places.append(place)
         return self._known[spot]
@@ -59,15 +56,14 @@ class Places:
     def line(self, line: Line) -> dict[str, Any]:
         """One line; one that is passed for its data also with the cache that is asked before."""
         data: dict[str, Any] = {
-            "path": [self.number(spot) for spot in line.path or (line.spot,)],
+            "path": [self.number(spot) for spot in line.path],
             "function": line.function,
             "mark": line.mark,
             "direct": line.direct,
             "seconds": round(line.seconds, 8),
             "hits": round(line.hits, 1),
-            "calls": round(line.calls, 1),
         }
-        if line.mark == FETCH and (cache := asked_before(line.path or (line.spot,))) is not None:
+        if line.mark == FETCH and (cache := asked_before(line.path)) is not None:
             data["cache"] = self.number(cache)
         return data
 
@@ -79,9 +75,9 @@ class Places:
         lines += [line for line in _leading(profile.lines) if id(line) not in chosen]
         return {
             "seconds": round(profile.seconds, 8),
-            "models": round(profile.models, 1),
             "per_model": round(profile.per_model, 1),
             "lines": [self.line(line) for line in lines],
+            **profile.counts,
         }
 
     def turn(self, turn: Turn) -> dict[str, Any]:
@@ -105,11 +101,7 @@ class Places:
 
 def _matter(profile: Profile) -> set[Spot]:
     least = _SHARE * profile.seconds
-    return {
-        line.spot
-        for line in profile.lines
-        if line.seconds >= least or line.hits * _LINE + line.calls * _CALL >= least
-    }
+    return {line.spot for line in profile.lines if line.seconds >= least}
 
 
 def _leading(lines: Sequence[Line]) -> Iterable[Line]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from ..source.loops import loop_around
 from ..source.place import frames_from, kind_of
@@ -18,24 +17,20 @@ Spot = tuple[str, int]
 class Line:
     """What one line costs in a step."""
 
-    file: str
-    line: int
-    function: str
-    mark: str
-    """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
-    seconds: float
-    hits: float
     path: tuple[Spot, ...]
     """The user's lines that led here, outermost first, itself last."""
+    function: str = ""
+    mark: str = ""
+    """``fetch``, ``model``, ``backward``, ``optimizer`` or "" for the loop's own work."""
     direct: bool = True
     """Whether the line's own code took the time, not the model or the optimizer it called."""
-    calls: float = 0.0
-    """Calls into libraries."""
+    seconds: float = 0.0
+    hits: float = 0.0
 
     @property
     def spot(self) -> Spot:
         """File and line."""
-        return self.file, self.line
+        return self.path[-1]
 
 
 @dataclass(slots=True)
@@ -48,56 +43,21 @@ class Profile:
     models: float = 0.0
     """Outermost calls of modules."""
     lines: list[Line] = field(default_factory=list[Line])
+    counts: dict[str, float] = field(default_factory=dict[str, float])
+    """What else was counted of it (``step_counts``)."""
 
     @property
     def per_model(self) -> float:
         """Numbers given to one call of a model."""
         return self.inputs / min(self.models, INPUTS) if self.models else 0.0
 
-    def by_spot(self) -> dict[Spot, Line]:
-        """The lines, whoever called them, added up."""
-        found: dict[Spot, Line] = {}
-        for line in self.lines:
-            known = found.get(line.spot)
-            if known is None:
-                found[line.spot] = replace(line)
-                continue
-            if line.seconds > known.seconds:
-                known.mark, known.direct = line.mark, line.direct
-            known.seconds += line.seconds
-            known.hits = max(known.hits, line.hits)
-            known.calls += line.calls
-        return found
-
-
-class Timer(Protocol):
-    """Times the lines of the thread it is called in."""
-
-    def begin(self, frame: FrameType | None) -> bool:
-        """Time the lines from here on; False where that cannot be."""
-        ...
-
-    def step(self, wall: float) -> float:
-        """A step is over."""
-        ...
-
-    def stop(self, frame: FrameType | None = None) -> None:
-        """Time no more lines."""
-        ...
-
-    def profile(self, chosen: Sequence[int] | None = None, typical: float = 0.0) -> Profile:
-        """What a step costs, line by line."""
-        ...
-
 
 @dataclass(slots=True)
 class LoaderLook:
-    """What some samples cost when they are made in the main process."""
+    """What the samples of a loader with workers cost."""
 
     samples: list[tuple[Any, float]] = field(default_factory=list[tuple[Any, float]])
     """Index and seconds of each."""
-    collate: float = 0.0
-    """Seconds per sample to put them together."""
     lines: list[Line] = field(default_factory=list[Line])
     """Seconds per sample and line, the most expensive first."""
 

@@ -12,12 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from ..source.growers import habits
 from ..source.loops import statement
-from ..source.place import frames_from, from_here, kind_of
+from ..source.place import from_here, kind_of
+from .profiles import Spot, line_of
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _ATTRIBUTE = re.compile(r"^(?:G\['(?P<root>\w+)'\])?.*\.(?P<name>\w+) == ")
@@ -67,7 +67,7 @@ class Recompiles:
         self.news = False
         self.attached = False
         self._seen: set[str] = set()
-        self._place: tuple[str, int] = ("", 0)
+        self._place: Spot = ("", 0)
 
     def attach(self) -> None:
         """Be told from now on."""
@@ -79,12 +79,10 @@ class Recompiles:
 
     def _starts(self, *about: Any) -> None:
         self.news = True
-        trigger = getattr(
-            getattr(about[0] if about else None, "callback_trigger", None), "name", ""
-        )
-        place = _user_line(sys._getframe())
+        trigger = str(getattr(about[0], "callback_trigger", "")) if about else ""
+        place = line_of(sys._getframe())
         # The backward pass is compiled later, when it is first needed: not where it is called.
-        if place is not None and "BACKWARD" not in trigger:
+        if place[1] and "BACKWARD" not in trigger:
             self._place = place
 
     def look(self) -> list[Compiled]:
@@ -121,7 +119,7 @@ class Recompiles:
         return changed
 
 
-def _changes(guard: str, files: dict[str, int]) -> tuple[str, int] | None:
+def _changes(guard: str, files: dict[str, int]) -> Spot | None:
     """The user's line that gives the attribute in a guard another value.
 
     Args:
@@ -149,10 +147,3 @@ def _guard(reason: str) -> str:
     """The first guard in dynamo's words, without the comments around it."""
     first = _ENTRY.sub("", reason.strip().splitlines()[0])
     return " ".join(first.split(" # ")[0].split())[:160]
-
-
-def _user_line(frame: FrameType | None) -> tuple[str, int] | None:
-    for above in frames_from(frame):
-        if kind_of(above.f_code.co_filename) == "user":
-            return above.f_code.co_filename, above.f_lineno
-    return None

@@ -1,4 +1,4 @@
-"""Counts that explain a slowdown: graph nodes, hooks, allocator retries, device clock."""
+"""Counts that explain a slowdown: hooks, allocator retries."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ import torch
 from torch import nn
 
 from ...probes.memory import counters
-
-
-def graph_nodes(loss: object, most: int = 4000) -> int:
-    """Nodes of a loss's graph, up to so many."""
-    root = getattr(loss, "grad_fn", None)
-    seen: set[object] = {root} if root is not None else set()
-    todo = list(seen)
-    while todo and len(seen) < most:
-        for node, _ in getattr(todo.pop(), "next_functions", ()):
-            if node is not None and node not in seen:
-                seen.add(node)
-                todo.append(node)
-    return len(seen)
 
 
 def registered_on(models: Iterable[nn.Module]) -> int:
@@ -36,13 +23,3 @@ def registered_on(models: Iterable[nn.Module]) -> int:
 def retries() -> int:
     """How often the device's allocator has run out so far; 0 without a device."""
     return int(counters().get("num_alloc_retries", 0)) if torch.cuda.is_initialized() else 0
-
-
-def clock() -> float:
-    """The clock of the device in MHz; 0 where nobody knows."""
-    if not torch.cuda.is_initialized():
-        return 0.0
-    try:
-        return float(torch.cuda.clock_rate())
-    except Exception:  # nvidia-ml-py is not there, or the driver does not say: many kinds of errors
-        return 0.0

@@ -14,10 +14,6 @@ BLOCK = 8
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _KEPT = 512
-# Times a typical step that leave no doubt about a stall.
-_PLAIN = 4.0
-# Times the reference that need no second block to be believed.
-_AT_ONCE = 1.8
 # Seconds above the limit that no other process takes at a time.
 _CLEAR = 0.01
 
@@ -136,19 +132,11 @@ class StepTimes:
         total = sum(b.total for b in recent)
         return sum(b.waited for b in recent) / total if total else 0.0
 
-    def slower(self, factor: float, least: float) -> float:
-        """How many times the reference the last steps take; 0 where that is not clear."""
-        if len(self.blocks) < 2:
-            return 0.0
-        last = self.blocks[-1]
-        if last.low >= _AT_ONCE * self.reference:
-            now = last.middle  # nearly all eight of them
-        elif len(self.blocks) > 2:
-            now = min(last.middle, self.blocks[-2].middle)
-        else:
-            return 0.0
-        clear = now >= factor * self.reference and now - self.reference >= least
-        return now / self.reference if clear else 0.0
+    def slower(self, factor: float, least: float) -> bool:
+        """Whether the last two blocks take so many times the reference, and seconds more."""
+        recent = list(self.blocks)[-2:]
+        now = min((block.middle for block in recent), default=0.0)
+        return now >= factor * self.reference and now - self.reference >= least
 
     @property
     def busier(self) -> bool:
@@ -168,11 +156,6 @@ class StepTimes:
             if lost >= half:
                 return [other for other in recent if other.excess >= stall.excess / 2]
         return recent
-
-    def come_back(self, stalls: list[Stall], enough: int) -> bool:
-        """Whether there are enough of them; two where they leave no doubt."""
-        plain = min((stall.excess for stall in stalls), default=0.0) >= _PLAIN * self.typical
-        return len(stalls) >= (2 if plain else enough)
 
     def is_stall(self, wall: float) -> bool:
         """Whether a step took as long as the stalls that tell."""

@@ -16,10 +16,11 @@ from ...probes.step_record import StepRecord
 from ..training import Training
 from . import host_reads
 from .exam_orders import ExamOrders
-from .line_exam import LineExam, Measured
+from .line_exam import LineExam
 from .line_times import LineTimes
 from .loader_exam import LoaderExam
 from .loop_clock import Feed, LoopClock
+from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
@@ -28,7 +29,6 @@ class TimeWatch:
     """Notices, orders exams and records what they measured."""
 
     def __init__(self, settings: Settings, training: Training) -> None:
-        self._on = settings.guard.explain
         self._may_fetch = settings.watchers.fetch_samples
         self._training = training
         self._feed = Feed()
@@ -40,16 +40,11 @@ class TimeWatch:
         self._optimizer = 0
         self._ordered: LineExam | None = None
         self._exam: LineExam | LoaderExam | None = None
-        self._ledger: host_reads.Ledger | None = None
-        self._last_look: LineExam | None = None
-        self._reference: Measured | None = None
+        self._reading = False
+        """Reads of tensors are being counted."""
+        self._reference: Profile | None = None
 
     # ------------------------------------------------------------------ moments
-
-    def backward(self, loss: object) -> None:
-        """``backward`` is about to be called on ``loss``."""
-        if isinstance(self._exam, LineExam):
-            self._exam.backward(loss)
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
@@ -59,7 +54,7 @@ class TimeWatch:
 
     def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step is over."""
-        if self._on and self._clock.ended(record, frame):
+        if self._clock.ended(record, frame):
             self._took(record, frame)
 
     def goes_on(self, frame: FrameType) -> None:
@@ -75,9 +70,8 @@ class TimeWatch:
     @property
     def busy(self) -> bool:
         """Whether something is being looked into, or about to be."""
-        waits = self._clock.step <= self._orders.foreseen
-        exams = (self._exam, self._ordered, self._ledger)
-        return waits or any(exam is not None for exam in exams)
+        waits = self._reading or self._clock.step <= self._orders.foreseen
+        return waits or self._exam is not None or self._ordered is not None
 
     def pauses(self) -> None:
         """Steps have gone by unseen: the next one is the first again."""
@@ -92,6 +86,10 @@ class TimeWatch:
 
     def _took(self, record: StepRecord, frame: FrameType) -> None:
         clock = self._clock
+        if self._reading:
+            self._reading = False
+            if data := host_reads.end():
+                self._training.record("tensor_reads", data | {"times": self._times.measured()})
         if record.opt != self._optimizer:
             self._new_stage(record.opt)
         if not self._recompiles.attached and "torch._dynamo" in sys.modules:
@@ -104,34 +102,27 @@ class TimeWatch:
         if self._exam is not None:
             self._examined(self._exam, record, frame)
             return
-        if self._ledger is not None:
-            self._ledger.steps += 1
         if clock.begins:
             return
         full = self._times.add(clock.step, clock.wall, clock.busy, clock.waited)
-        if self._ledger is not None:
-            self._reads_taken(self._ledger)
-        elif self._orders.foreseen == clock.step:
-            self._order(self._orders.foreseen_stall(self._times), foreseen=True)
+        if self._orders.foreseen == clock.step:
+            self._order(self._orders.order("stall", self._times), foreseen=True)
         elif full:
-            self._consider(clock.step)
+            fed, known = self._feed.used, self._reference is not None
+            spent = self._lines.overhead
+            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, spent=spent):
+                self._order(exam)
 
     def _new_stage(self, optimizer: int) -> None:
         """Another optimizer is at work, or a turn is another one: nothing is known of its steps."""
         self._optimizer = optimizer
         self._times = StepTimes()
         self._reference = None
-        self._lines.stop()
+        if self._exam is not None:
+            self._lines.stop()
         self._ordered = self._exam = None
         self._clock.home = None
         self._orders.foreseen = 0
-
-    def _consider(self, step: int) -> None:
-        """Eight more steps are known: is there anything to look into?"""
-        fed, known = self._feed.used, self._reference is not None
-        spent = self._lines.overhead
-        if exam := self._orders.due(self._times, step, fed=fed, known=known, spent=spent):
-            self._order(exam)
 
     def _order(self, purpose: str, *, foreseen: bool = False) -> None:
         if purpose == "waits" and self._feed.workers:
@@ -142,14 +133,16 @@ class TimeWatch:
     # ------------------------------------------------------------------ what was measured
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
-        if isinstance(exam, LoaderExam):
-            if exam.late(self._clock.waited):
-                self._look_at_loader(exam)
-        elif exam.step(self._clock, frame):
-            self._looked_at_lines(exam, record)
+        if isinstance(exam, LineExam):
+            if exam.step(self._clock, frame):
+                self._exam = None
+                self._looked_at_lines(exam, record)
+        elif exam.late(self._clock.waited):
+            self._exam = None
+            if self._feed.source is not None and ranks() == 1:
+                self._training.record("loader_times", exam.look(self._feed, self._lines))
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
-        self._exam = None
         if self._clock.home is None and exam.home is not None:
             self._new_stage(record.opt)
             self._clock.home = exam.home
@@ -160,18 +153,4 @@ class TimeWatch:
         if exam.purpose == "reference":
             self._reference = now
         if exam.purpose in ("reference", "look"):
-            self._last_look = exam
-            self._ledger = host_reads.begin()
-
-    def _look_at_loader(self, exam: LoaderExam) -> None:
-        self._exam = None
-        if self._feed.source is not None and ranks() == 1:
-            self._training.record("loader_times", exam.look(self._feed, self._lines))
-
-    def _reads_taken(self, ledger: host_reads.Ledger) -> None:
-        host_reads.end()
-        self._ledger = None
-        look = self._last_look
-        if look is not None and look.profile is not None and ledger.lines:
-            data = ledger.measured(look.profile, look.turn)
-            self._training.record("tensor_reads", data | {"times": self._times.measured()})
+            self._reading = host_reads.begin(exam.profile, exam.turn)

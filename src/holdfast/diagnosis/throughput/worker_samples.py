@@ -80,12 +80,11 @@ def look(pids: Sequence[int], step: float, batch: int) -> LoaderLook | None:
     if busy < _ENOUGH:
         return None
     each = len(pids) * step / max(1, batch) / ticks
-    lines: dict[Spot, Line] = {}
-    for path, count in sorted(counts.items(), key=lambda item: -item[1]):
-        line = lines.setdefault(path[-1], Line(*path[-1], "", "fetch", 0.0, 1.0, path))
-        line.seconds += count * each
-    slowest = sorted(lines.values(), key=lambda line: -line.seconds)
-    return LoaderLook([(None, busy * each)], 0.0, slowest)
+    lines = [
+        Line(path, mark="fetch", seconds=count * each, hits=1.0)
+        for path, count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    return LoaderLook([(None, busy * each)], lines)
 
 
 def order_growth(pid: int, apart: float) -> bool:
