@@ -144,8 +144,7 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        opened = self.training.recorder is not None
-        if self.phases.on_device or not opened or not self.investigation.idle:
+        if self.phases.on_device or self.writer.waiting or not self.investigation.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
@@ -168,8 +167,8 @@ class Engine:
 
     @fail_open("loss probe", ends="backward")
     def _backward_done(self) -> None:
-        # The lane is opened here: a script that never trains leaves nothing behind.
-        attempt(self, "notes", self.training.opened)
+        if self.writer.waiting:
+            self.writer.saw_backward(self._losses)
         if not self.investigation.idle:
             on_host = not self.settings.guard.device_path
             attempt(

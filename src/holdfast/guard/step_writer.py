@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +13,10 @@ from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
+from ..probes.loss import Losses
 from ..probes.memory import Memory
 from ..probes.readback import Readback
-from ..probes.step_record import StepRecord
+from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
 from ..run import Table
 from .grad_scaler import exploded
@@ -21,6 +24,9 @@ from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
 from .optimizer_guard import OptimizerGuard
 from .training import GuardedTraining
+
+# Backward passes without any optimizer step before a loop is taken for one that updates by hand.
+_PASSES = 64
 
 
 class StepWriter:
@@ -61,6 +67,7 @@ class StepWriter:
         self._norms: dict[int, LayerNorms] = {}
         self._updates: dict[int, Table] = {}
         self._stepped: set[int] = set()
+        self._passes: list[tuple[float, float]] = []
         self._suspicious = False
         self._rows = 0
 
@@ -68,6 +75,28 @@ class StepWriter:
     def in_flight(self) -> int:
         """How many vectors are on their way from a device."""
         return len(self._readback)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether no optimizer has stepped so far."""
+        return not self._stepped
+
+    def saw_backward(self, losses: Losses) -> None:
+        """A backward pass without a step so far: weights may be updated by hand."""
+        if self.training.opened() is not None and losses.numbers:
+            self._passes.append((time.time(), losses.numbers[-1]))
+            if len(self._passes) >= _PASSES:
+                self._write_passes()
+
+    def _write_passes(self) -> None:
+        """Without an optimizer each backward pass counts as a step."""
+        passes, self._passes = self._passes, []
+        for at, loss in passes:
+            row = {"loss": loss, "backwards": 1.0, "opt": -1.0, "skipped": 0.0}
+            row["loss_bad"] = float(not math.isfinite(loss))
+            if self.training.steps is not None:
+                self.training.steps.put(self.training.iteration, at, BLANK | row)
+            self.training.iteration += 1
 
     def number(self, guard: OptimizerGuard) -> int:
         """The iteration that a step of this optimizer belongs to; several may share one."""
@@ -78,6 +107,7 @@ class StepWriter:
             self.training.iteration += 1
             self._stepped.clear()
         guard.stepped = True
+        self._passes = []
         self._stepped.add(guard.index)
         return self.training.iteration
 
@@ -221,6 +251,7 @@ class StepWriter:
         if recorder is None:
             return
         self._readback.poll(wait=True)
+        self._write_passes()
         if self._rows == 0 and passes:
             training.not_covered(
                 "guarding",
