@@ -58,9 +58,9 @@ class Engine:
         self.settings = settings
         self.off: set[str] = set()
         policy = Policy.of(settings)
-        self.registry = OptimizerRegistry(settings, policy)
+        registry = OptimizerRegistry(settings, policy)
         self.training = GuardedTraining(
-            self.registry, settings.quarantine, open_recorder, policy.lines()
+            registry, settings.quarantine, open_recorder, policy.lines()
         )
         self.writer = StepWriter(settings, self.training, self._row_known)
         self.recovery = Recovery(settings, self.training, policy)
@@ -181,7 +181,7 @@ class Engine:
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_path.forget()
-        self.registry.of(optimizer, models)
+        self.training.registry.of(optimizer, models)
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -218,7 +218,7 @@ class Engine:
                 self._open[id(optimizer)] = opened
                 return
         self._fast_path.forget()
-        guard, parameters = self.registry.with_parameters(optimizer)
+        guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
         window = self._window()
@@ -340,7 +340,7 @@ class Engine:
 
     @fail_open("guard")
     def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard:
-        guard = self.registry.of(optimizer)
+        guard = self.training.registry.of(optimizer)
         why = why_not_skippable(optimizer, earlier_passes=self._losses.passes)
         if why:
             guard.only_detect(why)
@@ -356,7 +356,7 @@ class Engine:
         self._early = EarlyNorms.taken(
             [parameters] if isinstance(parameters, Tensor) else parameters,
             None if self.settings.guard.device_path else read_on_host,
-            self.registry.meters,
+            self.training.registry.meters,
             self._window().on_device,
             self._losses_decide,
         )
@@ -384,7 +384,7 @@ class Engine:
         scaler = self._scaling.ends()
         if scaler is None:
             return
-        guard = self.registry.of(optimizer)
+        guard = self.training.registry.of(optimizer)
         record = self._new_record(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
@@ -468,7 +468,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self.registry.all())
+        stepped = any(guard.stepped for _, guard in self.training.guards())
         return self.training.iteration + stepped
 
     @property
@@ -509,7 +509,7 @@ class Engine:
         self.off.add(where)
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
-            for optimizer, guard in self.registry.all():
+            for optimizer, guard in self.training.guards():
                 with contextlib.suppress(Exception):
                     guard.skip.settle(optimizer, None)
         self.training.failure(where, error)
@@ -546,7 +546,7 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        return ranks() == 1 and (len(self.registry) <= 1 or self._window().count == 1)
+        return ranks() == 1 and (len(self.training.registry) <= 1 or self._window().count == 1)
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""

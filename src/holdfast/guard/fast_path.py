@@ -71,7 +71,7 @@ class FastPath:
             return None
         reading = guard.norms.read(grads, True)
         loss = losses.numbers[0]
-        if reading.bad or not guard.outliers.usual(loss, reading.total):
+        if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
             return None
         training.iteration = step
         record = StepRecord(step, guard.index, self._row.copy())
@@ -84,7 +84,7 @@ class FastPath:
         row["loss"] = loss
         row["grad_norm"] = reading.total
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
-            guard.outliers.numbers
+            guard.outliers.baseline.numbers
         )
         return guard, record
 

@@ -46,7 +46,6 @@ class OptimizerGuard:
         self.stepped = False
         self.layers: list[str] = []
         self.how = ""
-        self.why = ""
         self.updates = Updates()
         self.outliers = outliers
         self.notes: list[tuple[str, dict[str, Any]]] = []
@@ -190,7 +189,7 @@ class OptimizerGuard:
             record.see_parameters(nonfinite_on_host(parameters_of(optimizer)))
 
     def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the decision is known on the host before the step")
+        self.how = DETECT if self.detect_only else HIDDEN
         may_switch = self._settings.fused and not (record.late or self.detect_only)
         if may_switch and self._form_is_new(optimizer):
             switched = switch_to_fused.to_foreach(optimizer, grads)
@@ -233,7 +232,7 @@ class OptimizerGuard:
         device: torch.device,
     ) -> None:
         if self.detect_only:
-            self._say(DETECT, self.detect_only)
+            self.how = DETECT
             return
         fused = switch_to_fused.is_fused(optimizer)
         if not fused and self._form_is_new(optimizer):
@@ -241,10 +240,7 @@ class OptimizerGuard:
                 *switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
             )
             fused = switch_to_fused.is_fused(optimizer)
-        if fused:
-            self._say(FUSED, "the kernel itself skips the step")
-        else:
-            self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
+        self.how = FUSED if fused else SNAPSHOT
         record.acted = True
         self.skip.on_device(optimizer, measured.flag, record.positions, device, fused=fused)
 
@@ -310,7 +306,7 @@ class OptimizerGuard:
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
             self._same_device = (self.positions, grads[0].device, grads[0].device)
             return grads[0].device
-        if kinds != {"cpu"} and not self.why:
+        if kinds != {"cpu"} and not self.how:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
             self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
@@ -334,20 +330,21 @@ class OptimizerGuard:
             self.detect_only = why
             self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
 
-    def _say(self, how: str, why: str) -> None:
-        if self.detect_only:
-            how, why = DETECT, self.detect_only
-        self.how, self.why = how, why
-
     def description(self) -> dict[str, Any]:
         """Description of this optimizer for the start of the run."""
+        why = {
+            DETECT: self.detect_only,
+            HIDDEN: "the decision is known on the host before the step",
+            FUSED: "the kernel itself skips the step",
+            SNAPSHOT: f"{self.cls} cannot skip by itself",
+        }
         return {
             "opt": self.index,
             "cls": self.cls,
             "layers": self.layers,
             "buffers": [b.name for b in self._buffers.buffers],
             "how": self.how,
-            "why": self.why,
+            "why": why[self.how],
         }
 
 
