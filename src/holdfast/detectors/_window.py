@@ -109,15 +109,14 @@ class Window:
         """
         if column not in (self.rows.dtype.names or ()):
             return None
-        rows = self.rows[:before]
-        measured = ~np.isnan(rows[column])
+        measured = ~np.isnan(self.rows[column][:before])
         if opt is not None:
-            measured &= optimizer(rows) == opt
+            measured &= optimizer(self.rows[:before]) == opt
         found = np.flatnonzero(measured)
         if not found.size:
             return None
         row = int(found[-1])
-        return Reading(row, int(rows["step"][row]), self.value(column, row))
+        return Reading(row, int(self.rows["step"][row]), self.value(column, row))
 
     def layer(self, column: str) -> str:
         """The layer that an index column of the judged row points at; "" for none."""

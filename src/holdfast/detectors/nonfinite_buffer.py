@@ -25,7 +25,7 @@ class NonfiniteBuffer(Detector):
         finished checkpoint is used.
 
     Evidence:
-        ``layer``: the buffer; ``buffers_bad``.
+        ``layer``: the buffer that is bad, the first of them; ``buffers_bad``: how many are.
 
     Usual causes:
         - One forward pass over a bad or empty batch, in a step whose result was thrown away:

@@ -60,7 +60,8 @@ class ScalerCollapse(Detector):
         in a row and never fell below a scale of 2048; the one that diverged overflowed 125 in a
         row, down to a scale of 0. ``streak = 12`` is more than twice the longest healthy one;
         where between 5 and 125 it should be is a guess. ``lowest = 1`` follows from the
-        format: below it unscaled gradients are beyond 65504.
+        format: below it unscaled gradients are beyond 65504. A scale below 1 that was set by
+        hand and never fell is ignored.
 
     Cost:
         None of its own: it reads the scale that the scaler already holds.
@@ -95,10 +96,13 @@ class ScalerCollapse(Detector):
             return None
         mine = window.mine
         scale, scales = window.value("scale"), column(window.rows, "scale")[mine]
-        good = np.flatnonzero(~overflowed(window.rows)[mine])
+        # A scale that rose had good steps before it, even if their rows were dropped.
+        ends = ~overflowed(window.rows)[mine]
+        ends[:-1] |= scales[1:] > scales[:-1]
+        good = np.flatnonzero(ends)
         start = int(good[-1]) + 1 if good.size else 0
         streak = len(mine) - start
-        fallen = scale < self.options.lowest
+        fallen = scale < self.options.lowest and (streak > 0 or bool(np.any(scales > scale)))
         if streak < self.options.streak and not fallen:
             return None
         began = int(window.rows["step"][mine[start]]) if streak else window.step

@@ -199,9 +199,6 @@ class Engine:
         guard = self._closure_guard(optimizer)
         if guard is None:
             return None
-        if guard.detect_only:
-            self._watch_closure(optimizer, guard)
-            return None
         return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
 
     def step_ends(self, optimizer: Optimizer) -> None:
@@ -338,17 +335,17 @@ class Engine:
         attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
 
-    @fail_open("guard")
-    def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard:
+    @fail_open("guard", ends="other")
+    def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard | None:
+        """The guard of an optimizer with a closure; None where the step is only observed."""
         guard = self.training.registry.of(optimizer)
         why = why_not_skippable(optimizer, earlier_passes=self._losses.passes)
         if why:
             guard.only_detect(why)
+        if guard.detect_only:
+            self._new_record(optimizer, guard).late = True
+            return None
         return guard
-
-    @fail_open("guard", ends="other")
-    def _watch_closure(self, optimizer: Optimizer, guard: OptimizerGuard) -> None:
-        self._new_record(optimizer, guard).late = True
 
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
