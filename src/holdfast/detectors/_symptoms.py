@@ -63,12 +63,19 @@ def parameters_bad(window: Window) -> bool:
     return latest is not None and latest.value > 0
 
 
+def _buffer_is_news(window: Window) -> bool:
+    """Whether buffers were finite at the last check; a mask never was."""
+    before = window.last("buffer_bad", before=len(window) - 1, opt=window.opt)
+    return before is not None and before.value == 0
+
+
 def blame(window: Window) -> Blame:
     """The fault that the judged row is attributed to."""
     row = window.rows[-1:]
     loss, gradient = bool(loss_bad(row)[0]), bool(gradient_bad(row)[0])
     buffer, overflow = window.says("buffer_bad"), bool(overflowed(row)[0])
-    if window.says("input_bad") and (loss or gradient or overflow or buffer):
+    suffered = loss or gradient or overflow or (buffer and _buffer_is_news(window))
+    if window.says("input_bad") and suffered:
         return Blame.INPUT
     if parameters_bad(window):
         return Blame.PARAMETER
