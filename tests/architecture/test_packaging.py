@@ -30,7 +30,7 @@ DECLARED: list[str] = [
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 
 # Some fifteen is the aim; CONTRIBUTING.md tells who is above it.
-MOST_ATTRIBUTES = 20
+MOST_ATTRIBUTES = 19
 VAGUE = {"util", "utils", "common", "core", "helper", "helpers", "misc"}
 
 # Absolute paths of somebody's machine (me and user are nobody), addresses of package indexes.

@@ -31,12 +31,6 @@ FIRES = {
     "NUM006": {"scale": {6: 1.0, 7: 0.5}, "scaler_skipped": {7: 1}},
     "OPT001": {"loss": {4: 60, 5: 50, 6: 40}, "outlier": {4: 2, 5: 2, 6: 2}},
     "OPT002": {"grad_norm": {7: 300}, "outlier": {7: 1}},
-    "OPT003": {
-        "loss": 2.0 ** np.arange(8),
-        "grad_norm": 3.0 ** np.arange(8),
-        "loss_usual": NAN,
-        "loss_limit": NAN,
-    },
     "MEM007": {"mem_allocated": 2e9, "mem_reserved": 2e9 + 4e8 * np.arange(8)},
 }
 
@@ -46,7 +40,10 @@ _HELD = _LINE | {"path": "losses", "name": "losses", "how": "global", "seen": "t
 _HELD |= {"bytes": 65536.0, "rate": 1.0, "size": 12, "steps": 9, "age": 9, "heap_slope": 7e4}
 _HELD |= {"steady": 1.0, "bound": 0, "graphs": 0, "tensor_bytes": 9e4, "other_bytes": 1e3}
 _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
+_UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
+_UNDONE |= {"lr_factor": 0.5, "left": 2}
 TELLS = {
+    "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),
     "MEM003": ("graph_chain", _HELD | {"fed": True}),
@@ -136,7 +133,8 @@ def test_message_carries_step_number_fate_and_next_move(detector, make_rows, ski
     assert len(finding.advice) > 30 and finding.advice[-1] != "."
     if skipped:
         assert finding.message.startswith("step 407 skipped: ")
-        assert finding.action == "skip_update"
+        undone = TELLS.get(detector.code, ("",))[0] == "rollback"
+        assert finding.action == ("rollback" if undone else "skip_update")
     elif "loss_bad" in columns_of(detector) or "grad_bad" in columns_of(detector):
         assert finding.message.startswith("step 407 NOT skipped: ")
     assert finding.evidence["count"] == 1

@@ -14,90 +14,39 @@ def scan(rows, events=()):
     return list(Divergence().scan(Window(rows=rows, fresh=len(rows), events=events)))
 
 
-def starting(make_rows, losses, norms=None, **columns):
-    """The first rows of a run, its own scale not known yet."""
-    losses = np.asarray(losses, dtype=float)
-    norms = losses if norms is None else norms
-    unknown = dict.fromkeys(("loss_usual", "loss_limit", "norm_usual", "norm_limit"), NAN)
-    return make_rows(len(losses), **unknown | {"loss": losses, "grad_norm": norms} | columns)
-
-
-def test_from_the_start(make_rows):
-    (finding,) = scan(starting(make_rows, 2.2 ** np.arange(7), lr=0.3))
-    assert finding.severity is Severity.WARNING
-    assert finding.step == 6
-    assert finding.message == (
-        "step 6: loss 1 -> 113.4 and gradient norm 1 -> 113.4, growing over 7 steps since step 0"
-    )
-    assert finding.advice.startswith("lower the learning rate (now 0.3) to 0.1 ")
-
-
-@pytest.mark.parametrize(
-    ("losses", "norms"),
-    [
-        ([1, 3, 9, 27, 81], None),  # not a hundredfold, and four steps only
-        ([1, 500, 600, 700, 650, 800, 900, 850], None),  # a jump, then noise
-        ([5, 3, 2, 1, 2, 4, 8, 16, 32, 64], None),  # not above where it began
-        ([1, 3, 9, 27, 81, 243, 729], [1.0] * 7),  # steady norms: another unit, not divergence
-        ([0, 0, 1e-9, 1e-6, 1e-3, 1, 10, 100], [1.0] * 8),
-        ([0.0] * 3 + [0.5] * 5, None),
-        ([-5, -4, -3, -2, -1, 1, 3, 9], None),
-    ],
-)
-def test_a_start_that_is_none(make_rows, losses, norms):
-    assert not scan(starting(make_rows, losses, norms))
-
-
-def test_a_start_is_over_after_twenty_rows_or_when_the_scale_is_known(make_rows):
-    growth = np.r_[np.ones(15), 3.0 ** np.arange(1, 8)]
-    assert [f.step for f in scan(starting(make_rows, growth))] == [19]
-    assert not scan(starting(make_rows, growth[-8:], loss_usual=1.0))
-    assert not scan(starting(make_rows, np.r_[np.ones(15), growth]))
-
-
 def growing(make_rows, factor, norm=None, *, calm=100, count=80, **columns):
-    """A calm run, then growth by a factor per step for ``count`` steps."""
+    """A calm run, then growth of the baselines by a factor per step for ``count`` steps."""
     rise = np.r_[np.zeros(calm), np.arange(1, count + 1)]
-    noise = 1 + 0.2 * np.random.default_rng(1).random(calm + count)
-    columns = {"loss": noise * factor**rise, "loss_limit": 2.0, "loss_usual": 1.1} | columns
-    grads = noise * (factor if norm is None else norm) ** rise
-    return make_rows(calm + count, start=12, grad_norm=grads, **columns)
+    columns = {"loss_usual": factor**rise} | columns
+    grads = (factor if norm is None else norm) ** rise
+    return make_rows(calm + count, start=12, norm_usual=grads, **columns)
 
 
 def test_growth_that_no_batch_explains(make_rows):
-    finding = scan(growing(make_rows, 1.05, lr=0.09))[-1]
+    finding = scan(growing(make_rows, 1.1, lr=0.09))[-1]
     assert finding.severity is Severity.ERROR
     assert finding.evidence["how"] == "trend"
     assert finding.evidence["suggested_lr"] == pytest.approx(0.03)
-    assert "growing over 80 steps" in finding.message
+    assert "loss 1 -> 2048 and gradient norm 1 -> 2048, growing over 81 steps since step 111" in (
+        finding.message
+    )
 
 
 def test_the_rate_from_before_is_suggested_where_it_was_rising(make_rows):
     lr = np.full(180, 0.01)
     lr[100:] = 0.01 * 1.03 ** np.arange(80)
-    finding = scan(growing(make_rows, 1.05, lr=lr))[-1]
+    finding = scan(growing(make_rows, 1.1, lr=lr))[-1]
     assert finding.evidence["suggested_lr"] == pytest.approx(0.01, rel=0.01)
     assert "to 0.01 " in finding.advice
 
 
 @pytest.mark.parametrize(
     ("factor", "norm"),
-    [(1.02, 1.05), (1.05, 1.0), (1.0, 1.05), (1.05, 1.015)],
+    [(1.05, 1.1), (1.1, 1.0), (1.0, 1.1), (1.1, 1.03)],
     ids=["slow", "steady norms", "norms alone", "norms slow"],
 )
 def test_growth_that_is_none(make_rows, factor, norm):
     assert not scan(growing(make_rows, factor, norm))
-
-
-def test_a_noisy_run_that_wanders_up_by_an_order_is_fine(make_rows):
-    rows = growing(make_rows, 1.05, loss_limit=200.0)
-    assert not scan(rows), "ten times the rise that would be news here"
-
-
-def test_one_block_back_ends_the_growth(make_rows):
-    rows = growing(make_rows, 1.05)
-    rows["loss"][-40:-24] *= 0.1
-    assert not scan(rows)
 
 
 def test_growth_back_and_forth_counts_when_it_is_far(make_rows):
@@ -114,7 +63,7 @@ def test_growth_back_and_forth_counts_when_it_is_far(make_rows):
 
 
 def test_without_a_known_scale_nothing_is_said_of_a_trend(make_rows):
-    assert not scan(growing(make_rows, 1.05, loss_limit=NAN, loss_usual=NAN))
+    assert not scan(growing(make_rows, 1.1, loss_usual=NAN))
 
 
 def rollback(make_event, step, code="OPT003", **data):

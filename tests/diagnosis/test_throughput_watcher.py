@@ -209,7 +209,7 @@ def test_the_watch_rests_after_a_stall_that_was_foreseen(watched, clock):
     assert findings(watched, "TPT005")
     settles(watched, clock)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
-    watched.watchers.time._orders.foreseen = watched.writer.iteration + 10_000
+    watched.watchers.time._orders.foreseen = watched.training.iteration + 10_000
     settles(watched, clock)
 
 

@@ -244,7 +244,7 @@ def test_a_healthy_run_draws_as_ever(make: Make) -> None:
     data = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
     assert train(DataLoader(data, 8)) == [[8, 8]] * EPOCHS
     close(engine, recorder)
-    assert not engine.writer.bad_batches.quarantine.skips
+    assert not engine.training.bad_batches.quarantine.skips
 
 
 # ---------------------------------------------------------------- the scaler of a script

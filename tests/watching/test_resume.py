@@ -386,7 +386,7 @@ def test_a_state_the_guard_has_saved(tmp_path: Path) -> None:
     path = tmp_path / file_name(2)
     save(path, *flatten(state), {"step": 2, "kind": "stop"})
     again = Loop(tmp_path / "other", seed=5, resume=path)
-    assert again.watch._checkpoints.steps == 3 == engine.writer.iteration + 1
+    assert again.watch._checkpoints.steps == 3 == engine.training.iteration + 1
     weights = [p.tolist() for p in loop.net.parameters()]
     assert [p.tolist() for p in again.net.parameters()] == weights
     (resumed,) = again.events("resume")

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Event
-from ._window import (
-    HISTORY,
-    Mask,
-    Window,
-    optimizer,
-)
+from ..types import Event, Finding, Severity
+from ._window import HISTORY, Mask, Window, optimizer
+from .base import Detector
 
 
 def rows_with_event(window: Window, kinds: Sequence[str]) -> Mask:
@@ -51,6 +48,46 @@ def happened(window: Window, kind: str, start: int, stop: int | None = None, **d
         and all(event.data.get(name) == value for name, value in data.items())
         for event in _events(window, kind)
     )
+
+
+def rolled_back(
+    detector: Detector, window: Window, event: Event, story: str, advice: str, **evidence: Any
+) -> Finding:
+    """The finding of a rollback; ``story`` says what the loss did."""
+    finding = detector.finding(
+        window,
+        f"rolled back {number(event, 'steps'):.0f} steps to step {number(event, 'to'):.0f}{story}",
+        advice,
+        severity=Severity.ERROR,
+        evidence={
+            "key": "rollback",
+            **evidence,
+            "tried": number(event, "tried"),
+            "rolled_back": number(event, "steps"),
+            "to": number(event, "to"),
+            "lr_factor": number(event, "lr_factor"),
+            "left": number(event, "left"),
+        },
+    )
+    return replace(finding, action="rollback")
+
+
+def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
+    """The finding of the judged row if the run was stopped there because of this detector."""
+    stop = event_at(window, "stop", code=detector.code)
+    if stop is None:
+        return None
+    why = str(stop.data.get("why") or "the budget is spent")
+    kept = stop.data.get("checkpoint") or "the last good checkpoint"
+    loss, usual = window.value("loss"), window.value("loss_usual")
+    finding = detector.finding(
+        window,
+        f"loss {loss:.4g}, baseline {usual:.4g}, and rolling back does not help ({why[:80]})",
+        f"resume from {kept} and {advice}",
+        severity=Severity.ERROR,
+        evidence={"key": "stop", "usual": usual},
+    )
+    return replace(finding, action="stop")
 
 
 def number(event: Event, name: str) -> float:

@@ -56,24 +56,14 @@ class Spike:
     """Their indices in the window."""
     applied: int
     """How many of these steps changed the weights."""
-    height: float
-    """Median of the losses."""
     peak: float
     usual: float
     limit: float
     """Baseline and threshold of the loss when the spike began."""
     before: float
     """The largest absolute loss before it, other spikes included; NaN where there was none."""
-    familiar: bool
-    """Whether an earlier spike was at least half as high: then such spikes are normal here."""
     back: bool
     """Whether the judged loss is ordinary by the earlier baseline."""
-
-    @property
-    def clearness(self) -> float:
-        """Height above the baseline in units of the threshold; NaN where unknown."""
-        margin = self.limit - self.usual
-        return (self.height - self.usual) / margin if margin > 0 else math.nan
 
     @property
     def times(self) -> float:
@@ -81,20 +71,17 @@ class Spike:
         return self.peak / self.before if self.before > 0 else math.nan
 
 
-def spike(window: Window, *, over: bool = True) -> Spike | None:
-    """The spike that the judged row ends, or that it is part of when it is not ``over``."""
+def spike(window: Window) -> Spike | None:
+    """The spike that the judged row ends."""
     mine = window.mine
     losses = column(window.rows, "loss")[mine].astype(np.float64)
     mine, losses = mine[np.isfinite(losses)], losses[np.isfinite(losses)]
     if not mine.size or mine[-1] != len(window) - 1:
         return None
     high = far(window.rows[mine], LOSS)
-    if high[-1] == over:
-        return None
-    stop = len(mine) - over
-    low = np.flatnonzero(~high[:stop])
-    start = int(low[-1]) + 1 if low.size else 0
-    if start == stop:
+    low = np.flatnonzero(~high[:-1])
+    start, stop = int(low[-1]) + 1 if low.size else 0, len(mine) - 1
+    if high[-1] or start == stop:
         return None
     rows = mine[start:stop]
     peak = float(losses[start:stop].max())
@@ -103,12 +90,10 @@ def spike(window: Window, *, over: bool = True) -> Spike | None:
     return Spike(
         rows=rows,
         applied=int((~left_out[rows]).sum()),
-        height=float(np.median(losses[start:stop])),
         peak=peak,
         usual=usual,
         limit=limit,
         before=float(np.abs(losses[:start]).max()) if start else math.nan,
-        familiar=bool(np.any(high[:start] & (losses[:start] >= peak / 2))),
         # Where the threshold has risen, a loss may be ordinary by the new one alone.
         back=not losses[-1] > limit,
     )

@@ -18,7 +18,6 @@ from ._window import (
     Rows,
     Window,
     column,
-    optimizer,
 )
 
 
@@ -59,49 +58,13 @@ def overflowed(rows: Rows) -> Mask:
 
 
 def parameters_bad(window: Window) -> bool:
-    """Whether the latest check of any optimizer found a non-finite parameter.
-
-    Any optimizer counts: a NaN in a discriminator makes the loss of its generator NaN.
-    """
-    mine = window.last("param_bad", opt=window.opt)
-    if mine is not None and mine.value > 0:
-        return not _checked_afterwards(window)
-    # Mostly none ever was; that is a quick test.
-    if not np.any(column(window.rows, "param_bad") > 0):
-        return False
-    readings = (window.last("param_bad", opt=int(o)) for o in np.unique(optimizer(window.rows)))
-    return any(r is not None and r.value > 0 for r in readings)
-
-
-def _checked_afterwards(window: Window) -> bool:
-    """Whether the only check so far may have come after the judged step's own update.
-
-    Weights are checked before the step, from the first one on. An optimizer that trained well
-    without ever being checked is one with a closure (LBFGS): its gradients appear inside the
-    step, so everything is looked at after it, and a bad loss that was applied comes first.
-    """
-    before = len(window) - 1
-    suffered = loss_bad(window.rows[-1:])[0] or gradient_bad(window.rows[-1:])[0]
-    if not suffered or window.says("skipped") or math.isnan(window.value("param_bad")):
-        return False
-    trained = window.last("loss", before=before, opt=window.opt)
-    checked = window.last("param_bad", before=before, opt=window.opt)
-    return checked is None and trained is not None and math.isfinite(trained.value)
-
-
-def input_is_harmless(window: Window) -> bool:
-    """Whether an earlier step took a non-finite input without harm.
-
-    Missing values are often stored as NaN and masked by the model; such a batch explains
-    nothing.
-    """
-    rows = window.rows[:-1]
-    fine = ~loss_bad(rows) & ~gradient_bad(rows) & ~(column(rows, "skipped") > 0)
-    return bool(np.any((column(rows, "input_bad") > 0) & fine))
+    """Whether the latest check of the optimizer found a non-finite parameter."""
+    latest = window.last("param_bad", opt=window.opt)
+    return latest is not None and latest.value > 0
 
 
 def _buffer_is_news(window: Window) -> bool:
-    """Whether buffers were finite at the last check."""
+    """Whether buffers were finite at the last check; a mask never was."""
     before = window.last("buffer_bad", before=len(window) - 1, opt=window.opt)
     return before is not None and before.value == 0
 
@@ -111,11 +74,8 @@ def blame(window: Window) -> Blame:
     row = window.rows[-1:]
     loss, gradient = bool(loss_bad(row)[0]), bool(gradient_bad(row)[0])
     buffer, overflow = window.says("buffer_bad"), bool(overflowed(row)[0])
-    if (
-        window.says("input_bad")
-        and (loss or gradient or overflow or (buffer and _buffer_is_news(window)))
-        and not input_is_harmless(window)
-    ):
+    suffered = loss or gradient or overflow or (buffer and _buffer_is_news(window))
+    if window.says("input_bad") and suffered:
         return Blame.INPUT
     if parameters_bad(window):
         return Blame.PARAMETER

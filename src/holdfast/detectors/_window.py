@@ -28,9 +28,6 @@ Mask = NDArray[np.bool_]
 # parameters (one in 128 steps), and half a megabyte per lane.
 HISTORY = 4096
 
-# Looking back starts with a short range, because the answer is mostly close by.
-_STRETCH = 64
-
 
 class Reading(NamedTuple):
     """A value that was measured, and where."""
@@ -110,22 +107,16 @@ class Window:
             before: look only at rows before this index; without it the judged row counts too.
             opt: look only at rows of this optimizer.
         """
-        names = self.rows.dtype.names or ()
-        if column not in names:
+        if column not in (self.rows.dtype.names or ()):
             return None
-        stop = len(self.rows) if before is None else before
-        stretch = _STRETCH
-        while stop > 0:
-            start = max(0, stop - stretch)
-            measured = ~np.isnan(self.rows[column][start:stop])
-            if opt is not None:
-                measured &= optimizer(self.rows[start:stop]) == opt
-            found = np.flatnonzero(measured)
-            if found.size:
-                row = start + int(found[-1])
-                return Reading(row, int(self.rows["step"][row]), self.value(column, row))
-            stop, stretch = start, HISTORY
-        return None
+        measured = ~np.isnan(self.rows[column][:before])
+        if opt is not None:
+            measured &= optimizer(self.rows[:before]) == opt
+        found = np.flatnonzero(measured)
+        if not found.size:
+            return None
+        row = int(found[-1])
+        return Reading(row, int(self.rows["step"][row]), self.value(column, row))
 
     def layer(self, column: str) -> str:
         """The layer that an index column of the judged row points at; "" for none."""

@@ -42,7 +42,7 @@ SECTIONS = (
 class Detector:
     """Base class of detectors: decides whether a window of recorded rows shows one fault.
 
-        A detector does no I/O, imports no torch, reads no clock and keeps nothing between calls:
+    A detector does no I/O, imports no torch, reads no clock and keeps nothing between calls:
     its findings depend on the window alone, so that a live run and a replay agree.
     """
 
@@ -60,8 +60,6 @@ class Detector:
     """Still being tried out: its findings may be wrong."""
     within: ClassVar[int] = 1
     """Steps between the fault and the finding, at most."""
-    reads_batches: ClassVar[bool] = False
-    """Uses ``window.batch``: runs again on a row whose batch record came late."""
     judges_events: ClassVar[bool] = False
     """Judges events alone: also runs at the end, on the events after the last row."""
     precedes: ClassVar[str] = ""

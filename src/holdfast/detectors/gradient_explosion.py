@@ -29,8 +29,8 @@ class GradientExplosion(Detector):
 
     What it detects:
         Steps whose gradient norm was finite and above ``norm_limit``. With an ordinary loss this
-        is information. Where the loss of the same step was far above its baseline too, and back
-        within ``back`` steps, the batch was the cause, and the finding names it: a warning when
+        is information. Where the loss of the same step was far above its baseline too, and came
+        back, the batch was the cause, and the finding names it: a warning when
         its loss was ``beyond`` times the largest before it, or its norm ``huge`` times the
         baseline. A loss that stays high although updates were applied is OPT001.
 
@@ -86,7 +86,6 @@ class GradientExplosion(Detector):
     class Options(Detector.Options):
         """When the batch is to blame; see *False alarms* for where these come from."""
 
-        back: int = 16
         beyond: float = 100.0
         huge: float = 1000.0
         applied: int = 3
@@ -103,9 +102,7 @@ class GradientExplosion(Detector):
         if far(row, NORM)[0] and not far(row, LOSS)[0]:
             return self._lone(window)
         high = spike(window)
-        if high is None or not high.back or len(high.rows) > self.options.back:
-            return None
-        if high.applied >= self.options.applied:
+        if high is None or not high.back or high.applied >= self.options.applied:
             return None
         culprits = high.rows[far(window.rows[high.rows], NORM)]
         if not culprits.size or happened(window, "rollback", _step(window, high.rows[0])):

@@ -116,8 +116,7 @@ class Judge:
     """Keeps the recent rows of one lane, runs the detectors on them and merges their findings.
 
     Whoever delivers must hand over an event or a batch record no later than the rows of its
-    step; a batch that comes late still completes findings it belongs to, and a ``cause`` may come
-    at any time: finding it takes a while.
+    step. A ``cause`` may come at any time: finding it takes a while.
 
     Args:
         detectors: classes, or instances where options differ from the defaults. Their order
@@ -132,7 +131,6 @@ class Judge:
         """A ``holdfast_error`` for each detector that failed and was switched off."""
         self._order = list(self.detectors)
         self._cases: dict[Key, _Case] = {}
-        # Twice the history, so that a row within it can be judged again with all of its own.
         self._rows: Rows | None = None
         self._waiting: list[Event] = []
         self._events: deque[Event] = deque(maxlen=_EVENTS)
@@ -162,11 +160,13 @@ class Judge:
         for event in events:
             if event.kind == "cause":
                 self._explain(event, changed)
-            else:
-                self._hear(event)
+                continue
+            # Names are needed from the first row on, whatever step their event carries.
+            if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
+                self._learn_names(event)
+            self._waiting.append(event)
         self._waiting.sort(key=lambda event: event.step)
-        for step in self._file(batches):
-            self._judge_again(step, changed)
+        self._file(batches)
         if rows is not None:
             for start in range(0, len(rows), _BLOCK):
                 self._take(rows[start : start + _BLOCK], changed, self.detectors)
@@ -191,12 +191,6 @@ class Judge:
     def _told(self, changed: Iterable[Key]) -> list[Finding]:
         return ranked((self._cases[key].merged() for key in changed), self._order)
 
-    def _hear(self, event: Event) -> None:
-        # Names are needed from the first row on, whatever step their event carries.
-        if event.kind == "optimizer" and event.data.get("opt", 0) not in self._layers:
-            self._learn_names(event)
-        self._waiting.append(event)
-
     def _learn_names(self, event: Event) -> None:
         opt = int(event.data.get("opt", 0))
         self._layers[opt] = tuple(event.data.get("layers") or ())
@@ -218,23 +212,17 @@ class Judge:
             if case.explain(explanation):
                 changed[key] = None
 
-    def _file(self, batches: Iterable[Mapping[str, Any]]) -> list[int]:
-        """Remember batches by step; returns the steps whose rows were judged without them."""
-        late: list[int] = []
-        newest = int(self._rows["step"][-1]) if self._rows is not None else -1
+    def _file(self, batches: Iterable[Mapping[str, Any]]) -> None:
+        """Remember batches by step."""
         for batch in batches:
             step = int(batch.get("step", -1))
             known = self._batches.get(step)
             # Two optimizers record the same batch twice; keep the more complete record.
-            if known is not None and (known.get("bad") or not batch.get("bad")):
-                continue
-            self._batches[step] = batch
-            if step <= newest:
-                late.append(step)
+            if known is None or (batch.get("bad") and not known.get("bad")):
+                self._batches[step] = batch
         if self._rows is not None and len(self._batches) > 2 * HISTORY:
             oldest = int(self._rows["step"][0])
             self._batches = {s: b for s, b in self._batches.items() if s >= oldest}
-        return late
 
     def _take(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
         """Judge a block of rows; events take effect with the first row that has their step."""
@@ -259,11 +247,18 @@ class Judge:
 
     def _judge(self, rows: Rows, changed: dict[Key, None], detectors: Sequence[Detector]) -> None:
         old = self._rows
-        self._rows = rows.copy() if old is None else _joined(old[-2 * HISTORY :], rows)
+        self._rows = rows.copy() if old is None else np.concatenate([old[-HISTORY:], rows])
         self._rows.flags.writeable = False
-        recent = self._rows[max(0, len(self._rows) - HISTORY - len(rows)) :]
-        window = self._window(recent, fresh=len(rows))
-        columns = set(recent.dtype.names or ())
+        window = Window(
+            rows=self._rows,
+            fresh=len(rows),
+            events=tuple(self._events),
+            layers=self._layers,
+            buffers=self._buffers,
+            batches=self._batches,
+            rank=self.rank,
+        )
+        columns = set(rows.dtype.names or ())
         for detector in [d for d in detectors if columns.issuperset(d.needs)]:
             try:
                 for finding in detector.scan(window):
@@ -277,48 +272,9 @@ class Judge:
             except Exception as error:
                 self._switch_off(detector, error)
 
-    def _judge_again(self, step: int, changed: dict[Key, None]) -> None:
-        """Judge the rows of a step again whose batch record came late."""
-        if self._rows is None:
-            return
-        rows = self._rows
-        told: set[tuple[Key, int]] = set()
-        recent = np.flatnonzero(rows["step"][-HISTORY:] == step) + max(0, len(rows) - HISTORY)
-        for index in recent.tolist():
-            window = self._window(rows).ending(index)
-            for detector in [d for d in self.detectors if d.reads_batches]:
-                try:
-                    finding = detector.check(window)
-                except Exception as error:
-                    self._switch_off(detector, error)
-                    continue
-                case = self._cases.get(finding.key) if finding else None
-                if finding is None or case is None:
-                    continue
-                # Rows of one step are in the order in which they were judged.
-                for i, known in enumerate(case.findings):
-                    if known.step == step and (finding.key, i) not in told:
-                        told.add((finding.key, i))
-                        if known != finding:
-                            case.findings[i] = finding
-                            changed[finding.key] = None
-                        break
-
-    def _window(self, rows: Rows, fresh: int = 1) -> Window:
-        return Window(
-            rows=rows,
-            fresh=fresh,
-            events=tuple(self._events),
-            layers=self._layers,
-            buffers=self._buffers,
-            batches=self._batches,
-            rank=self.rank,
-        )
-
     def _switch_off(self, detector: Detector, error: Exception) -> None:
         self.detectors.remove(detector)
-        step = int(self._rows["step"][-1]) if self._rows is not None else 0
-        self._note(step, f"detector {detector.code} {detector.name}", error)
+        self._note(self.newest_step, f"detector {detector.code} {detector.name}", error)
 
     def _note(self, step: int, where: str, error: Exception) -> None:
         """Record a failure of holdfast itself; judging goes on."""
@@ -342,19 +298,3 @@ def _unmeasured(last: Any, steps: Sequence[int]) -> Rows:
             rows[name] = np.nan
     rows["step"] = steps
     return rows
-
-
-def _joined(old: Rows, new: Rows) -> Rows:
-    """Old rows followed by new ones; a column that one side lacks is NaN there."""
-    if old.dtype == new.dtype:
-        return np.concatenate([old, new])
-    kinds = {name: old.dtype[name] for name in old.dtype.names or ()}
-    kinds = {name: new.dtype[name] for name in new.dtype.names or ()} | kinds
-    joined = np.zeros(len(old) + len(new), dtype=list(kinds.items()))
-    for name, kind in kinds.items():
-        for part, rows in ((joined[: len(old)], old), (joined[len(old) :], new)):
-            if name in (rows.dtype.names or ()):
-                part[name] = rows[name]
-            elif kind.kind == "f":
-                part[name] = np.nan
-    return joined

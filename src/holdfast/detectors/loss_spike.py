@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
     happened,
     number,
+    rolled_back,
     rows_with_event,
+    stopped,
 )
 from ._outliers import (
-    LOSS,
-    Spike,
     ends_spike,
-    far,
     rate,
     spike,
 )
@@ -28,9 +27,9 @@ class LossSpike(Detector):
     """Loss spike: the loss jumped far above its baseline and stayed there for some steps.
 
     What it detects:
-        Losses above ``loss_limit`` over steps whose updates were applied: at least ``rows`` in a
-        row that then came back by themselves (warning), or so many that holdfast rolled back to
-        an earlier state and found that its weights do better (error). One bad batch whose step
+        Losses above ``loss_limit`` over steps whose updates were applied: so many that holdfast
+        rolled back to an earlier state and found that its weights do better (error), or at least
+        ``rows`` in a row that then came back by themselves (info). One bad batch whose step
         was skipped is OPT002. A spike that returns after a rollback is OPT003. A level that
         stays, because the data or the task has changed, is reported as a new level and is no
         fault (info).
@@ -65,13 +64,8 @@ class LossSpike(Detector):
 
     False alarms:
         Losses are compared with the run's own median and spread, so that noise, large units and
-        sums do not matter. A spike that comes back is a warning when its peak is ``beyond``
-        times the largest loss before it; or when it lasted ``short`` steps at most, its middle
-        is ``clear`` times as far from the baseline as the threshold, and no earlier one was half
-        as high (rare hard batches recur; a longer one may be a task that had to be learned
-        first). Where the learning rate rose by a factor of ``restart`` at its beginning, it is a
-        warm restart. All else is information. The numbers are guesses, checked against the noisy
-        and the spiking scripts of the tests.
+        sums do not matter. A spike that comes back by itself is information: rare hard batches, a
+        warm restart of the learning rate and a task that had to be learned first look the same.
 
     Cost:
         None of its own: the guard compares the loss with its threshold on every step.
@@ -93,17 +87,10 @@ class LossSpike(Detector):
         """What makes a spike; see *False alarms* for where these come from."""
 
         rows: int = 3
-        short: int = 16
-        clear: float = 2.0
-        beyond: float = 100.0
-        restart: float = 1.5
-        level: int = 64
-        """Consecutive high rows, without any action, that count as a new level."""
 
     def suspects(self, window: Window) -> Mask:
-        """Rows that end a spike or are deep in one, and those that came with an event."""
-        heard = rows_with_event(window, ("rollback", "trial", "level", "stop"))
-        return far(window.new, LOSS) | ends_spike(window) | heard
+        """Rows that end a spike, and those that came with an event."""
+        return ends_spike(window) | rows_with_event(window, ("rollback", "trial", "level", "stop"))
 
     def check(self, window: Window) -> Finding | None:
         """Report a rollback, a new level, or a spike that is over, in this order."""
@@ -113,42 +100,25 @@ class LossSpike(Detector):
         level = _new_level(window)
         if level is not None:
             return self._level(window, *level)
-        stop = event_at(window, "stop", code=self.code)
-        if stop is not None:
-            return self._stopped(window, stop)
-        if far(window.rows[-1:], LOSS)[0]:
-            lasting = spike(window, over=False)
-            if lasting is None or len(lasting.rows) != self.options.level:
-                return None
-            return self._level(window, lasting.usual, lasting.height, "no action was taken")
-        return self._over(window)
+        stop = stopped(self, window, f"lower the learning rate{rate(window)}")
+        return stop if stop is not None else self._over(window)
 
     def _rolled_back(self, window: Window, event: Event) -> Finding:
-        loss, usual = number(event, "loss"), number(event, "usual")
-        steps, to, first = (number(event, name) for name in ("steps", "to", "first"))
+        loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
         start = window.step if math.isnan(first) else int(first)
-        finding = self.finding(
+        return rolled_back(
+            self,
             window,
-            f"rolled back {steps:.0f} steps to step {to:.0f}: loss {usual:.4g} -> {loss:.4g} since "
-            f"step {start}, and the old weights do better",
+            event,
+            f": loss {usual:.4g} -> {loss:.4g} since step {start}, and the old weights do better",
             f"look at the batches and the learning rate{rate(window)} before step {start}: "
             "lengthen warm-up, clip with --clip-adaptive, or repair that data; --on OPT001=observe "
             "if the jump is intended",
-            severity=Severity.ERROR,
-            evidence={
-                "key": "rollback",
-                "spike_start": start,
-                "peak": loss,
-                "usual": usual,
-                "tried": number(event, "tried"),
-                "rolled_back": steps,
-                "to": to,
-                "lr_factor": number(event, "lr_factor"),
-                "moments_reset": bool(event.data.get("moments_reset")),
-                "left": number(event, "left"),
-            },
+            spike_start=start,
+            peak=loss,
+            usual=usual,
+            moments_reset=bool(event.data.get("moments_reset")),
         )
-        return replace(finding, action="rollback")
 
     def _level(self, window: Window, before: float, after: float, why: str) -> Finding:
         return self.finding(
@@ -160,19 +130,6 @@ class LossSpike(Detector):
             evidence={"key": "level", "before": before, "after": after},
         )
 
-    def _stopped(self, window: Window, stop: Event) -> Finding:
-        why = str(stop.data.get("why") or "the budget is spent")
-        usual, loss = window.value("loss_usual"), window.value("loss")
-        kept = stop.data.get("checkpoint") or "the last good checkpoint"
-        finding = self.finding(
-            window,
-            f"loss {loss:.4g}, baseline {usual:.4g}, and no rollback is left ({why[:80]})",
-            f"resume from {kept} with a lower learning rate{rate(window)}",
-            severity=Severity.ERROR,
-            evidence={"key": "stop", "usual": usual},
-        )
-        return replace(finding, action="stop")
-
     def _over(self, window: Window) -> Finding | None:
         high = spike(window)
         if high is None or high.applied < self.options.rows or not high.back:
@@ -180,17 +137,13 @@ class LossSpike(Detector):
         start = _step(window, int(high.rows[0]))
         if happened(window, "rollback", start):
             return None
-        raised = self._raised(window, high)
-        short = len(high.rows) <= self.options.short and high.clearness >= self.options.clear
-        clear = ((short and not high.familiar) or high.times >= self.options.beyond) and not raised
-        why = f"; the learning rate was raised {raised:.3g} times" if raised else ""
         return self.finding(
             window,
             f"the loss is back at {window.value('loss'):.4g} after {len(high.rows)} steps up to "
-            f"{high.peak:.4g}, baseline {high.usual:.4g} (since step {start}){why}",
+            f"{high.peak:.4g}, baseline {high.usual:.4g} (since step {start})",
             f"look at the batches and the learning rate{rate(window)} right before step {start}: a "
             "longer warm-up or clipping (--clip-adaptive) keeps such updates small",
-            severity=Severity.WARNING if clear else Severity.INFO,
+            severity=Severity.INFO,
             evidence={
                 "spike_start": start,
                 "spike_rows": len(high.rows),
@@ -199,15 +152,6 @@ class LossSpike(Detector):
                 "limit": high.limit,
             },
         )
-
-    def _raised(self, window: Window, high: Spike) -> float:
-        """Factor by which the learning rate rose where the spike began; 0 if it did not."""
-        mine: list[int] = window.mine.tolist()
-        start = mine.index(int(high.rows[0]))
-        around = mine[max(0, start - 16) : start + len(high.rows)]
-        rates = [lr for lr in (window.value("lr", row) for row in around) if 0 < lr < math.inf]
-        times = max(rates) / rates[0] if rates else 0.0
-        return times if times >= self.options.restart else 0.0
 
 
 def _new_level(window: Window) -> tuple[float, float, str] | None:

@@ -5,17 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Finding, Severity
-from ._symptoms import (
-    Blame,
-    blame,
-    gradient_bad,
-    loss_bad,
-)
+from ._symptoms import Blame, blame
 from ._window import Mask, Window, column
 from .base import Detector
-
-# Statistics of torch's own layers, which are never infinite on purpose.
-_STATISTICS = ("running_mean", "running_var", "weight_u", "weight_v")
 
 
 class NonfiniteBuffer(Detector):
@@ -33,8 +25,7 @@ class NonfiniteBuffer(Detector):
         finished checkpoint is used.
 
     Evidence:
-        ``layer``: the buffer; ``buffers_bad``; ``first_bad_step`` and ``beside``: whether it
-        first appeared together with a bad loss or gradient of an earlier step.
+        ``layer``: the buffer that is bad, the first of them; ``buffers_bad``: how many are.
 
     Usual causes:
         - One forward pass over a bad or empty batch, in a step whose result was thrown away:
@@ -54,9 +45,9 @@ class NonfiniteBuffer(Detector):
         3. In your own averages: ``torch.where(x.isfinite(), x, old)`` before the update.
 
     False alarms:
-        Masks that hold ``-inf`` on purpose do not change and are not checked. A buffer that
-        is infinite from the first check on (a running minimum before its first value) is
-        reported only if it carries the name of a statistic, as ``running_mean`` does.
+        Masks that hold ``-inf`` on purpose do not change and are not checked. Buffers that are
+        infinite from the first check on (a running minimum before its first value) are not
+        reported.
 
     Cost:
         A multi-tensor norm of the buffers that move; none for models without such buffers.
@@ -81,29 +72,19 @@ class NonfiniteBuffer(Detector):
         if blame(window) is not Blame.BUFFER:
             return None
         layer, bad = window.buffer(), window.count("buffer_bad") or 1
-        mine = window.mine
-        counts = column(window.rows, "buffer_bad")[mine]
-        checks, counts = mine[~np.isnan(counts)], counts[~np.isnan(counts)]
-        always = bool(np.all(counts >= bad))
-        if always and layer.rsplit(".", 1)[-1] not in _STATISTICS:
+        counts = column(window.rows, "buffer_bad")[window.mine]
+        if np.all(counts[~np.isnan(counts)] >= bad):
             return None
-        # How did the current run of bad checks begin?
-        clean = np.flatnonzero(counts == 0)
-        first = int(checks[clean[-1] + 1 if clean.size else 0])
-        row = window.rows[first : first + 1]
-        beside = bool((loss_bad(row) | gradient_bad(row))[0])
-        began = int(row["step"][0])
-        story = (
-            f"since the bad forward pass of step {began}" if beside else "loss and gradients finite"
-        )
+        counts = column(window.rows, "buffer_bad")[window.mine]
         total = len(window.buffers.get(window.opt, ()))
         subject = f"buffer {layer} is" if layer else "buffers are"
         return self.finding(
             window,
-            f"{subject} NaN or inf, {bad} of {total or 'an unknown number of'} buffers ({story})",
+            f"{subject} NaN or inf, {bad} of {total or 'an unknown number of'} buffers (loss and "
+            "gradients finite)",
             "find the forward pass that fed it (a batch of one, validation in train mode, a huge "
             "value); if holdfast may not restore buffers, call reset_running_stats() before "
             "evaluating or saving",
             layer=layer,
-            evidence={"buffers_bad": bad, "first_bad_step": began, "beside": beside},
+            evidence={"buffers_bad": bad},
         )

@@ -32,8 +32,7 @@ class NonfiniteGradient(Detector):
 
     Evidence:
         ``layer``: the bad tensor nearest to the loss, where backward met it first;
-        ``tensors_bad`` of ``tensors``; ``kind``: NaN or inf; ``grad_norm_before``: the norm on
-        the step before; ``loss``.
+        ``tensors_bad`` of ``tensors``; ``kind``: NaN or inf; ``loss``.
 
     Usual causes:
         - A derivative that is infinite where the function is not: ``sqrt``, ``norm`` or
@@ -84,7 +83,6 @@ class NonfiniteGradient(Detector):
         layer = window.layer("grad_layer")
         bad, total = window.count("grad_bad") or 1, len(window.layers.get(window.opt, ()))
         loss, kind = window.value("loss"), kind_of_gradient(window)
-        healthy = window.last("grad_norm", before=len(window) - 1, opt=window.opt)
         where = f"gradient of {layer}" if layer else "a gradient"
         tensors = f"{bad} of {total} tensors" if total else f"{bad} tensor{'s' * (bad != 1)}"
         finite = f"loss finite, {loss:.4g}" if math.isfinite(loss) else "no loss was seen"
@@ -93,12 +91,7 @@ class NonfiniteGradient(Detector):
             f"{where} is {kind} in {tensors} ({finite})",
             _advice(window, layer, spread=bad > 1 and bad == total),
             layer=layer,
-            evidence={
-                "kind": kind,
-                "tensors_bad": bad,
-                "tensors": total,
-                "grad_norm_before": healthy.value if healthy else math.nan,
-            },
+            evidence={"kind": kind, "tensors_bad": bad, "tensors": total},
         )
 
 

@@ -45,9 +45,8 @@ class NonfiniteInput(Detector):
            ``[i for i in range(len(d)) if not torch.isfinite(d[i][0]).all()]``.
 
     False alarms:
-        Models that take NaN as "missing" and mask it: once a step with such a batch has gone
-        well, batches are no longer blamed. Before that, a step that is bad for another reason
-        may be blamed on its batch.
+        Models that take NaN as "missing" and mask it: a step that is bad for another reason is
+        blamed on its batch.
 
     Cost:
         The batch is searched only after a bad step.
@@ -62,7 +61,6 @@ class NonfiniteInput(Detector):
     severity = Severity.ERROR
     needs = ("input_bad",)
     since = "0.1"
-    reads_batches = True
 
     def suspects(self, window: Window) -> Mask:
         """Rows with a bad batch."""
@@ -103,18 +101,11 @@ def _culprits(batch: Mapping[str, Any]) -> dict[str, Any]:
     ``bad`` holds ``[path, positions, indices]`` per tensor; the file may be of another version,
     so anything unexpected is ignored.
     """
-    indices = _list(batch.get("indices"))
-    samples: list[Any] = []
-    fields: list[str] = []
-    for entry in map(_list, _list(batch.get("bad"))):
-        if len(entry) < 2:
-            continue
-        fields.append(str(entry[0]))
-        known = _list(entry[2]) if len(entry) > 2 else []
-        rows = _list(entry[1]) or [entry[1]]
-        known = known or [indices[r] for r in rows if isinstance(r, int) and 0 <= r < len(indices)]
-        samples += [s for s in known if s not in samples]
-    found: dict[str, Any] = {"samples": samples, "fields": fields}
+    bad = [entry for entry in map(_list, _list(batch.get("bad"))) if len(entry) == 3]
+    found: dict[str, Any] = {
+        "samples": list(dict.fromkeys(index for entry in bad for index in _list(entry[2]))),
+        "fields": [str(entry[0]) for entry in bad],
+    }
     if isinstance(batch.get("worker"), int):
         found["worker"] = batch["worker"]
     return found

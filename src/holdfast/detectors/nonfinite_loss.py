@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..types import Finding, Severity
 from ._symptoms import (
@@ -15,17 +14,8 @@ from ._symptoms import (
     kind_of_loss,
     loss_bad,
 )
-from ._window import (
-    Mask,
-    Window,
-    column,
-    optimizer,
-)
+from ._window import Mask, Window, column
 from .base import Detector
-
-# Guesses: a loss at ten times its recent median was diverging, not hit by chance.
-_RECENT = 64
-_RUNAWAY = 10.0
 
 
 class NonfiniteLoss(Detector):
@@ -43,9 +33,8 @@ class NonfiniteLoss(Detector):
         NaN and so is every gradient divided by it.
 
     Evidence:
-        ``loss`` (what was seen), ``last_finite_loss`` and ``last_finite_step``,
-        ``recent_median`` of up to 64 losses before, ``climbing``: the last one stood at ten
-        times that median, ``backwards`` in the step, ``lr``.
+        ``loss`` (what was seen), ``last_finite_loss`` and ``last_finite_step``, ``backwards`` in
+        the step, ``lr``.
 
     Usual causes:
         - ``log`` or division of exactly zero: a probability that became 0, an empty mask in
@@ -93,42 +82,25 @@ class NonfiniteLoss(Detector):
 
     def check(self, window: Window) -> Finding | None:
         """Blame the loss unless the batch or the weights were bad before it."""
-        if not loss_bad(window.rows[-1:])[0] or blame(window) is not Blame.LOSS:
+        if blame(window) is not Blame.LOSS:
             return None
         evidence: dict[str, Any] = {"backwards": window.value("backwards")}
-        history, median, climbing = "no finite loss was seen before it", math.nan, False
-        steps, losses = _finite_losses(window)
-        if losses.size:
-            median = float(np.median(losses[-_RECENT:]))
-            last, step = float(losses[-1]), int(steps[-1])
-            climbing = abs(last) > _RUNAWAY * abs(median) and losses.size > 2
+        history = "no finite loss was seen before it"
+        mine = window.mine
+        before = mine[np.isfinite(column(window.rows, "loss")[mine])]
+        if before.size:
+            last, step = window.value("loss", before[-1]), int(window.rows["step"][before[-1]])
             history = f"last finite loss {last:.4g} at step {step}"
             evidence |= {"last_finite_loss": last, "last_finite_step": step}
-        evidence |= {"recent_median": median, "climbing": climbing}
         return self.finding(
             window,
             f"loss is {kind_of_loss(window)} ({history})",
-            _advice(window, climbing, median),
+            _advice(window),
             evidence=evidence,
         )
 
 
-def _finite_losses(window: Window) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Steps and values of the finite losses of the same optimizer before the judged row."""
-    rows = window.rows[:-1]
-    losses = column(rows, "loss")
-    chosen = np.isfinite(losses) & (optimizer(rows) == window.opt)
-    return rows["step"][chosen], losses[chosen]
-
-
-def _advice(window: Window, climbing: bool, median: float) -> str:
-    lr = window.value("lr")
-    if climbing:
-        now = "" if math.isnan(lr) else f" (now {lr:.3g})"
-        return (
-            f"the loss was diverging, its median before was {median:.3g}: divide the learning "
-            f"rate{now} by 3 or lengthen warm-up"
-        )
+def _advice(window: Window) -> str:
     if math.isinf(window.value("loss")):
         return (
             "a value overflowed its format: look for exp, squares and sums between model "

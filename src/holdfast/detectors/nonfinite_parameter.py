@@ -38,8 +38,8 @@ class NonfiniteParameter(Detector):
         a run; only the weights from before can.
 
     Evidence:
-        ``layer`` and ``tensors_bad``; ``origin``, one of ``start``, ``update``, ``outside`` and
-        ``unknown``; ``clean_step``: the last check that found all finite; ``update_step``: the
+        ``layer`` and ``tensors_bad``; ``origin``, one of ``start``, ``update`` and
+        ``outside``; ``clean_step``: the last check that found all finite; ``update_step``: the
         first bad step after it whose update was applied; ``consequence``: true with the latter:
         the finding at that step is the cause.
 
@@ -155,12 +155,6 @@ def _origin(window: Window) -> _Origin:
             "bad: see the finding at that step",
             step,
             culprit,
-        )
-    if last < 0:
-        return _Origin(
-            "unknown",
-            f"{known} in the {len(rows)} rows up to here",
-            "load a checkpoint whose weights are all finite; no later step can repair a NaN weight",
         )
     return _Origin(
         "outside",

@@ -51,34 +51,24 @@ class ArmedSkip:
     ) -> None:
         """The flag on the device will say whether the step counts.
 
-        Args:
-            optimizer: about to step.
-            flag: 1 when the step is bad.
-            positions: parameters that have gradients.
-            device: where they are.
-            fused: the optimizer's kernel reads the flag itself.
+        ``positions`` are the parameters that have gradients; ``fused`` says that the optimizer's
+        kernel reads the flag itself.
         """
         if not self._is_seasoned(positions):
-            self._first_step(optimizer, flag, positions)
+            # State is about to be created, and a skipped first step must leave none behind (fused
+            # SGD would go on with an uninitialised momentum buffer, others with a counter that
+            # says one): look at the flag on the host, this once.
+            if wait_for(flag):
+                self.hide(optimizer)
+            else:
+                self._seasoned.update(positions)
+                self._last = positions
         elif fused:
             self._raise.before(optimizer, flag)
             self.armed = FUSED
         else:
             self._snapshot.before(optimizer, device)
             self.armed = SNAPSHOT
-
-    def _first_step(self, optimizer: Optimizer, flag: Tensor, positions: Sequence[int]) -> None:
-        """State is about to be created: look at the flag on the host, this once.
-
-        A skipped first step must leave no state behind (fused SGD would go on with an
-        uninitialised momentum buffer, others with a counter that says one). The wait goes
-        through an event, so that it is no error where a script forbids synchronising reads.
-        """
-        if wait_for(flag):
-            self.hide(optimizer)
-        else:
-            self._seasoned = {*self._seasoned, *positions}
-            self._last = positions
 
     def _is_seasoned(self, positions: Sequence[int]) -> bool:
         """Whether every parameter in this step has been through one before."""
@@ -90,7 +80,10 @@ class ArmedSkip:
         return False
 
     def settle(self, optimizer: Optimizer, flag: Tensor | None) -> Sequence[tuple[Any, float]]:
-        """The step is over; host counters that moved with it, where it may have been undone."""
+        """The step is over; host counters that moved with it, where it may have been undone.
+
+        Without a flag nothing is undone: a ``step()``, or something of ours, has raised.
+        """
         armed, self.armed = self.armed, ""
         if armed == HIDDEN:
             self._hide.after()
@@ -99,18 +92,6 @@ class ArmedSkip:
         elif armed == SNAPSHOT and flag is not None:
             return self._snapshot.after(optimizer, flag)
         return ()
-
-    def take_back(self, moved: Sequence[tuple[Any, float]]) -> None:
-        """A step turned out to have been skipped: its host counters are taken back."""
-        self._snapshot.take_back(moved)
-
-    def release(self, optimizer: Optimizer) -> None:
-        """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
-        armed, self.armed = self.armed, ""
-        if armed == HIDDEN:
-            self._hide.after()
-        elif armed == FUSED:
-            self._raise.after(optimizer)
 
     def forget(self) -> None:
         """The optimizer's state may be another one: the next step is a first step again."""

@@ -17,7 +17,7 @@ class BadBatches:
     def __init__(self, settings: QuarantineSettings) -> None:
         self.quarantine = Quarantine(settings)
 
-    def tell(self, recorder: Recorder, record: StepRecord) -> None:
+    def write(self, recorder: Recorder, record: StepRecord) -> None:
         """Which batch it was; after a bad step it is searched and its samples are named."""
         batch = record.batches[-1]
         # A bad loss alone does not make the step bad: a scaler may have skipped it already.

@@ -31,7 +31,7 @@ from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
 from ..probes.batches import HELD, Batch, LoaderLedger
-from ..probes.gradients import EarlyNorms, Meters
+from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.readback import wait_for
@@ -46,7 +46,6 @@ from .fast_path import FastPath
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard
-from .outliers import Outliers
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
 from .training import GuardedTraining
@@ -57,22 +56,16 @@ class Engine:
 
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
-        self.may_rewrite = settings.guard.fused
-        """Whether the script's optimizers may be given a faster form."""
         self.off: set[str] = set()
         policy = Policy.of(settings)
-        self.writer = StepWriter(settings, open_recorder, ("policy", {"rules": policy.lines()}))
-        self._meters = Meters()
-        self.registry = OptimizerRegistry(
-            settings.guard, self._meters, lambda: Outliers(settings, policy)
+        registry = OptimizerRegistry(settings, policy)
+        self.training = GuardedTraining(
+            registry, settings.quarantine, open_recorder, policy.lines()
         )
-        training = GuardedTraining(self.registry, self.writer)
-        self.recovery = Recovery(settings, training, policy)
-        self.writer.known = self._row_known
+        self.writer = StepWriter(settings, self.training, self._row_known)
+        self.recovery = Recovery(settings, self.training, policy)
         self.phases = Phases()
-        # On CPU tensors the flag may be read by the host, unless a test forbids it.
-        self._read = not settings.guard.device_path
-        self._losses = self._previous = Losses(read=self._read)
+        self._losses = self._previous = self._new_losses()
         self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
@@ -80,12 +73,14 @@ class Engine:
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
         self._scaling = Scaling()
         self._depth = 0
-        self.investigation = Investigation(settings.guard, training, self._here)
-        self._fast_path = FastPath(self.registry, self.writer, self.investigation, self.recovery)
-        self.watchers = Watchers(settings, training, self.writer.budget)
-        if settings.guard.explain:
-            # A step that was decided on the device turns out to have been bad.
-            self.writer.incident = lambda g, v: self._step_is_bad(None, g, v, v.batches)
+        self.investigation = Investigation(settings.guard, self.training, self._here)
+        self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
+        self.watchers = Watchers(settings, self.training, self.writer.budget)
+
+    @property
+    def may_rewrite(self) -> bool:
+        """Whether the script's optimizers may be given a faster form."""
+        return self.settings.guard.fused
 
     @fail_open("loader probe")
     def drew(self, iterator: Any, indices: object) -> None:
@@ -98,8 +93,8 @@ class Engine:
         if self._ledger is not None and self.writer.in_flight == 0:
             for batch in self._ledger.used:
                 batch.content = None
-        if not self._losses.passes and self.recovery.due(self.writer.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.writer.iteration, True)
+        if not self._losses.passes and self.recovery.due(self.training.iteration):
+            attempt(self, "recovery", self.recovery.boundary, self.training.iteration, True)
         return LoaderLedger.upcoming(iterator)
 
     @fail_open("loader probe", ends="data_wait")
@@ -149,7 +144,7 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        if self.phases.on_device or self.writer.by_hand.waiting or not self.investigation.idle:
+        if self.phases.on_device or self.writer.waiting or not self.investigation.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
@@ -172,11 +167,12 @@ class Engine:
 
     @fail_open("loss probe", ends="backward")
     def _backward_done(self) -> None:
-        if self.writer.by_hand.waiting:
+        if self.writer.waiting:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:
+            on_host = not self.settings.guard.device_path
             attempt(
-                self, "investigation", self.investigation.backward_ends, sys._getframe(), self._read
+                self, "investigation", self.investigation.backward_ends, sys._getframe(), on_host
             )
 
     # ------------------------------------------------------------------ the optimizer
@@ -185,7 +181,7 @@ class Engine:
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_path.forget()
-        self.registry.of(optimizer, models)
+        self.training.registry.of(optimizer, models)
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -194,7 +190,7 @@ class Engine:
         if out_of_reach():
             if not torch.compiler.is_compiling():
                 why = "optimizer.step is captured in a CUDA graph"
-                attempt(self, "guard", self.writer.not_covered, "guarding", why)
+                attempt(self, "guard", self.training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
         if closure is None:
@@ -202,9 +198,6 @@ class Engine:
             return None
         guard = self._closure_guard(optimizer)
         if guard is None:
-            return None
-        if guard.detect_only:
-            self._watch_closure(optimizer, guard)
             return None
         return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
 
@@ -222,10 +215,10 @@ class Engine:
                 self._open[id(optimizer)] = opened
                 return
         self._fast_path.forget()
-        guard, parameters = self.registry.with_parameters(optimizer)
+        guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
-        window = self._losses if self._losses.passes else self._previous
+        window = self._window()
         leave_out = self.investigation.replaying
         if self.recovery.awaits_step and attempt(
             self, "recovery", self.recovery.before_step, guard, window
@@ -290,7 +283,7 @@ class Engine:
         guard, record = self._open.pop(id(optimizer), (None, None))
         if record is None or guard is None:
             return
-        window = self._losses if self._losses.passes else self._previous
+        window = self._window()
         if record.usual:
             self._finish(guard, record, window)
             return
@@ -314,7 +307,7 @@ class Engine:
             record.row.update(self.phases.take_host())
         if self._ledger is not None:
             record.batches = self._ledger.step()
-        self._previous, self._losses = window, Losses(read=self._read)
+        self._previous, self._losses = window, self._new_losses()
         self._early = self._rng = None
         self.writer.close_step(guard, record)
         if self.watchers.on:
@@ -325,10 +318,13 @@ class Engine:
             attempt(self, "investigation", self.investigation.step_ends)
         if self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
-        if self._ledger is None and self.recovery.due(self.writer.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.writer.iteration, False)
+        if self._ledger is None and self.recovery.due(self.training.iteration):
+            attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
-    def _row_known(self, guard: OptimizerGuard, record: StepRecord) -> None:
+    def _row_known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
+        if late and record.bad and self.settings.guard.explain:
+            # A step that was decided on the device turns out to have been bad.
+            self._step_is_bad(None, guard, record, record.batches)
         if self.recovery.concerns(record):
             attempt(self, "recovery", self.recovery.known, guard, record)
 
@@ -339,17 +335,17 @@ class Engine:
         attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
 
-    @fail_open("guard")
-    def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard:
-        guard = self.registry.of(optimizer)
+    @fail_open("guard", ends="other")
+    def _closure_guard(self, optimizer: Optimizer) -> OptimizerGuard | None:
+        """The guard of an optimizer with a closure; None where the step is only observed."""
+        guard = self.training.registry.of(optimizer)
         why = why_not_skippable(optimizer, earlier_passes=self._losses.passes)
         if why:
             guard.only_detect(why)
+        if guard.detect_only:
+            self._new_record(optimizer, guard).late = True
+            return None
         return guard
-
-    @fail_open("guard", ends="other")
-    def _watch_closure(self, optimizer: Optimizer, guard: OptimizerGuard) -> None:
-        self._new_record(optimizer, guard).late = True
 
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
@@ -357,7 +353,7 @@ class Engine:
         self._early = EarlyNorms.taken(
             [parameters] if isinstance(parameters, Tensor) else parameters,
             None if self.settings.guard.device_path else read_on_host,
-            self._meters,
+            self.training.registry.meters,
             self._window().on_device,
             self._losses_decide,
         )
@@ -385,7 +381,7 @@ class Engine:
         scaler = self._scaling.ends()
         if scaler is None:
             return
-        guard = self.registry.of(optimizer)
+        guard = self.training.registry.of(optimizer)
         record = self._new_record(optimizer, guard)
         self._open.pop(id(optimizer), None)
         window = self._window()
@@ -408,12 +404,12 @@ class Engine:
     @property
     def drops_samples(self) -> bool:
         """Whether quarantined samples are skipped."""
-        return self.writer.bad_batches.quarantine.skips
+        return self.training.bad_batches.quarantine.skips
 
     @fail_open("quarantine")
     def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
-        quarantine = self.writer.bad_batches.quarantine
+        quarantine = self.training.bad_batches.quarantine
         return (quarantine.kept(iterator, indices, equal=ranks() > 1),)
 
     def worker_starts(self) -> None:
@@ -469,23 +465,23 @@ class Engine:
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self.registry.all())
-        return self.writer.iteration + stepped
+        stepped = any(guard.stepped for _, guard in self.training.guards())
+        return self.training.iteration + stepped
 
     @property
     def run(self) -> Run | None:
         """The run folder, once it is open."""
-        recorder = self.writer.lane.recorder
+        recorder = self.training.recorder
         return None if recorder is None else recorder.run
 
     def open(self) -> Run | None:
         """Open the run folder now, not with the first backward pass; may raise an error."""
-        self.writer.lane.opened()
+        self.training.opened()
         return self.run
 
     def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Write an Event."""
-        attempt(self, "notes", self.writer.tell, kind, step, dict(data))
+        attempt(self, "notes", self.training.record_at, kind, step, data)
 
     def spent(self, seconds: float) -> None:
         """Time of ours that was spent outside: no phase of the loop shall count it."""
@@ -500,8 +496,8 @@ class Engine:
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
-        self.registry.restored()
-        self.writer.iteration = step
+        self.training.restored()
+        self.training.iteration = step
 
     # ------------------------------------------------------------------ keeping house
 
@@ -510,20 +506,21 @@ class Engine:
         self.off.add(where)
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
-            for optimizer, guard in self.registry.all():
+            for optimizer, guard in self.training.guards():
                 with contextlib.suppress(Exception):
-                    guard.release(optimizer)
-        self.writer.failure(where, error)
+                    guard.skip.settle(optimizer, None)
+        self.training.failure(where, error)
 
     def end(self, error: object = None) -> None:
         """End of the process, with its ``error`` if any: record it and close."""
         memory = self.watchers.memory
-        if self.writer.lane.recorder is None and not (memory is not None and memory.ran_out):
+        if self.training.recorder is None and not (memory is not None and memory.ran_out):
             return
         try:
-            self.writer.lane.opened()
+            self.training.opened()
             if isinstance(error, BaseException):
-                self.writer.tell("exception", self.writer.iteration, exception.facts(error))
+                facts = exception.facts(error)
+                self.training.record_at("exception", self.training.iteration, facts)
             self.close()
         except Exception as failure:
             self.failed("closing", failure)
@@ -535,6 +532,10 @@ class Engine:
         self._open[id(optimizer)] = guard, record
         return record
 
+    def _new_losses(self) -> Losses:
+        # On CPU tensors a loss may be read by the host, unless a test forbids it.
+        return Losses(read=not self.settings.guard.device_path)
+
     def _window(self) -> Losses:
         """The losses this step is about; optimizers sharing one loss share one window."""
         return self._losses if self._losses.passes else self._previous
@@ -542,11 +543,11 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        return ranks() == 1 and (len(self.registry) <= 1 or self._window().count == 1)
+        return ranks() == 1 and (len(self.training.registry) <= 1 or self._window().count == 1)
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
         self.investigation.close()
         attempt(self, "watchers", self.watchers.close)
         self.recovery.close()
-        self.writer.close()
+        self.writer.close(self._losses.passes)

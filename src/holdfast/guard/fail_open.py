@@ -80,21 +80,16 @@ def fail_open(
 
 def attempt(owner: FailsOpen, where: str, what: Callable[..., R], *about: Any) -> R | None:
     """Call something the same way."""
-    return _attempts[where](owner, what, *about)
+    return _attempt(where)(owner, what, *about)
 
 
+@functools.cache
 def _attempt(where: str) -> Callable[..., Any]:
     @fail_open(where)
     def attempted(owner: FailsOpen, what: Callable[..., Any], *about: Any) -> Any:
         return what(*about)
 
     return attempted
-
-
-_PARTS = (
-    "guard", "investigation", "watchers", "notes", "recovery", "scaler policy", "update probe",
-)  # fmt: skip
-_attempts = {where: _attempt(where) for where in _PARTS}
 
 
 def out_of_reach() -> bool:

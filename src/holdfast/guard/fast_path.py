@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable
 from itertools import repeat
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from ..detectors.suspicion import LOOK
@@ -26,8 +25,7 @@ from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
 from .kernel_cost import EVERY as COST_EVERY
-from .optimizer_guard import OptimizerGuard
-from .registry import OptimizerRegistry
+from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
 from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
@@ -37,13 +35,9 @@ class FastPath:
     """Checks that hold for all steps of the only optimizer until something changes."""
 
     def __init__(
-        self,
-        registry: OptimizerRegistry,
-        writer: StepWriter,
-        investigation: Investigation,
-        recovery: Recovery,
+        self, writer: StepWriter, investigation: Investigation, recovery: Recovery
     ) -> None:
-        self._registry, self._writer = registry, writer
+        self._writer = writer
         self._investigation, self._recovery = investigation, recovery
         self._guard: OptimizerGuard | None = None
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
@@ -55,7 +49,8 @@ class FastPath:
         """Decide about the next step; None when it must take the full path."""
         guard, writer, investigation = self._guard, self._writer, self._investigation
         groups = optimizer.param_groups
-        step = writer.iteration + 1
+        training = writer.training
+        step = training.iteration + 1
         if (
             guard is None
             or self._optimizer() is not optimizer
@@ -69,20 +64,16 @@ class FastPath:
             or self._recovery.awaits_step
         ):
             return None
-        if len(groups) == 1:
-            parameters = groups[0]["params"]
-        else:
-            parameters = [p for g in groups for p in g["params"]]
-        grads = list(map(_grad_of, parameters))
+        grads = list(map(grad_of, parameters_of(optimizer)))
         if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
             return None
         if not grads[0].is_cpu or not guard.norms.easy(grads):
             return None
         reading = guard.norms.read(grads, True)
         loss = losses.numbers[0]
-        if reading.bad or not guard.outliers.usual(loss, reading.total):
+        if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
             return None
-        writer.iteration = step
+        training.iteration = step
         record = StepRecord(step, guard.index, self._row.copy())
         record.usual = True
         record.positions, record.layers = guard.positions, len(grads)
@@ -93,7 +84,7 @@ class FastPath:
         row["loss"] = loss
         row["grad_norm"] = reading.total
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
-            guard.outliers.numbers
+            guard.outliers.baseline.numbers
         )
         return guard, record
 
@@ -105,12 +96,13 @@ class FastPath:
         """After a step on the full path: decide whether the next ones may take the fast path."""
         writer = self._writer
         well = record.reading is not None and not (record.bad or record.outlier or record.late)
-        alone = len(self._registry) == 1 and not self._registry.buffers.buffers
+        registry = writer.training.registry
+        alone = len(registry) == 1 and not registry.buffers.buffers
         if not well or not alone or record.measured is not None or guard.detect_only:
             return
         if self._recovery.attentive or not guard.outliers.passive or not writer.at_ease(guard):
             return
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        parameters = parameters_of(optimizer)
         if len(guard.positions) != len(parameters) or not all(p.is_cpu for p in parameters):
             return
         self._guard = guard
@@ -127,6 +119,3 @@ class FastPath:
             "clip": 1.0,
             "backwards": 1.0,
         }
-
-
-_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")

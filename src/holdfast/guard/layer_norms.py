@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from ..probes.step_record import StepRecord
-from ..run import Recorder, Table
+from ..run import Table
 
 # Around an incident they are written for this many steps on either side.
 _AROUND = 8
@@ -25,7 +24,7 @@ class LayerNorms:
         """Whether every step is recorded because of an incident."""
         return self._aftermath > 0
 
-    def tell(self, record: StepRecord, *, due: bool) -> None:
+    def write(self, record: StepRecord, *, due: bool) -> None:
         """Write the norms of this step if they are due or belong to an incident."""
         if record.bad or record.wild:
             for earlier in self._recent:
@@ -42,29 +41,3 @@ class LayerNorms:
 
     def _put(self, record: StepRecord) -> None:
         self._table.put_array(record.step, record.time, record.norms_by_layer())
-
-
-class LayerTables:
-    """The tables by layer of all optimizers, made with their first row."""
-
-    def __init__(self) -> None:
-        self._norms: dict[int, LayerNorms] = {}
-        self._updates: dict[int, Table] = {}
-
-    def known_norms(self, opt: int) -> LayerNorms | None:
-        """The norms of an optimizer; None before its first row."""
-        return self._norms.get(opt)
-
-    def norms(self, recorder: Recorder, opt: int, layers: Sequence[str]) -> LayerNorms:
-        """The norms of an optimizer."""
-        found = self._norms.get(opt)
-        if found is None:
-            found = self._norms[opt] = LayerNorms(recorder.table(f"layers{opt}", layers))
-        return found
-
-    def updates(self, recorder: Recorder, opt: int, layers: Sequence[str]) -> Table:
-        """How far each layer of an optimizer moves."""
-        found = self._updates.get(opt)
-        if found is None:
-            found = self._updates[opt] = recorder.table(f"updates{opt}", layers)
-        return found

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ..actions import switch_to_fused
 from ..actions.restore_buffers import BufferKeeper
+from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
 from ..probes.gradients import DeviceReading, EarlyNorms, Meters
@@ -21,7 +23,6 @@ from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
-from .buffers import settle_buffers
 from .outliers import Outliers
 
 DETECT = "detect only"
@@ -45,16 +46,14 @@ class OptimizerGuard:
         self.stepped = False
         self.layers: list[str] = []
         self.how = ""
-        self.why = ""
         self.updates = Updates()
         self.outliers = outliers
         self.notes: list[tuple[str, dict[str, Any]]] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
         self._settings = settings
         self._buffers = buffers
-        self._looked_at_form = False
         self._form_of = 0
-        self._skip = ArmedSkip()
+        self.skip = ArmedSkip()
         self._meters = meters
         self.positions: Sequence[int] = ()
         self.norms = HostNorms()
@@ -81,10 +80,10 @@ class OptimizerGuard:
 
         ``leave_out`` skips the step whatever they are; ``alone`` says that there is one rank.
         """
-        if self._skip.armed:
-            self._skip.release(optimizer)
+        if self.skip.armed:
+            self.skip.settle(optimizer, None)
         record.layers = len(self.layers)
-        grads = list(map(_grad_of, parameters))
+        grads = list(map(grad_of, parameters))
         if any(map(operator.is_, grads, repeat(None))):
             grads = [grad for grad in grads if grad is not None]
         if self._buffers.buffers:
@@ -187,20 +186,16 @@ class OptimizerGuard:
         record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
         # After a closure has run the weights have moved: they say nothing about this step.
         if (parameters or record.bad) and not record.late:
-            everything = [p for g in optimizer.param_groups for p in g["params"]]
-            record.see_parameters(nonfinite_on_host(everything))
+            record.see_parameters(nonfinite_on_host(parameters_of(optimizer)))
 
     def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
-        self._say(HIDDEN, "the decision is known on the host before the step")
-        # Loading a state makes a new list of groups, with the form that was saved.
-        groups = id(optimizer.param_groups)
-        if self._form_of != groups and not (record.late or self.detect_only):
-            if self._settings.fused and switch_to_fused.to_foreach(optimizer, grads):
-                note = {"opt": self.index, "cls": type(optimizer).__name__}
-                self.notes.append(("switched_to_foreach", note))
-            self._form_of = groups
+        self.how = DETECT if self.detect_only else HIDDEN
+        may_switch = self._settings.fused and not (record.late or self.detect_only)
+        if may_switch and self._form_is_new(optimizer):
+            switched = switch_to_fused.to_foreach(optimizer, grads)
+            self._note_switch("switched_to_foreach" if switched else "", "")
         if (record.bad or record.wild) and not self.detect_only:
-            self._skip.hide(optimizer)
+            self.skip.hide(optimizer)
             record.acted = True
             record.row["skipped"] = 1.0
 
@@ -237,37 +232,61 @@ class OptimizerGuard:
         device: torch.device,
     ) -> None:
         if self.detect_only:
-            self._say(DETECT, self.detect_only)
+            self.how = DETECT
             return
-        self._look_at_form(optimizer, grads)
         fused = switch_to_fused.is_fused(optimizer)
-        if fused:
-            self._say(FUSED, "the kernel itself skips the step")
-        else:
-            self._say(SNAPSHOT, f"{type(optimizer).__name__} cannot skip by itself")
+        if not fused and self._form_is_new(optimizer):
+            self._note_switch(
+                *switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
+            )
+            fused = switch_to_fused.is_fused(optimizer)
+        self.how = FUSED if fused else SNAPSHOT
         record.acted = True
-        self._skip.on_device(optimizer, measured.flag, record.positions, device, fused=fused)
+        self.skip.on_device(optimizer, measured.flag, record.positions, device, fused=fused)
 
     # ------------------------------------------------------------------ after the step
 
     def after(self, optimizer: Optimizer, record: StepRecord) -> None:
         """Finish what ``before`` armed; the optimizer is as the script knows it again."""
         flag = record.measured.flag if record.measured is not None else None
-        record.moved = self._skip.settle(optimizer, flag)
+        record.moved = self.skip.settle(optimizer, flag)
         if self._buffers.buffers and self._settings.restore_buffers:
-            settle_buffers(self._buffers, record, self._meters, touch=not self.detect_only)
+            if record.measured is None:
+                self._settle_buffers_on_host(record)
+            else:
+                self._settle_buffers(record, record.measured)
+
+    def _settle_buffers_on_host(self, record: StepRecord) -> None:
+        """Restore buffers that a bad forward pass has changed; copy the others."""
+        if record.left_out:
+            self._buffers.restore()
+            return
+        if record.buffers and not self.detect_only:
+            self._buffers.restore(running_only=True)
+        self._buffers.keep(but=record.buffers)
+
+    def _settle_buffers(self, record: StepRecord, measured: DeviceReading) -> None:
+        """The same on a device, as its flags say."""
+        if measured.spoilt is not None:
+            self._buffers.settle((measured.flag, measured.spoilt), act=record.acted)
+        elif record.buffers and isinstance(measured.row, Tensor):
+            # A buffer or a gradient is non-finite: then nothing is copied.
+            spoilt = torch.zeros_like(measured.flag)
+            start = measured.end + (2 if record.scaled else 0)
+            values = measured.row[start : start + len(record.buffers)]
+            self._meters.of(measured.row.device).raise_flag(spoilt, values)
+            self._buffers.settle((measured.flag, spoilt), act=record.acted)
 
     def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: undo the host counters of a skipped step."""
         if record.left_out and record.moved:
-            self._skip.take_back(record.moved)
+            Snapshot.take_back(record.moved)
         record.moved = ()
 
     def measure_late(self, optimizer: Optimizer, record: StepRecord, losses: Losses) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
         was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        self.before(optimizer, parameters, record, losses, losses_decide=lambda: True)
+        self.before(optimizer, parameters_of(optimizer), record, losses, losses_decide=lambda: True)
         self.detect_only = was
 
     # ------------------------------------------------------------------ details
@@ -287,24 +306,23 @@ class OptimizerGuard:
         if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
             self._same_device = (self.positions, grads[0].device, grads[0].device)
             return grads[0].device
-        if kinds != {"cpu"} and not self.why:
+        if kinds != {"cpu"} and not self.how:
             where = ", ".join(sorted(kinds))
             why = f"gradients live on {where}: one host read per step"
             self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
         self._same_device = (self.positions, grads[0].device, None)
         return None
 
-    def _look_at_form(self, optimizer: Optimizer, grads: list[Tensor]) -> None:
-        """Once, and again after ``load_state_dict`` has undone it: the form that can skip."""
-        if switch_to_fused.is_fused(optimizer) or (
-            self._looked_at_form and not getattr(optimizer, "_holdfast_switched", False)
-        ):
-            return
-        kind, why = switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
-        if kind and not self._looked_at_form:
-            note = {"opt": self.index, "cls": type(optimizer).__name__}
+    def _form_is_new(self, optimizer: Optimizer) -> bool:
+        """True once, and again after loading a state: that makes a list of groups as saved."""
+        groups = id(optimizer.param_groups)
+        new, self._form_of = self._form_of != groups, groups
+        return new
+
+    def _note_switch(self, kind: str, why: str) -> None:
+        if kind:
+            note = {"opt": self.index, "cls": self.cls}
             self.notes.append((kind, {**note, "why": why} if why else note))
-        self._looked_at_form = True
 
     def only_detect(self, why: str) -> None:
         """From now on steps are observed, not skipped; ``why`` is reported to the user."""
@@ -312,32 +330,31 @@ class OptimizerGuard:
             self.detect_only = why
             self.notes.append(("not_covered", {"what": "skipping a bad step", "why": why}))
 
-    def _say(self, how: str, why: str) -> None:
-        if self.detect_only:
-            how, why = DETECT, self.detect_only
-        self.how, self.why = how, why
-
-    def forget_state(self) -> None:
-        """The optimizer's state may be another one: the next step is a first step again."""
-        self._skip.forget()
-
-    def release(self, optimizer: Optimizer) -> None:
-        """Undo what is armed: a ``step()``, or something of ours, has raised in between."""
-        self._skip.release(optimizer)
-
     def description(self) -> dict[str, Any]:
         """Description of this optimizer for the start of the run."""
+        why = {
+            DETECT: self.detect_only,
+            HIDDEN: "the decision is known on the host before the step",
+            FUSED: "the kernel itself skips the step",
+            SNAPSHOT: f"{self.cls} cannot skip by itself",
+        }
         return {
             "opt": self.index,
             "cls": self.cls,
             "layers": self.layers,
             "buffers": [b.name for b in self._buffers.buffers],
             "how": self.how,
-            "why": self.why,
+            "why": why[self.how],
         }
 
 
-_grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
+def parameters_of(optimizer: Optimizer) -> list[Parameter]:
+    """All parameters of an optimizer, group by group."""
+    groups = optimizer.param_groups
+    return groups[0]["params"] if len(groups) == 1 else [p for g in groups for p in g["params"]]
+
+
+grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 
 
 def _still_scaled(optimizer: Optimizer, scale: float) -> float:

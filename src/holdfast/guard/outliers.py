@@ -14,12 +14,7 @@ from torch import Tensor
 
 from ..config import Settings
 from ..policy import Policy
-from ..probes._device_baseline import (
-    Question,
-    Terms,
-    fresh_state,
-    learn_anew,
-)
+from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.baseline import APART, NORM, Baseline
 from ..probes.gradients import DeviceReading
 from ..probes.step_record import StepRecord
@@ -42,7 +37,7 @@ class Outliers:
         self._skip = policy.does("OPT002", "skip")
         self._asked = settings.clip
         self._warmup = settings.spike.warmup
-        self._host = Baseline(self._warmup)
+        self.baseline = Baseline(self._warmup)
         self._state: Tensor | None = None
         self._calm = _CALM
 
@@ -63,15 +58,6 @@ class Outliers:
         """Whether an ordinary step is only observed: nothing is clipped."""
         asked = self._asked
         return self.detect and not self._sized and asked.per_parameter is None is asked.value
-
-    @property
-    def numbers(self) -> tuple[float, float, float, float]:
-        """Baseline and threshold of loss and norm, as the host knows them."""
-        return self._host.numbers
-
-    def usual(self, loss: float, norm: float) -> bool:
-        """Whether a step is like the others; one that is not has yet to be judged."""
-        return self._host.usual(loss, norm)
 
     def judge(
         self,
@@ -95,19 +81,19 @@ class Outliers:
         """
         row = record.row
         if self.detect:
-            bits = self._host.judge(
+            bits = self.baseline.judge(
                 row["loss"],
                 row["grad_norm"] / scale,
                 loss_counts=alone,
                 norm_counts=not clipped,
                 may_skip=self._skip and may_skip,
             )
-            record.see_baseline(bits, *self._host.numbers)
+            record.see_baseline(bits, *self.baseline.numbers)
         if record.wild:
             return
         factor = 1.0
         if self._sized and may_skip:
-            norm = _total(grads) if clipped else row["grad_norm"]
+            norm = float(_norm(grads)) if clipped else row["grad_norm"]
             factor = min(1.0, self._most() * scale / (norm + 1e-6))
             if factor < 1.0:
                 torch._foreach_mul_(grads, factor)
@@ -117,7 +103,7 @@ class Outliers:
 
     def _most(self) -> float:
         limit = self._asked.norm if self._asked.norm is not None else math.inf
-        return min(limit, self._host.clip_at) if self._asked.adaptive or self.clipping else limit
+        return min(limit, self.baseline.clip_at) if self._asked.adaptive or self.clipping else limit
 
     # ------------------------------------------------------------------ on a device
 
@@ -158,8 +144,7 @@ class Outliers:
                 if limit is None:
                     return
                 most = limit if scale is None else limit * scale.reshape(())
-                norms = torch.stack(torch._foreach_norm(grads, 2, torch.float32))
-                factor = (most / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
+                factor = (most / (_norm(grads) + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(grads, factor.to(grads[0].device, non_blocking=True))
         self._clip_each(grads, scale)
 
@@ -199,12 +184,10 @@ class Outliers:
 
     def learn_anew(self) -> None:
         """The loss has a new level."""
-        self._host.learn_anew()
+        self.baseline.learn_anew()
         if self._state is not None:
             learn_anew(self._state)
 
 
-def _total(grads: list[Tensor]) -> float:
-    return float(
-        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2, torch.float32)))
-    )
+def _norm(grads: list[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2, torch.float32)))

@@ -1,86 +1,187 @@
-"""Interface of the guard for recovery, watchers and investigations."""
+"""The training in this process: its optimizers, the step it is at, and its lane in the run folder.
+
+The lane is opened on first use: a script that never trains leaves nothing behind, and one whose
+folder cannot be written is guarded all the same. Recovery, watchers and investigations see the
+training through this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..diagnosis.nonfinite.provenance import Scene
+from ..config import QuarantineSettings
+from ..diagnosis.nonfinite.provenance import Scene, addresses
+from ..probes import STEP_COLUMNS
+from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch
-from .optimizer_guard import OptimizerGuard
+from ..probes.model_state import clean
+from ..run import Recorder, Table
+from .bad_batches import BadBatches
+from .optimizer_guard import OptimizerGuard, parameters_of
 from .registry import OptimizerRegistry
-from .step_writer import StepWriter
 
 
 class GuardedTraining:
-    """The training in this process."""
+    """The training in this process.
 
-    def __init__(self, registry: OptimizerRegistry, writer: StepWriter) -> None:
-        self._registry, self._writer = registry, writer
+    Args:
+        registry: of its optimizers.
+        quarantine: what becomes of bad samples.
+        open_recorder: makes the recorder.
+        policy: the rules, for the start of the record.
+    """
 
-    @property
-    def iteration(self) -> int:
+    def __init__(
+        self,
+        registry: OptimizerRegistry,
+        quarantine: QuarantineSettings,
+        open_recorder: Callable[[], Recorder],
+        policy: Sequence[str],
+    ) -> None:
+        self.iteration = 0
         """The step that was counted last."""
-        return self._writer.iteration
+        self.registry = registry
+        self.bad_batches = BadBatches(quarantine)
+        self.recorder: Recorder | None = None
+        self.steps: Table | None = None
+        """The table of steps, once it is open."""
+        self._open_recorder = open_recorder
+        self._policy = policy
+        self._dead = False
+        self._not_covered: set[str] = set()
+
+    # ------------------------------------------------------------------ the record
+
+    def opened(self) -> Recorder | None:
+        """The recorder, opened with its first use; None when that failed."""
+        if self.recorder is None and not self._dead:
+            try:
+                self.recorder = self._open_recorder()
+            except Exception:
+                # Cannot write: guarding goes on, the parent reports the empty lane.
+                self._dead = True
+                raise
+            self.steps = self.recorder.table("steps", list(STEP_COLUMNS))
+            self.recorder.event("start", 0, _environment(self.recorder.rank))
+            self.recorder.event("policy", 0, {"rules": self._policy})
+        return self.recorder
 
     @property
     def rank(self) -> int:
-        """Of this process."""
-        return self._writer.lane.rank
+        """The rank of this process."""
+        return 0 if self.recorder is None else self.recorder.rank
 
     @property
     def has_orders(self) -> bool:
-        """Whether the process that judges asks for an action."""
-        return self._writer.lane.has_orders
+        """Whether the process that judges asks for an action; one comparison per step."""
+        return self.recorder is not None and self.recorder.ring.has_message
 
     def orders(self) -> list[dict[str, Any]]:
         """The actions it asks for."""
-        return self._writer.lane.orders()
-
-    def models(self) -> list[nn.Module]:
-        """The models behind all optimizers."""
-        return self._registry.models()
-
-    def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:
-        """Every optimizer still alive, with the names of its parameters in their order."""
-        return [(optimizer, guard.layers) for optimizer, guard in self._registry.all()]
-
-    def guards(self) -> list[tuple[Optimizer, OptimizerGuard]]:
-        """Every optimizer still alive, with its guard."""
-        return self._registry.all()
-
-    def restored(self) -> None:
-        """Weights, state and buffers were restored: discard what was cached about them."""
-        self._registry.restored()
-
-    def has_bad_gradient(self) -> bool:
-        """Whether any gradient on the CPU is non-finite."""
-        return self._registry.bad_gradient()
-
-    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
-        """Inputs of an investigation of a bad step."""
-        return self._registry.scene(batches, rng, loss)
+        return [] if self.recorder is None else self.recorder.orders()
 
     def run_folder(self) -> Path | None:
         """The folder of the run; None while it is not open."""
-        return self._writer.lane.run_folder()
+        return None if self.recorder is None else self.recorder.run.path
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
-        self._writer.tell(kind, self._writer.iteration + 1, dict(data))
+        self.record_at(kind, self.iteration + 1, data)
 
     def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Write an Event of a step."""
-        self._writer.tell(kind, step, dict(data))
+        recorder = self.opened()
+        if recorder is not None:
+            recorder.event(kind, step, dict(data))
+            if kind == "cause":
+                self.bad_batches.explained(recorder, step, data)
 
     def not_covered(self, what: str, why: str) -> None:
-        """Report, once, what cannot be done for this run."""
-        self._writer.not_covered(what, why)
+        """Report, once, what the guard cannot do for this run."""
+        if why not in self._not_covered and self.opened() is not None:
+            self._not_covered.add(why)
+            self.record_at("not_covered", self.iteration, {"what": what, "why": why})
 
     def failure(self, where: str, error: Exception) -> None:
-        """Record that a part of holdfast failed."""
-        self._writer.failure(where, error)
+        """Record that a part of holdfast failed and was switched off."""
+        text = f"{type(error).__name__}: {error}"
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        if at is not None:
+            text += f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
+        try:
+            self.record_at("holdfast_error", self.iteration, {"where": where, "error": text})
+        except Exception:
+            self._dead = True
+
+    # ------------------------------------------------------------------ the optimizers
+
+    def guards(self) -> list[tuple[Optimizer, OptimizerGuard]]:
+        """Every optimizer still alive, with its guard."""
+        return self.registry.all()
+
+    def optimizers(self) -> list[tuple[Optimizer, Sequence[str]]]:
+        """Every optimizer still alive, with the names of its parameters in their order."""
+        return [(optimizer, guard.layers) for optimizer, guard in self.guards()]
+
+    def models(self) -> list[nn.Module]:
+        """The models behind all optimizers."""
+        return self.registry.models_of(self._parameters())
+
+    def restored(self) -> None:
+        """Weights, state and buffers were restored: discard what was cached about them."""
+        for _, guard in self.guards():
+            guard.skip.forget()
+        self.registry.buffers.look()
+        self.registry.buffers.keep()
+
+    def has_bad_gradient(self) -> bool:
+        """Whether any gradient on the CPU is non-finite."""
+        grads = [p.grad for p in self._parameters() if p.grad is not None and p.is_cpu]
+        return bool(grads) and bool(read_on_host(plain(grads)).bad)
+
+    def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
+        """Inputs of an investigation of a bad step."""
+        named: list[tuple[str, Tensor]] = []
+        for optimizer, layers in self.optimizers():
+            named += zip(layers, parameters_of(optimizer), strict=False)
+        roots = self.models()
+        return Scene(
+            modules={
+                id(module): clean(path) or type(root).__name__
+                for root in reversed(roots)
+                for path, module in root.named_modules()
+            },
+            parameters=addresses(named),
+            buffers=addresses([(n, b) for r in roots for n, b in r.named_buffers()]),
+            batch=batches[-1] if batches else None,
+            owners=[module for root in roots for module in root.modules()],
+            loss=loss,
+            rng=rng,
+        )
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for optimizer, _ in self.guards() for p in parameters_of(optimizer)]
+
+
+def _environment(rank: int) -> dict[str, Any]:
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    return {
+        "pid": os.getpid(),
+        "rank": rank,
+        "world": world,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
+        "script": os.path.basename(sys.argv[0]) if sys.argv else "",
+    }

@@ -103,13 +103,18 @@ def _made(count: int, on_device: bool) -> _Slot:
     return _Slot(tensor, tensor.numpy(), torch.cuda.Event() if on_device else None)
 
 
-def wait_for(flag: Tensor) -> bool:
-    """Whether a flag is raised; waits through an event, which no script can forbid."""
-    if not flag.is_cuda:
-        return bool(flag.numpy() != 0)
-    pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
-    pinned.copy_(flag, non_blocking=True)
+def read_with_event(value: Tensor) -> float:
+    """A scalar, waited for through an event, which no script can forbid."""
+    if not value.is_cuda:
+        return float(value.detach().numpy())
+    pinned = torch.empty((), dtype=torch.float64, pin_memory=True)
+    pinned.copy_(value.detach().double().reshape(()), non_blocking=True)
     event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(flag.device))
+    event.record(torch.cuda.current_stream(value.device))
     event.synchronize()
-    return bool(pinned.numpy() != 0)
+    return float(pinned.numpy())
+
+
+def wait_for(flag: Tensor) -> bool:
+    """Whether a flag is raised; waits for it."""
+    return read_with_event(flag) != 0

@@ -37,8 +37,8 @@ class AutomaticCheckpoints:
         self._saver.tell_news()
         return self._saver.due(step) if self.wanted else ""
 
-    def save(self, snapshot: Snapshot, kind: str, level: float) -> Path | None:
-        """Have a snapshot written; returns at once. ``level``: the typical loss by then."""
+    def save(self, snapshot: Snapshot, kind: str) -> Path | None:
+        """Have a snapshot written; returns at once."""
         if self._exempt is None:
             self._exempt = _meant_infinite(snapshot.tree, self._live.buffer_names())
         snapshot.held += 1
@@ -47,15 +47,15 @@ class AutomaticCheckpoints:
             snapshot.step,
             kind,
             rank=self._training.rank,
-            metrics={"loss": level} if math.isfinite(level) else {},
+            metrics={"loss": snapshot.level} if math.isfinite(snapshot.level) else {},
             exempt=self._exempt,
             release=snapshot.release,
             ready=snapshot.wait,
         )
 
-    def save_now(self, snapshot: Snapshot, kind: str, level: float) -> str:
+    def save_now(self, snapshot: Snapshot, kind: str) -> str:
         """Have a snapshot written and wait for it: the run is about to end. Its path, or ""."""
-        path = self.save(snapshot, kind, level)
+        path = self.save(snapshot, kind)
         self._saver.close()
         return os.fspath(path) if path is not None and path.exists() else ""
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..actions.lower_learning_rate import lower_learning_rates
 from ..config import Settings
@@ -29,7 +28,7 @@ from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
-from ..probes.readback import wait_for
+from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
 from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState, with_live_groups
@@ -73,9 +72,8 @@ class Recovery:
         self._ending: tuple[str, Decision, int] | None = None
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
-        self._last_step, self._look_at = -1, 0.0
+        self._look_at = 0.0
         self._epoch = 0
-        self._fed = False
         self.attentive = False
         self._level = math.inf
 
@@ -102,34 +100,29 @@ class Recovery:
                 why = used if record.outlier else "norms are back at their baseline"
             data = {"opt": guard.index, "on": on, "limit": row["norm_limit"], "why": why}
             self._training.record_at("clipping", record.step, data)
-        trouble = self._troubles.get(guard.index)
-        if trouble is None:
-            trouble = self._troubles[guard.index] = DamageWatch(
-                self._settings.spike.patience, SKIPS
-            )
-        if record.bad or record.wild:
+        patience = self._settings.spike.patience
+        trouble = self._troubles.setdefault(guard.index, DamageWatch(patience, SKIPS))
+        skipped = record.bad or record.wild
+        if skipped and not record.told_to:
             self._ask(record)
         if record.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
             self._lower(guard, record)
-        skipped = record.bad or record.wild
         found = trouble.saw(
             record.step, row, bad=record.bad, skipped=skipped, ordered=record.told_to
         )
-        if record.row["loss_usual"] == record.row["loss_usual"]:
-            self._level = record.row["loss_usual"]
+        if not math.isnan(row["loss_usual"]):
+            self._level = row["loss_usual"]
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
             if found.code == "OPT001" and record.step - self._last_rollback < _AGAIN:
                 found = replace(found, code="OPT003")
             self._ordered = guard, found
         elif trouble.lasting:
-            self._new_level(guard, trouble, record)
+            self._new_level(guard, trouble, record.step, trouble.usual, row["loss"])
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
         self.attentive = clipping or not self._quiet()
 
     def _ask(self, record: StepRecord) -> None:
         """A step was skipped: decide whether that may go on."""
-        if record.told_to:
-            return
         code = "OPT002"
         if record.bad:
             code = "NUM001" if record.loss_bad else "NUM002"
@@ -149,11 +142,13 @@ class Recovery:
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
         self._training.record_at("lowered_lr", record.step, data)
 
-    def _new_level(self, guard: Guarded, trouble: DamageWatch, record: StepRecord) -> None:
+    def _new_level(
+        self, guard: Guarded, trouble: DamageWatch, step: int, before: float, after: float
+    ) -> None:
         guard.outliers.learn_anew()
         trouble.new_level()
-        data = {"opt": guard.index, "before": trouble.usual, "after": record.row["loss"]}
-        self._training.record_at("level", record.step, data)
+        data = {"opt": guard.index, "before": before, "after": after}
+        self._training.record_at("level", step, data)
 
     # ------------------------------------------------------------------ at a boundary
 
@@ -176,26 +171,22 @@ class Recovery:
             fed: whether data comes from a loader. A loop without one draws its data itself, and
                 would draw the same again if the RNG state were restored.
         """
-        self._fed = fed
         for order in self._training.orders():
             self._obey(order, step)
         if self._ending is not None:
             self._stop(*self._ending)
         if self._ordered is not None and self._trial is None:
             (guard, suspicion), self._ordered = self._ordered, None
-            self._go_back(guard, suspicion, step)
+            self._go_back(guard, suspicion, step, fed)
             return
-        if step == self._last_step or self._trial is not None:
-            return
-        self._last_step = step
-        if not self._quiet():
+        if self._trial is not None or not self._quiet():
             return
         save = self.checkpoints.due(step)
         if save or self.snapshots.due(step):
             self._take(step)
         newest = self.snapshots.newest()
         if save and newest is not None:
-            self.checkpoints.save(newest, save, self._level)
+            self.checkpoints.save(newest, save)
 
     def _obey(self, order: Mapping[str, Any], step: int) -> None:
         """Take the action for a finding that became known after its step."""
@@ -208,9 +199,7 @@ class Recovery:
         elif action == "checkpoint":
             self._take(step)
             newest = self.snapshots.newest()
-            path = (
-                self.checkpoints.save(newest, "asked", self._level) if newest is not None else None
-            )
+            path = self.checkpoints.save(newest, "asked") if newest is not None else None
             data |= {"done": path is not None, "checkpoint": os.fspath(path or "")}
         elif action == "stop":
             why = str(order.get("why")) or f"the policy says stop on {code}"
@@ -243,7 +232,7 @@ class Recovery:
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
 
-    def _go_back(self, guard: Guarded, suspicion: Suspicion, step: int) -> None:
+    def _go_back(self, guard: Guarded, suspicion: Suspicion, step: int, fed: bool) -> None:
         rule = self._policy.rule(suspicion.code)
         if "stop" in rule.do:
             self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
@@ -263,7 +252,7 @@ class Recovery:
         began = time.perf_counter()
         kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
-        self._put_back(target)
+        self._put_back(target, fed=fed)
         ms = (time.perf_counter() - began) * 1e3
         self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
@@ -297,15 +286,12 @@ class Recovery:
         trial.target.release()
         self._put_back(trial.kept, everything=True)
         found = trial.suspicion
-        told = {"verdict": "data", "loss": found.loss, "usual": found.usual}
+        data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
         step = record.step + 1
-        self._training.record_at("trial", step, {"opt": guard.index, **told, "tried": trial.tried})
+        self._training.record_at("trial", step, {**data, "tried": trial.tried})
         if found.why == "loss":
-            guard.outliers.learn_anew()
-            self._troubles[guard.index].new_level()
-            data = {"opt": guard.index, "before": found.usual, "after": found.loss}
-            self._training.record_at("level", step, data)
+            self._new_level(guard, self._troubles[guard.index], step, found.usual, found.loss)
 
     def _settle_trial(self, tried: float, step: int) -> None:
         """The old weights are the better ones: stay with them."""
@@ -317,12 +303,11 @@ class Recovery:
         if decision.stop:
             self._ending = found.code, decision, step
         factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
-        optimizers = [optimizer for optimizer, _ in self._training.guards()]
         if factor != 1.0:
-            lower_learning_rates(optimizers, self.live.training_state().schedulers, factor)
+            self._lower_rates()
         reset = "reset_moments" in decision.do
         if reset:
-            for optimizer in optimizers:
+            for optimizer, _ in self._training.guards():
                 optimizer.state.clear()
         if tried > found.limit:
             trial.guard.outliers.learn_anew()  # older weights, an older level
@@ -350,7 +335,7 @@ class Recovery:
             },
         )
 
-    def _put_back(self, snapshot: Snapshot, *, everything: bool = False) -> None:
+    def _put_back(self, snapshot: Snapshot, *, fed: bool = False, everything: bool = False) -> None:
         """Restore the run. State that follows the loop stays, since the loop has gone on."""
         mine = self.live.training_state()
         state = dict(snapshot.state())
@@ -359,7 +344,7 @@ class Recovery:
             parts.add("schedulers")
         else:
             state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
-        if everything or (self._fed and snapshot.epoch == self._epoch):
+        if everything or (fed and snapshot.epoch == self._epoch):
             parts.add("dice")
         mine.put_back(state, parts=parts)
         self._training.restored()
@@ -372,7 +357,7 @@ class Recovery:
         good = self._last_good(code)
         saved = ""
         try:
-            saved = self.checkpoints.save_now(good, "stop", self._level) if good is not None else ""
+            saved = self.checkpoints.save_now(good, "stop") if good is not None else ""
         except Exception as error:
             self._training.failure("saving the last good state", error)
         data = {"code": code, "action": "stop", "why": decision.why, "checkpoint": saved}
@@ -420,12 +405,6 @@ def _read(losses: Losses) -> float:
     known = losses.on_host()
     if known is not None:
         return known[0]
-    device = losses.values[0].device
-    loss = losses.on_device(device)
-    assert isinstance(loss, Tensor)
-    pinned = torch.empty((), dtype=torch.float64, pin_memory=True)
-    pinned.copy_(loss.double().reshape(()), non_blocking=True)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    event.synchronize()
-    return float(pinned.numpy())
+    loss = losses.on_device(losses.values[0].device)
+    assert loss is not None
+    return read_with_event(loss)
