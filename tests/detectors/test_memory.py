@@ -58,8 +58,6 @@ def codes(judged):
         ("graph_chain", {"fed": True}, "MEM003"),
         ("graph_chain", {"fed": True, "seen": "guess"}, "MEM003"),
         ("graph_chain", {"through_model": True}, "MEM003"),
-        ("graph_cycle", {"how": "ctx"}, "MEM002"),
-        ("graph_cycle", {"how": "cycle", "graphs": 3, "age": 20}, "MEM002"),
     ],
 )
 def test_exactly_one_detector_claims_a_measurement(codes, kind, data, code):
@@ -117,8 +115,6 @@ def test_a_single_tensor_that_is_another_one_each_time(codes):
         ("graph_chain", {"seen": "source"}),
         ("graph_chain", {"detached": True, "age": 39}),
         ("graph_chain", {"detached": True, "age": 39, "fed": True}),
-        ("graph_cycle", {"how": "cycle", "graphs": 2, "age": 200}),
-        ("graph_cycle", {"how": "cycle", "graphs": 3, "age": 19}),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ import pytest
 from torch.utils.data._utils import worker
 
 from holdfast.boot import patches
-from holdfast.diagnosis.memory import sample_growth, worker_lengths
+from holdfast.diagnosis.memory import worker_lengths
 from holdfast.diagnosis.throughput import worker_samples
 
 
@@ -104,7 +104,7 @@ def test_what_grows_in_a_worker(fills: bool):
     pid = ran(lambda: grows(dataset), lambda pid: worker_samples.growth(pid) is not None)
     answer = worker_samples.growth(pid)
     assert answer is not None
-    facts = sample_growth.told_by_worker(dataset, answer)
+    facts = worker_lengths.facts(dataset, answer)
     wanted = "self.seen.append(index)" if fills else "self.names = ["
     assert facts["code"].startswith(wanted) and not facts.get("tested")
     assert bool(facts.get("copied")) is not fills

@@ -52,9 +52,6 @@ class GraphKept(MemoryDetector):
         - ``losses.append(loss)``, ``outputs.append(model(x))`` to average or plot later.
         - ``self.last_output = out`` in a list or a moving average on a module or a trainer.
         - A forward hook that stores outputs.
-        - ``backward(create_graph=True)`` on something other than a parameter, as the inputs of a
-          gradient penalty: its ``.grad`` and the graph of that hold each other.
-        - ``ctx.out = out`` in a ``torch.autograd.Function``: node and output hold each other.
 
     What to do:
         1. Store a number: ``total_loss += loss.item()``, or ``loss.detach()`` where reading it
@@ -79,7 +76,7 @@ class GraphKept(MemoryDetector):
 
     code = "MEM002"
     name = "graph_kept"
-    kinds = ("growth", "graph_chain", "graph_cycle")
+    kinds = ("growth", "graph_chain")
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
@@ -88,21 +85,14 @@ class GraphKept(MemoryDetector):
         Attributes:
             consumed: steps of growth of a list that backward uses and that is emptied.
             detached: steps that the graph of a tensor detached somewhere must reach back.
-            cycles: number of reference cycles, one per step.
-            cycle_age: steps for which they must have been kept.
         """
 
         consumed: int = 60
         detached: int = 40
-        cycles: int = 3
-        cycle_age: int = 20
 
     def believes(self, event: Event) -> bool:
         """Whether the script keeps graphs that nothing will use."""
         options, age = self.options, number(event, "age")
-        if event.kind == "graph_cycle":
-            enough = number(event, "graphs") >= options.cycles and age >= options.cycle_age
-            return enough or event.data.get("how") == "ctx"
         if substance(event) != GRAPHS:
             return False
         if event.kind == "graph_chain":
@@ -127,16 +117,6 @@ class GraphKept(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Where to write ``.item()`` or ``.detach()``."""
-        if event.data.get("how") == "cycle":
-            return (
-                f"in `{code_of(event.data)}` ask for the gradient with torch.autograd.grad(..., "
-                "create_graph=True) instead, or set .grad of that leaf to None after its use"
-            )
-        if event.data.get("how") == "ctx":
-            return (
-                f"use ctx.save_for_backward(...) instead of `{code_of(event.data)}`: a node that "
-                "holds its own output is never freed"
-            )
         return detach_advice(event.data)
 
     def numbers(self, event: Event) -> Mapping[str, Any]:

@@ -22,9 +22,9 @@ class WorkerGrowth(MemoryDetector):
 
     What it detects:
         Private memory of a worker that rises from batch to batch. The worker then measures the
-        containers reachable from its dataset several times (with ``--fetch-samples`` the main
-        process fetches samples instead). Where none grows, the cause is copy-on-write: reading
-        a Python object changes its reference count, and its page is copied into each worker.
+        containers reachable from its dataset several times. Where none grows, the cause is
+        copy-on-write: reading a Python object changes its reference count, and its page is copied
+        into each worker.
 
     Why it matters:
         The growth is multiplied by the number of workers, and the system kills one of them with
@@ -105,8 +105,8 @@ class WorkerGrowth(MemoryDetector):
         path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
         if event.data.get("looked") is False:
             return (
-                "run with --fetch-samples to get the line; mostly it "
-                f"is a cache or a log in the dataset, or {path} being copied page by page"
+                "the worker could not be asked (it is not forked); mostly it is a cache or a log "
+                f"in the dataset, or {path} being copied page by page"
             )
         if event.data.get("copied"):
             return (

@@ -29,7 +29,7 @@ class Watchers:
 
     def __init__(self, settings: Settings, training: Training, budget: Budget) -> None:
         wanted = settings.watchers
-        self.memory = MemoryWatch(settings, training) if wanted.memory else None
+        self.memory = MemoryWatch(training) if wanted.memory else None
         self.time = TimeWatch(settings, training) if wanted.time else None
         self.on = wanted.memory or wanted.time
         self.resumes = math.inf

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from .dynamo import hide
-from .source.growers import in_loop
-from .source.place import forget_locals, frames_from, kind_of
+from .source.loops import loop_of
+from .source.place import forget_locals, frames_from, kind_of, user_frames
 
 
 class Probe(Protocol):
@@ -77,14 +77,12 @@ class Watchpoint:
             return False
         hide(Watchpoint._call.__code__, Watchpoint._line.__code__)
         self._until = perf_counter() + self._seconds
-        inner = None
-        for at in frames_from(frame):
-            if kind_of(at.f_code.co_filename) == "user":
-                at.f_trace = self._line
-                self._traced.append(at)
-                inner = inner or at
-        if inner is None:
+        self._traced = list(user_frames(frame))
+        if not self._traced:
             return False
+        for at in self._traced:
+            at.f_trace = self._line
+        inner = self._traced[0]
         self._tokens = [probe.token(inner) for probe in self._probes]
         # The line that is being executed belongs to what happens next, until another begins.
         self._at = inner, inner.f_lineno
@@ -168,7 +166,7 @@ def _caller(frame: FrameType) -> tuple[str, int, str] | None:
             found, inside = (file, at.f_lineno, at.f_code.co_name), False
             # A method of the model that calls it, as one that makes forecasts: whoever calls that.
             # One with a loop may be the evaluation itself.
-            within = _is_method_of_model(at) and not in_loop(file, at.f_lineno)
+            within = _is_method_of_model(at) and not loop_of(file, at.f_lineno)[0]
         else:
             within = False
     return found

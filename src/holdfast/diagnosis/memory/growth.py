@@ -7,7 +7,7 @@ for each value; the numbers are measured again as long as it goes on, at growing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -16,13 +16,8 @@ from torch import Tensor
 
 from . import growth_facts
 from .carriers import Carriers
-from .census import (
-    Census,
-    Chain,
-    Growth,
-    Held,
-    Timeline,
-)
+from .census import Census, Chain, Growth, Timeline
+from .holders import Held
 from .line_watch import LineWatch
 from .look_schedule import APART, LookSchedule
 
@@ -91,14 +86,9 @@ class GrowthWatch:
         """Whether something grows, or is being followed."""
         return self._schedule.alert or self._lines.active or self._carriers.waiting
 
-    def order(self, step: int, *, certain: bool) -> None:
-        """There is a sign of growth: look soon.
-
-        Args:
-            step: where the loop is.
-            certain: something is kept for certain, whatever it is.
-        """
-        if not self.busy and self._schedule.order(step, certain=certain):
+    def order(self, step: int) -> None:
+        """There is a sign of growth: look soon."""
+        if not self.busy and self._schedule.order(step):
             self._census.begin()
 
     def backward(self, loss: Tensor) -> None:
@@ -121,41 +111,39 @@ class GrowthWatch:
             self._conclude()
 
     def _look(self, step: int, frame: FrameType) -> None:
-        self._census.look(frame, step, thorough=self._schedule.thorough)
+        self._census.look(frame, step)
         if self._schedule.looked(step, self._census.seconds):
             self._compare(step, frame)
         self._census.close()
 
     def _compare(self, step: int, frame: FrameType) -> None:
         """Measure what has grown at every look, else what reaches back, else what grows rarely."""
-        growing = _worth(self._census.growing()) or self._census.crowds()
+        growing = _worth(self._census.growing())
         measured = self._measure(growing, frame)
         chained = [] if measured else self._due_chains()
         if not measured and not chained:
             known = {growth.held.identity for growth in growing}
-            rare = [g for g in self._census.rarely() if g.held.identity not in known]
-            growing += _worth(rare)
-            self._measure(growing[len(known) :], frame)
-        graphs = any(growth.weight.graphs for growth in growing) or bool(chained)
-        explained = graphs or (bool(growing) and not self._schedule.certain)
+            rare = _worth(g for g in self._census.rarely() if g.held.identity not in known)
+            self._measure(rare, frame)
+            growing += rare
         waits = [wait for growth in growing if (wait := self._wait(growth)) is not None]
-        self._schedule.plan(step, min(waits, default=None), explained=explained)
+        self._schedule.plan(step, min(waits, default=None))
         if chained:
             self._carriers.ask(self._census, chained)
 
     def _wait(self, growth: Growth) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
-        thing, steps = self._thing("growth", growth.held), growth.step - growth.since
-        wait = thing.due - steps
+        thing = self._thing("growth", growth.held)
+        wait = thing.due - growth.facts["steps"]
         return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
 
     def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
         """Record what is due, follow the lines of what is new; whether there was anything."""
         due: list[_Case] = []
         for growth in growing:
-            thing, steps = self._thing("growth", growth.held), growth.step - growth.since
+            thing = self._thing("growth", growth.held)
             # What was measured before is measured again while it certainly goes on.
-            if steps >= thing.due and (self._schedule.close or not thing.records):
+            if growth.facts["steps"] >= thing.due and (self._schedule.close or not thing.records):
                 facts = growth_facts.of_growth(growth, self._pass_steps())
                 due.append(_Case("growth", growth.held, growth.members, facts))
         self._take(due, frame)
@@ -189,7 +177,7 @@ class GrowthWatch:
             thing = self._thing(case.kind, case.held)
             trials = _TRIALS if case.facts.get("single", True) else 1
             if thing.line.get("seen") == "trace" or thing.trials >= trials:
-                self._tell(case, thing)
+                self._write(case, thing)
             elif len(unknown) < _TOGETHER:
                 thing.trials += 1
                 unknown.append(case)
@@ -202,9 +190,9 @@ class GrowthWatch:
         for case, changes in zip(cases, self._lines.stop(), strict=True):
             thing = self._thing(case.kind, case.held)
             thing.line = growth_facts.of_line(case.held, changes)
-            self._tell(case, thing)
+            self._write(case, thing)
 
-    def _tell(self, case: _Case, thing: _Thing) -> None:
+    def _write(self, case: _Case, thing: _Thing) -> None:
         thing.records += 1
         self._postpone(thing, case.facts["steps"])
         self._record(case.kind, {**case.facts, **thing.line}, case.held.value)
@@ -220,5 +208,6 @@ class GrowthWatch:
         return self._things.setdefault((kind, held.identity), _Thing())
 
 
-def _worth(growing: list[Growth]) -> list[Growth]:
-    return [g for g in growing if (g.weight.graphs and not g.single) or g.per_step >= _LEAST]
+def _worth(growing: Iterable[Growth]) -> list[Growth]:
+    facts = ((growth, growth.facts) for growth in growing)
+    return [g for g, f in facts if (f["graphs"] and not f["single"]) or f["bytes"] >= _LEAST]

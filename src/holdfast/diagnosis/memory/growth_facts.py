@@ -8,29 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from ..source.growers import (
-    fed_to,
-    function_at,
-    habits,
-    in_loop,
-    refers_to_itself,
-    registers,
-)
-from ..source.place import (
-    frames_from,
-    from_here,
-    kind_of,
-    place_told,
-)
+from ..source.growers import fed_to, habits, refers_to_itself
+from ..source.loops import function_at, loop_of
+from ..source.place import from_here, place_told, user_frames
 from ..watchpoint import Change
 from .census import Chain, Growth
-from .holders import CACHED, HOOKS, Held
-
-# What makes a new value by writing into a part of the old one.
-_OVERWRITES = {
-    "index_copy", "index_put", "scatter", "where", "masked_scatter", "slice_scatter",
-    "select_scatter",
-}  # fmt: skip
+from .holders import CACHED, Held
 
 
 def of_growth(growth: Growth, pass_steps: int) -> dict[str, Any]:
@@ -42,25 +25,8 @@ def of_growth(growth: Growth, pass_steps: int) -> dict[str, Any]:
     """
     value = growth.held.value
     cached = {"hits": value.cache_info().hits} if type(value) is CACHED else {}
-    return {
-        "rate": growth.rate,
-        "bytes": growth.per_step,
-        "size": growth.size,
-        "since": growth.since,
-        "steps": growth.step - growth.since,
-        "steady": growth.steady,
-        "apart": growth.apart,
-        "bound": growth.bound,
-        "single": growth.single,
-        "graphs": growth.weight.graphs,
-        "tensor_bytes": growth.weight.tensors,
-        "other_bytes": growth.weight.others,
-        "on_device": growth.weight.on_device,
-        "pass_steps": pass_steps,
-        "new_keys": _keys_never_return(value),
-        **cached,
-        **_of_name(growth.held),
-    }
+    known = {"pass_steps": pass_steps, "new_keys": _keys_never_return(value)}
+    return growth.facts | known | cached | _of_name(growth.held)
 
 
 def of_chain(chain: Chain, *, fed: bool) -> dict[str, Any]:
@@ -82,8 +48,7 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
             **place_told(change.file, change.line),
         }
     known = habits(held.file, held.name, held.function)
-    hooks = registers(held.file) if held.name in HOOKS else []
-    lines = hooks or known.grows or known.assigned
+    lines = known.grows or known.assigned
     line = lines[0] if lines else 0
     return {
         "seen": "source" if len(lines) == 1 else "guess",
@@ -99,7 +64,6 @@ def _of_name(held: Held) -> dict[str, Any]:
         "name": held.name,
         "how": held.how,
         "scope": f"{from_here(held.file)}:{held.scope.rpartition(':')[2]}",
-        "kind": type(held.value).__name__,
         "capped": known.capped,
         "shrinks": known.shrinks,
         "tested": known.tested,
@@ -110,17 +74,11 @@ def _of_name(held: Held) -> dict[str, Any]:
 
 
 def _through_a_model(held: Held, change: Change) -> bool:
-    """Whether a model makes the new value of the old one: a state, also where no loss uses it.
-
-    So is what a module keeps and writes into, part by part.
-    """
+    """Whether a model makes the new value of the old one: a state, also where no loss uses it."""
     owner = held.owner
-    inside = isinstance(owner, dict) and "_modules" in owner  # the attributes of a module
     known = {**owner.f_globals, **owner.f_locals} if isinstance(owner, FrameType) else {}
     for callee in fed_to(change.file, change.line, held.name):
         root, *path = callee.split(".")
-        if inside and path and path[-1] in _OVERWRITES:
-            return True
         value: Any = owner if root == "self" and root not in known else known.get(root)
         for attribute in path:
             value = getattr(value, attribute, None)
@@ -134,11 +92,8 @@ def _renewed(held: Held) -> bool:
     """Whether a local variable belongs to a function that is called again and again."""
     if held.how != "local" or not isinstance(held.owner, FrameType):
         return False
-    return any(
-        in_loop(f.f_code.co_filename, f.f_lineno)
-        for f in frames_from(held.owner.f_back)
-        if kind_of(f.f_code.co_filename) == "user"
-    )
+    above = user_frames(held.owner.f_back)
+    return any(loop_of(at.f_code.co_filename, at.f_lineno)[0] for at in above)
 
 
 def _keys_never_return(value: Any) -> bool:

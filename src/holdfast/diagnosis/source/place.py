@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import linecache
 import os
@@ -18,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from .loops import innermost
 
 # Lines of code shown on either side.
 _AROUND = 4
@@ -36,25 +37,21 @@ class Place:
     """File and line inside a library, when the user's line only leads there."""
 
 
-def _prefixes(*folders: str | None) -> tuple[str, ...]:
-    return tuple(os.path.join(os.path.realpath(f), "") for f in folders if f)
+def _prefixes(*folders: str | Path | None) -> tuple[str, ...]:
+    """Folders as modules name them, and with all links followed."""
+    known = [str(folder) for folder in folders if folder]
+    return tuple(os.path.join(folder, "") for folder in (*known, *map(os.path.realpath, known)))
 
 
-_TORCH = _prefixes(os.path.dirname(torch.__file__), str(Path(__file__).parents[2]))
+_OURS = Path(__file__).parents[2]
+_TORCH = _prefixes(os.path.dirname(torch.__file__), _OURS)
 # The catalogue's faults are training scripts that happen to live in our package.
-_SCRIPTS = _prefixes(str(Path(__file__).parents[2] / "faults"))
+_SCRIPTS = _prefixes(_OURS / "faults")
 # ``watch.run_step`` calls backward itself, on a loss it made of the user's function.
-_LOOP = os.path.realpath(Path(__file__).parents[2] / "watching/watch.py")
+_LOOP = tuple(os.path.join(folder, "watching", "watch.py") for folder in _prefixes(_OURS))
 _LIBRARIES = _prefixes(
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 )
-
-LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (folder := sysconfig.get_path(name))
-)
-"""The same folders by the names that modules go by, links not followed."""
 
 
 @lru_cache(maxsize=4096)
@@ -63,10 +60,12 @@ def kind_of(filename: str) -> str:
     if filename.startswith("<") or not filename:
         # A notebook's cells have such names too, and their source is known.
         return "user" if filename.startswith("<ipython") else "torch"
-    path = os.path.realpath(filename)
+    # There are thousands of modules: links are followed only where the name does not say enough.
+    known = filename.startswith((*_TORCH, *_LIBRARIES))
+    path = filename if known else os.path.realpath(filename)
     if path.startswith(_SCRIPTS):
         return "user"
-    if path == _LOOP:
+    if path in _LOOP:
         return "library"
     if path.startswith(_TORCH):
         return "torch"
@@ -80,6 +79,16 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Those of the user's own code, innermost first."""
+    return (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user")
+
+
+def user_line(frame: FrameType | None) -> tuple[str, int] | None:
+    """File and line of the innermost one; None where there is none."""
+    return next(((at.f_code.co_filename, at.f_lineno) for at in user_frames(frame)), None)
 
 
 def forget_locals(frame: FrameType) -> None:
@@ -137,10 +146,8 @@ def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
 
 
 def _short(path: str) -> str:
-    for folder in (*_LIBRARIES, *_TORCH):
-        if os.path.realpath(path).startswith(folder):
-            return os.path.realpath(path)[len(folder) :]
-    return path
+    real = os.path.realpath(path)
+    return next((real[len(f) :] for f in (*_LIBRARIES, *_TORCH) if real.startswith(f)), path)
 
 
 _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
@@ -171,7 +178,10 @@ def source_at(place: Place) -> Source:
     lines = linecache.getlines(place.file)
     if not 0 < place.line <= len(lines):
         return Source(excerpt=[])
-    first, last = _statement("".join(lines), place.line)
+    found = innermost(place.file, place.line)
+    first = last = place.line
+    if found is not None and not hasattr(found.node, "body"):
+        first, last = found.node.lineno, found.node.end_lineno or place.line
     text = [line.rstrip("\n") for line in lines]
     low, high = max(1, first - _AROUND), min(len(text), last + _AROUND)
     return Source(
@@ -179,24 +189,6 @@ def source_at(place: Place) -> Source:
         start=first,
         excerpt=[[n, text[n - 1]] for n in range(low, high + 1)],
     )
-
-
-def _statement(source: str, line: int) -> tuple[int, int]:
-    """First and last line of the innermost simple statement around a line."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return line, line
-    best = (line, line)
-    size = sys.maxsize
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or node.end_lineno is None:
-            continue
-        if hasattr(node, "body"):
-            continue
-        if node.lineno <= line <= node.end_lineno and node.end_lineno - node.lineno < size:
-            best, size = (node.lineno, node.end_lineno), node.end_lineno - node.lineno
-    return best
 
 
 def _dedented(lines: list[str]) -> str:
