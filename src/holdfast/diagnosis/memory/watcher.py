@@ -74,7 +74,7 @@ class MemoryWatch:
 
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
-        self.evaluation.fetched(frame)
+        self.evaluation.fetched()
         self._workers.fetched(iterator)
         if id(iterator) != self._iterator:
             self._iterator = id(iterator)
