@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from . import growth_facts
-from .census import Census, Chain, Timeline, graph_names
+from .census import Census, Growth, Timeline, graph_names
 from .graphs import reach
 from .holders import Held, walk
 
@@ -29,7 +29,7 @@ class Carriers:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._named: dict[int, Held] | None = None
-        self.suspected: list[Chain] = []
+        self.suspected: list[Growth] = []
         """Whose carrier is asked for."""
         self._fed: list[int] = []
 
@@ -38,7 +38,7 @@ class Carriers:
         """Whether the next step will have the answer."""
         return self._named is not None
 
-    def ask(self, census: Census, suspected: list[Chain]) -> None:
+    def ask(self, census: Census, suspected: list[Growth]) -> None:
         """Note who could carry the graphs of ``suspected`` on."""
         self._named, self.suspected, self._fed = graph_names(census.found), suspected, []
 
@@ -46,8 +46,8 @@ class Carriers:
         """A loss whose graph may lead into earlier steps."""
         self._fed = reach(loss.grad_fn, self._timeline.before(1)).entries
 
-    def answer(self, census: Census, frame: FrameType, step: int) -> tuple[Chain, bool] | None:
-        """The chain of the carrier as it is now, and whether it leads into the loss."""
+    def answer(self, census: Census, frame: FrameType, step: int) -> Growth | None:
+        """The carrier as it is now: how far it reaches back, and whether it leads into the loss."""
         named, self._named = self._named or {}, None
         suspected, self.suspected = self.suspected, []
         census.look(frame, step)
@@ -66,9 +66,9 @@ class Carriers:
         # What only came from the last step is not what carries the steps before it.
         for identity in [i for i in likely if i in chains] or likely or list(chains):
             if identity in now:
-                chain = chains.get(identity) or suspected[0]
-                found = Chain(now[identity], chain.number, chain.age + 1, chain.oldest)
-                return found, bool(self._fed)
+                held, age = now[identity], chains.get(identity, suspected[0]).facts["age"] + 1
+                facts = growth_facts.of_chain(held, age, fed=bool(self._fed))
+                return Growth(held, [held], facts, kind="graph_chain")
         return None
 
 
@@ -98,5 +98,5 @@ class EarlyStates:
         met = isinstance(died, RuntimeError) and any(w in str(died) for w in _SECOND_TIME)
         if not met or held is None:
             return None
-        facts = growth_facts.of_chain(Chain(held, 0, 1, 0), fed=True)
+        facts = growth_facts.of_chain(held, 1, fed=True)
         return {**facts, "killed": True, **growth_facts.of_line(held, [])}

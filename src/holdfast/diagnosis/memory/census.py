@@ -43,22 +43,15 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Growth:
-    """Something that has grown at every look and kept what it had."""
+    """Something that has grown at every look and kept what it had, or reaches far back."""
 
     held: Held
     members: list[Held]
     """With others of the same owner that grow too: ``groups['a']``, ``groups['b']``."""
     facts: dict[str, Any]
     """The numbers of its event."""
-
-
-class Chain(NamedTuple):
-    """A tensor whose graph reaches back over many steps."""
-
-    held: Held
-    number: int
-    age: int
-    oldest: int
+    kind: str = "growth"
+    """Of its event; ``graph_chain`` for a tensor whose graph reaches back over many steps."""
 
 
 class Timeline:
@@ -89,8 +82,8 @@ class Timeline:
 class _Look:
     step: int
     sizes: dict[str, Reading] = field(default_factory=dict[str, Reading])
-    oldest: dict[str, int] = field(default_factory=dict[str, int])
-    """For tensors with a graph, the first step it reaches back to."""
+    ages: dict[str, int] = field(default_factory=dict[str, int])
+    """Steps that the graphs of tensors reach back."""
 
 
 _Member = tuple[Held, list[Reading]]
@@ -108,7 +101,6 @@ class Census:
         self._looks: deque[_Look] = deque(maxlen=_LOOKS)
         self._rounds: deque[_Look] = deque(maxlen=_LOOKS)
         self._since: dict[str, int] = {}
-        self._chains: list[Chain] = []
 
     def begin(self) -> None:
         """Forget earlier looks; what has been growing stays known."""
@@ -122,15 +114,13 @@ class Census:
         for held in self.found:
             if not isinstance(held.value, tuple) or held.how != "item":
                 look.sizes[held.identity] = _reading(held.value)
-        self._chains = self._reaching_back(step)
-        for chain in self._chains:
-            look.oldest[chain.held.identity] = chain.oldest
+        look.ages = self._reaching_back()
         self._looks.append(look)
         self.seconds = perf_counter() - began
 
     def close(self) -> None:
         """Let go of what was found; the numbers stay."""
-        self.found, self._chains = [], []
+        self.found = []
 
     # ------------------------------------------------------------------ what grows
 
@@ -176,32 +166,31 @@ class Census:
 
     # ------------------------------------------------------------------ what reaches back
 
-    def _reaching_back(self, step: int) -> list[Chain]:
-        """Tensors with a graph that reaches back beyond the step before the last one."""
-        found: list[Chain] = []
+    def _reaching_back(self) -> dict[str, int]:
+        """For each tensor with a graph of more than two steps, how many steps it reaches back."""
+        found: dict[str, int] = {}
         before = self._timeline.before(2)
-        for held in self.found:
-            if isinstance(held.value, Tensor) and held.value.grad_fn is not None:
-                back = reach(held.value.grad_fn, before).oldest
-                if back < before:
-                    age = self._timeline.age_of(back)
-                    found.append(Chain(held, number_of(held.value.grad_fn), age, step - age))
+        for held in graph_names(self.found).values():
+            back = reach(held.value.grad_fn, before).oldest
+            if back < before:
+                found[held.identity] = self._timeline.age_of(back)
             if len(found) >= _CHAINS:
                 break
         return found
 
-    def chained(self) -> list[Chain]:
+    def chained(self) -> list[Growth]:
         """Those that are renewed and still reach back to where they did some looks ago."""
         if len(self._looks) < 2:
             return []
-        earlier, recent = self._looks[-2].oldest, self._timeline.before(2)
-        return [
-            chain
-            for chain in self._chains
-            if chain.age >= _AGE
-            and chain.number >= recent
-            and earlier.get(chain.held.identity, 1 << 60) >= chain.oldest
-        ]
+        before, last = self._looks[-2], self._looks[-1]
+        recent, since = self._timeline.before(2), last.step - before.step
+        found: list[Growth] = []
+        for number, held in graph_names(self.found).items():
+            age = last.ages.get(held.identity, 0)
+            known = before.ages.get(held.identity)
+            if age >= _AGE and number >= recent and (known is None or age >= known + since):
+                found.append(Growth(held, [held], {"age": age}, kind="graph_chain"))
+        return found
 
 
 def graph_names(found: Iterable[Held]) -> dict[int, Held]:

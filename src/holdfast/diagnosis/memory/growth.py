@@ -16,8 +16,7 @@ from torch import Tensor
 
 from . import growth_facts
 from .carriers import Carriers
-from .census import Census, Chain, Growth, Timeline
-from .holders import Held
+from .census import Census, Growth, Timeline
 from .line_watch import LineWatch
 from .look_schedule import APART, LookSchedule
 
@@ -47,17 +46,6 @@ class _Thing:
     """Steps of growth from which on it is measured again."""
 
 
-@dataclass(slots=True)
-class _Case:
-    """A measurement that waits for its line."""
-
-    kind: str
-    held: Held
-    members: list[Held]
-    """All whose growth shows the line: it may be the turn of another one."""
-    facts: dict[str, Any]
-
-
 class GrowthWatch:
     """What grows, seen from one point of the loop.
 
@@ -74,7 +62,7 @@ class GrowthWatch:
         self._schedule = LookSchedule()
         self._lines = LineWatch()
         self._things: dict[tuple[str, str], _Thing] = {}
-        self._cases: list[_Case] = []
+        self._waiting: list[Growth] = []
 
     @property
     def asks_backward(self) -> bool:
@@ -120,7 +108,8 @@ class GrowthWatch:
         """Measure what has grown at every look, else what reaches back, else what grows rarely."""
         growing = _worth(self._census.growing())
         measured = self._measure(growing, frame)
-        chained = [] if measured else self._due_chains()
+        chained = [] if measured else self._census.chained()
+        chained = [chain for chain in chained if chain.facts["age"] >= self._thing(chain).due]
         if not measured and not chained:
             known = {growth.held.identity for growth in growing}
             rare = _worth(g for g in self._census.rarely() if g.held.identity not in known)
@@ -133,69 +122,59 @@ class GrowthWatch:
 
     def _wait(self, growth: Growth) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
-        thing = self._thing("growth", growth.held)
+        thing = self._thing(growth)
         wait = thing.due - growth.facts["steps"]
         return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
 
     def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
         """Record what is due, follow the lines of what is new; whether there was anything."""
-        due: list[_Case] = []
-        for growth in growing:
-            thing = self._thing("growth", growth.held)
-            # What was measured before is measured again while it certainly goes on.
-            if growth.facts["steps"] >= thing.due and (self._schedule.close or not thing.records):
-                facts = growth_facts.of_growth(growth, self._pass_steps())
-                due.append(_Case("growth", growth.held, growth.members, facts))
+        # What was measured before is measured again while it certainly goes on.
+        due = [
+            growth
+            for growth in growing
+            if growth.facts["steps"] >= self._thing(growth).due
+            and (self._schedule.close or not self._thing(growth).records)
+        ]
+        for growth in due:
+            growth.facts |= growth_facts.of_growth(growth.held, self._pass_steps())
         self._take(due, frame)
         return bool(due)
-
-    def _due_chains(self) -> list[Chain]:
-        found: list[Chain] = []
-        for chain in self._census.chained():
-            grown = self._things.get(("growth", chain.held.identity))
-            explained = grown is not None and grown.line.get("itself")
-            if not explained and chain.age >= self._thing("graph_chain", chain.held).due:
-                found.append(chain)
-        return found
 
     def _name_carrier(self, step: int, frame: FrameType) -> None:
         """One step later: which tensor of the step before leads into the new graphs?"""
         for chain in self._carriers.suspected:
-            self._postpone(self._thing("graph_chain", chain.held), chain.age)
-        answer = self._carriers.answer(self._census, frame, step)
-        if answer is not None:
-            chain, fed = answer
-            facts = growth_facts.of_chain(chain, fed=fed)
-            self._take([_Case("graph_chain", chain.held, [chain.held], facts)], frame)
+            self._postpone(self._thing(chain), chain.facts["age"])
+        found = self._carriers.answer(self._census, frame, step)
+        self._take([found] if found is not None else [], frame)
         self._census.close()
         self._schedule.soon(step)
 
-    def _take(self, cases: list[_Case], frame: FrameType) -> None:
+    def _take(self, growing: list[Growth], frame: FrameType) -> None:
         """Record those whose line is known; follow the lines of the others."""
-        unknown: list[_Case] = []
-        for case in cases:
-            thing = self._thing(case.kind, case.held)
-            trials = _TRIALS if case.facts.get("single", True) else 1
+        unknown: list[Growth] = []
+        for growth in growing:
+            thing = self._thing(growth)
+            trials = _TRIALS if growth.facts.get("single", True) else 1
             if thing.line.get("seen") == "trace" or thing.trials >= trials:
-                self._write(case, thing)
+                self._write(growth, thing)
             elif len(unknown) < _TOGETHER:
                 thing.trials += 1
-                unknown.append(case)
+                unknown.append(growth)
         if unknown:
-            self._cases = unknown
-            self._lines.start([case.members for case in unknown], frame)
+            self._waiting = unknown
+            self._lines.start([growth.members for growth in unknown], frame)
 
     def _conclude(self) -> None:
-        cases, self._cases = self._cases, []
-        for case, changes in zip(cases, self._lines.stop(), strict=True):
-            thing = self._thing(case.kind, case.held)
-            thing.line = growth_facts.of_line(case.held, changes)
-            self._write(case, thing)
+        waiting, self._waiting = self._waiting, []
+        for growth, changes in zip(waiting, self._lines.stop(), strict=True):
+            thing = self._thing(growth)
+            thing.line = growth_facts.of_line(growth.held, changes)
+            self._write(growth, thing)
 
-    def _write(self, case: _Case, thing: _Thing) -> None:
+    def _write(self, growth: Growth, thing: _Thing) -> None:
         thing.records += 1
-        self._postpone(thing, case.facts["steps"])
-        self._record(case.kind, {**case.facts, **thing.line}, case.held.value)
+        self._postpone(thing, growth.facts["steps"])
+        self._record(growth.kind, {**growth.facts, **thing.line}, growth.held.value)
 
     def _postpone(self, thing: _Thing, steps: int) -> None:
         """Measure again an eighth later, and at the end of each pass over the data."""
@@ -204,8 +183,8 @@ class GrowthWatch:
         if whole:
             thing.due = min(thing.due, (steps // whole + 1) * whole)
 
-    def _thing(self, kind: str, held: Held) -> _Thing:
-        return self._things.setdefault((kind, held.identity), _Thing())
+    def _thing(self, growth: Growth) -> _Thing:
+        return self._things.setdefault((growth.kind, growth.held.identity), _Thing())
 
 
 def _worth(growing: Iterable[Growth]) -> list[Growth]:

@@ -12,27 +12,25 @@ from ..source.growers import fed_to, habits, refers_to_itself
 from ..source.loops import function_at, loop_of
 from ..source.place import from_here, place_told, user_frames
 from ..watchpoint import Change
-from .census import Chain, Growth
 from .holders import CACHED, Held
 
 
-def of_growth(growth: Growth, pass_steps: int) -> dict[str, Any]:
-    """How much and how fast.
+def of_growth(held: Held, pass_steps: int) -> dict[str, Any]:
+    """What is known about a container or a value that grows, besides its numbers.
 
     Args:
-        growth: as the looks found it.
+        held: as the looks found it.
         pass_steps: steps in one pass over the data; 0 where unknown.
     """
-    value = growth.held.value
+    value = held.value
     cached = {"hits": value.cache_info().hits} if type(value) is CACHED else {}
     known = {"pass_steps": pass_steps, "new_keys": _keys_never_return(value)}
-    return growth.facts | known | cached | _of_name(growth.held)
+    return known | cached | _of_name(held)
 
 
-def of_chain(chain: Chain, *, fed: bool) -> dict[str, Any]:
+def of_chain(held: Held, age: int, *, fed: bool) -> dict[str, Any]:
     """How far back a value reaches, and whether the loss does so through it."""
-    numbers = {"age": chain.age, "steps": chain.age, "bytes": 0.0, "fed": fed}
-    return numbers | _of_name(chain.held)
+    return {"age": age, "steps": age, "bytes": 0.0, "fed": fed} | _of_name(held)
 
 
 def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:

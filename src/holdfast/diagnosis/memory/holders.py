@@ -63,7 +63,6 @@ class Held:
     value: Any
     scope: str
     """File and function, class or module the path begins in."""
-    depth: int = 0
     foreign: int = 0
     """How many objects of libraries lie between it and the user's own."""
 
@@ -158,10 +157,10 @@ def _far() -> Iterator[list[Held]]:
             yield _globals(str(module.__file__), vars(module))
 
 
-def _locals(at: FrameType, depth: int = 0) -> list[Held]:
+def _locals(at: FrameType) -> list[Held]:
     scope = f"{at.f_code.co_filename}:{at.f_code.co_name}"
     names = dict(at.f_locals)
-    return [Held(n, n, "local", at, n, value, scope, depth) for n, value in names.items()]
+    return [Held(n, n, "local", at, n, value, scope) for n, value in names.items()]
 
 
 def _globals(file: str, names: dict[str, Any]) -> list[Held]:
@@ -185,11 +184,11 @@ def _below(held: Held) -> Iterable[Held]:
     if isinstance(value, nn.Module):
         return _module(held, value)
     if kind is types.FunctionType:
-        return _function(held, value)
+        return _function(value)
     if kind is types.MethodType:
         return [_down(held, held.path, "object", None, None, value.__self__)]
     if kind is types.GeneratorType:
-        return _generator(held, value)
+        return _generator(value)
     if kind is CACHED:
         return [_down(held, held.path, "function", None, None, value.__wrapped__)]
     if isinstance(value, type):
@@ -199,8 +198,7 @@ def _below(held: Held) -> Iterable[Held]:
 
 def _down(held: Held, path: str, how: str, owner: Any, key: Any, value: Any) -> Held:
     name = key if isinstance(key, str) and how != "item" else held.name
-    scope = held.scope
-    return Held(path, name, how, owner, key, value, scope, held.depth + 1, held.foreign)
+    return Held(path, name, how, owner, key, value, held.scope, held.foreign)
 
 
 def _items(held: Held) -> Iterator[Held]:
@@ -234,26 +232,26 @@ def _module(held: Held, module: nn.Module) -> Iterator[Held]:
         yield _down(held, type(module).__name__, "object", None, None, type(module))
 
 
-def _function(held: Held, function: types.FunctionType) -> Iterator[Held]:
+def _function(function: types.FunctionType) -> Iterator[Held]:
     code = function.__code__
     if kind_of(code.co_filename) != "user":
         return
     scope = f"{code.co_filename}:{function.__name__}"
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # not assigned yet
-            yield Held(name, name, "closure", cell, name, cell.cell_contents, scope, held.depth + 1)
+            yield Held(name, name, "closure", cell, name, cell.cell_contents, scope)
     given = function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount][-len(given) :] if given else ()
     defaults = {**dict(zip(names, given, strict=False)), **(function.__kwdefaults__ or {})}
     for name, value in {**defaults, **vars(function)}.items():
-        yield Held(name, name, "default", None, name, value, scope, held.depth + 1)
+        yield Held(name, name, "default", None, name, value, scope)
 
 
-def _generator(held: Held, generator: Any) -> list[Held]:
+def _generator(generator: Any) -> list[Held]:
     at = generator.gi_frame
     if at is None or kind_of(at.f_code.co_filename) != "user":
         return []
-    found = _locals(at, held.depth + 1)
+    found = _locals(at)
     forget_locals(at)
     return found
 
@@ -271,14 +269,10 @@ def _object(held: Held, value: Any) -> Iterator[Held]:
     whose = owner_of(type(value))
     if whose == "torch" and not isinstance(value, DataLoader | Dataset):
         return
-    foreign = held.foreign + (whose != "user")
-    if foreign > _INTO_LIBRARIES:
-        return
+    held.foreign += whose != "user"
     inside = getattr(value, "__dict__", None)
-    if isinstance(inside, dict):
+    if isinstance(inside, dict) and held.foreign <= _INTO_LIBRARIES:
         for name, item in list(inside.items()):
-            below = _down(held, f"{held.path}.{name}", "attribute", inside, name, item)
-            below.foreign = foreign
-            yield below
+            yield _down(held, f"{held.path}.{name}", "attribute", inside, name, item)
     if whose == "user":
         yield _down(held, type(value).__name__, "object", None, None, type(value))
