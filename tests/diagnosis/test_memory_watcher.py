@@ -138,17 +138,6 @@ def test_a_list_in_a_dictionary_of_an_object(loop):
     assert loop.found() == ("MEM002", *wanted)
 
 
-def test_lists_that_grow_in_turn(loop):
-    pages: dict[str, dict[int, list[Any]]] = {"a": {}, "b": {}}
-    for step in range(140):
-        loop.train(loop.loss())
-        page = pages["ab"[step % 2]].setdefault(step % 14, [])
-        page.append(torch.zeros(1 << 15))
-    code, path, line = loop.found()
-    assert (code, line) == ("MEM001", "page.append(torch.zeros(1 << 15))")
-    assert path.startswith("pages[")
-
-
 def test_a_state_that_no_loss_uses(loop):
     reservoir = nn.GRUCell(4, 256)
     state = torch.zeros(128, 256)

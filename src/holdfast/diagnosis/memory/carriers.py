@@ -68,7 +68,7 @@ class Carriers:
             if identity in now:
                 held, age = now[identity], chains.get(identity, suspected[0]).facts["age"] + 1
                 facts = growth_facts.of_chain(held, age, fed=bool(self._fed))
-                return Growth(held, [held], facts, kind="graph_chain")
+                return Growth(held, facts, kind="graph_chain")
         return None
 
 

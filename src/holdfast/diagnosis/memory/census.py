@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import gc
-import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ _LOOKS = 3
 _AGE = 6
 # Tensors with a graph that are followed back at each look.
 _CHAINS = 64
-_ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 
 
 class Reading(NamedTuple):
@@ -46,8 +44,6 @@ class Growth:
     """Something that has grown at every look and kept what it had, or reaches far back."""
 
     held: Held
-    members: list[Held]
-    """With others of the same owner that grow too: ``groups['a']``, ``groups['b']``."""
     facts: dict[str, Any]
     """The numbers of its event."""
     kind: str = "growth"
@@ -84,9 +80,6 @@ class _Look:
     sizes: dict[str, Reading] = field(default_factory=dict[str, Reading])
     ages: dict[str, int] = field(default_factory=dict[str, int])
     """Steps that the graphs of tensors reach back."""
-
-
-_Member = tuple[Held, list[Reading]]
 
 
 class Census:
@@ -137,29 +130,14 @@ class Census:
     def _rising(self, looks: deque[_Look]) -> list[Growth]:
         if len(looks) < _LOOKS:
             return []
-        groups: dict[str, list[_Member]] = {}
+        found: list[Growth] = []
         still: dict[str, int] = {}
         for held in self.found:
             readings = [r for look in looks if (r := look.sizes.get(held.identity)) is not None]
-            if len(readings) == _LOOKS and _kept(readings):
-                groups.setdefault(_group(held), []).append((held, readings))
-        found: list[Growth] = []
-        for name, members in groups.items():
-            since = looks[0].step
-            if _rises(members):
-                since = still[name] = self._since.get(name, since)
-            # Those that grow at every look speak for themselves, the others together. Where each
-            # grows now and then, all of them do as long as the whole does.
-            alone = [member for member in members if _rises([member])]
-            for member in alone:
-                known = member[0].identity
-                first = still[known] = min(since, self._since.get(known, since))
-                growth = _growth([member], first, looks)
-                if growth.facts["rate"] < 0.9:  # now it is this one's turn, now another one's
-                    growth.members += [m[0] for m in members if m is not member][:7]
-                found.append(growth)
-            if not alone and name in still:
-                found.append(_growth(members, since, looks))
+            if len(readings) == _LOOKS and _grows(readings):
+                since = self._since.get(held.identity, looks[0].step)
+                still[held.identity] = since
+                found.append(_growth(held, readings, since, [look.step for look in looks]))
         if looks is self._looks:
             self._since = still
         return sorted(found, key=lambda growth: -growth.facts["bytes"])
@@ -189,7 +167,7 @@ class Census:
             age = last.ages.get(held.identity, 0)
             known = before.ages.get(held.identity)
             if age >= _AGE and number >= recent and (known is None or age >= known + since):
-                found.append(Growth(held, [held], {"age": age}, kind="graph_chain"))
+                found.append(Growth(held, {"age": age}, kind="graph_chain"))
         return found
 
 
@@ -202,23 +180,21 @@ def graph_names(found: Iterable[Held]) -> dict[int, Held]:
     return named
 
 
-def _growth(members: list[_Member], since: int, looks: Sequence[_Look]) -> Growth:
-    """The numbers of what has grown, the fastest of its members first."""
-    members = sorted(members, key=lambda m: m[1][0].size - m[1][-1].size)
-    held, readings = members[0]
-    totals, steps = _sums(members), [look.step for look in looks]
-    rate = (totals[-1] - totals[0]) / max(1, steps[-1] - steps[0])
-    before = (totals[-2] - totals[0]) / max(1, steps[-2] - steps[0])
-    last = (totals[-1] - totals[-2]) / max(1, steps[-1] - steps[-2])
+def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -> Growth:
+    """The numbers of what has grown."""
+    sizes = [reading.size for reading in readings]
+    rate = (sizes[-1] - sizes[0]) / max(1, steps[-1] - steps[0])
+    before = (sizes[-2] - sizes[0]) / max(1, steps[-2] - steps[0])
+    last = (sizes[-1] - sizes[-2]) / max(1, steps[-1] - steps[-2])
     single = isinstance(held.value, Tensor | np.ndarray | str | bytes | bytearray)
     weight = Weight()
     if single:
         weight.add(held.value)
-        per_step = rate * weight.bytes / max(1, readings[-1].size)
+        per_step = rate * weight.bytes / sizes[-1]
     else:
         inside = _inside(held.value)
-        added = max(1, min(8, readings[-1].size - readings[0].size))
-        if readings[-1].size > added:
+        added = min(8, sizes[-1] - sizes[0])
+        if sizes[-1] > added:
             # What the first one holds as well is not more with each of them.
             weight.seen |= Weight().add(oldest(inside)).seen
         for item in newest(inside, added):
@@ -227,7 +203,7 @@ def _growth(members: list[_Member], since: int, looks: Sequence[_Look]) -> Growt
     facts = {
         "rate": rate,
         "bytes": per_step,
-        "size": totals[-1],
+        "size": sizes[-1],
         "steps": steps[-1] - since,
         "steady": last / max(before, 1e-9),
         "apart": steps[-1] - steps[-2],
@@ -238,22 +214,7 @@ def _growth(members: list[_Member], since: int, looks: Sequence[_Look]) -> Growt
         "other_bytes": weight.others,
         "on_device": weight.on_device,
     }
-    return Growth(held, [member[0] for member in members[:8]], facts)
-
-
-def _sums(members: Sequence[_Member]) -> list[int]:
-    return [sum(readings[i].size for _, readings in members) for i in range(_LOOKS)]
-
-
-def _rises(members: Sequence[_Member]) -> bool:
-    return all(a < b for a, b in pairwise(_sums(members)))
-
-
-def _group(held: Held) -> str:
-    """One name for all that hang below the same named thing."""
-    if held.how != "item":
-        return held.identity
-    return f"{held.scope}|{_ITEMS.sub('', held.path)}[*]"
+    return Growth(held, facts)
 
 
 def _inside(value: Any) -> Any:
@@ -285,10 +246,9 @@ def _reading(value: Any) -> Reading:
     return Reading(len(value) if isinstance(value, str | bytes | bytearray | set) else 0)
 
 
-def _kept(readings: Sequence[Reading]) -> bool:
-    """Nothing got smaller, and the items at one of the ends are still those of before."""
-    sizes = [reading.size for reading in readings]
-    if sizes != sorted(sizes) or sizes[0] == sizes[-1]:
+def _grows(readings: Sequence[Reading]) -> bool:
+    """It is larger each time, and the items at one of the ends are still those of before."""
+    if any(a.size >= b.size for a, b in pairwise(readings)):
         return False
     ends = [reading.ends for reading in readings if reading.ends is not None]
     return any(len({pair[side] for pair in ends}) <= 1 for side in (0, 1))

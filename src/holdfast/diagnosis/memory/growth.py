@@ -162,7 +162,7 @@ class GrowthWatch:
                 unknown.append(growth)
         if unknown:
             self._waiting = unknown
-            self._lines.start([growth.members for growth in unknown], frame)
+            self._lines.start([growth.held for growth in unknown], frame)
 
     def _conclude(self) -> None:
         waiting, self._waiting = self._waiting, []
