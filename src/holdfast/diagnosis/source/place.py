@@ -8,11 +8,12 @@ import os
 import re
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -107,31 +108,21 @@ def forget_locals(frame: FrameType) -> None:
 
 def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:
     """The innermost line of the user's own code, and the module whose method is running."""
-    stack = [(f.f_code, f.f_lineno) for f in frames_from(frame)]
-    return choose(stack, module=_module_at(frame, names))
+    stack = [(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames_from(frame)]
+    return _choose(stack, _module_at(frame, names))
 
 
-def choose(stack: Iterable[tuple[CodeType | str, int]], module: str = "") -> Place:
-    """Pick the line to show from a stack of code objects (or file names), innermost first."""
-    library: tuple[str, int, str] | None = None
-    for code, line in stack:
-        file, function = (code, "") if isinstance(code, str) else (code.co_filename, code.co_name)
+def _choose(stack: Iterable[tuple[str, int, str]], module: str = "") -> Place:
+    """Pick the line to show from a stack of files, lines and functions, innermost first."""
+    library: Place | None = None
+    for file, line, function in stack:
         kind = kind_of(file)
-        if kind == "torch":
-            continue
         if kind == "user":
-            return Place(
-                file=file,
-                line=line,
-                function=function,
-                module=module,
-                library=f"{_short(library[0])}:{library[1]}" if library else "",
-            )
-        library = library or (file, line, function)
-    if library is None:
-        return Place(module=module)
-    file, line, function = library
-    return Place(file=file, line=line, function=function, module=module)
+            via = f"{_short(library.file)}:{library.line}" if library is not None else ""
+            return Place(file=file, line=line, function=function, module=module, library=via)
+        if kind == "library" and library is None:
+            library = Place(file=file, line=line, function=function, module=module)
+    return library or Place(module=module)
 
 
 def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
@@ -156,12 +147,7 @@ _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<functi
 def place_in_traceback(entries: Iterable[str]) -> Place:
     """The user's line in a formatted stack, as autograd keeps one for every node it makes."""
     found = [m for entry in entries for m in _ENTRY.finditer(entry)]
-    place = choose([(m["file"], int(m["line"])) for m in reversed(found)])
-    for match in reversed(found):
-        if match["file"] == place.file and int(match["line"]) == place.line:
-            function = match["function"]
-            return Place(file=place.file, line=place.line, function=function, library=place.library)
-    return place
+    return _choose((m["file"], int(m["line"]), m["function"]) for m in reversed(found))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,26 +171,17 @@ def source_at(place: Place) -> Source:
     text = [line.rstrip("\n") for line in lines]
     low, high = max(1, first - _AROUND), min(len(text), last + _AROUND)
     return Source(
-        code=_dedented(text[first - 1 : last]),
+        code=textwrap.dedent("\n".join(text[first - 1 : last])),
         start=first,
         excerpt=[[n, text[n - 1]] for n in range(low, high + 1)],
     )
 
 
-def _dedented(lines: list[str]) -> str:
-    margin = len(lines[0]) - len(lines[0].lstrip())
-    return "\n".join(x[margin:] if not x[:margin].strip() else x.lstrip() for x in lines)
-
-
 def place_told(file: str, line: int) -> dict[str, Any]:
     """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
     source = source_at(Place(file=file, line=line))
-    return {
-        "file": from_here(file),
-        "line": line,
-        "code": source.code,
-        "excerpt": source.excerpt,
-    }
+    at = {"file": from_here(file), "line": line}
+    return at | {"code": source.code, "excerpt": source.excerpt}
 
 
 def from_here(file: str) -> str:
