@@ -71,13 +71,6 @@ def test_what_the_source_says(tmp_path, source, grows, shrinks, tested):
     assert (found.grows, found.shrinks, found.tested) == (grows, shrinks, tested)
 
 
-def test_a_list_that_backward_uses(tmp_path):
-    file = tmp_path / "a.py"
-    file.write_text("for i in y:\n    x.append(i)\nloss = sum(x)\nloss.backward()\n")
-    assert habits(str(file), "x").consumed
-    assert not habits(str(file), "y_other").consumed
-
-
 def test_statements_about_themselves(tmp_path):
     file = tmp_path / "a.py"
     file.write_text("a = 1\nfor i in b:\n    a = a + i\n    c = i\n")

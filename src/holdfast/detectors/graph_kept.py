@@ -14,8 +14,8 @@ from ._growth import (
     GrowthOptions,
     grows_for_ever,
     in_evaluation,
-    keeps_graphs,
     substance,
+    unbounded,
 )
 from ._memory import (
     MemoryDetector,
@@ -61,8 +61,8 @@ class GraphKept(MemoryDetector):
            ``detach()``.
 
     False alarms:
-        Graphs that span several optimizer steps on purpose: a list that backward uses and the
-        script empties is reported only after ``consumed`` steps of growth, a tensor that is
+        Graphs that span several optimizer steps on purpose: a list that the script empties is
+        reported only after ``consumed`` steps of growth, a tensor that is
         detached somewhere after ``detached`` steps, a queue of at most ``queue`` places never.
 
     Cost:
@@ -83,7 +83,7 @@ class GraphKept(MemoryDetector):
         """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
 
         Attributes:
-            consumed: steps of growth of a list that backward uses and that is emptied.
+            consumed: steps of growth of a list that the script empties.
             detached: steps that the graph of a tensor detached somewhere must reach back.
         """
 
@@ -92,15 +92,16 @@ class GraphKept(MemoryDetector):
 
     def believes(self, event: Event) -> bool:
         """Whether the script keeps graphs that nothing will use."""
-        options, age = self.options, number(event, "age")
+        data, options = event.data, self.options
+        if event.kind == "graph_chain":
+            enough = number(event, "age") >= options.detached * bool(data.get("detached"))
+            return data.get("seen") == "trace" and enough and not data.get("fed")
         if substance(event) != GRAPHS:
             return False
-        if event.kind == "graph_chain":
-            cut = bool(event.data.get("detached"))
-            return event.data.get("seen") == "trace" and age >= options.detached * cut
-        if event.data.get("single"):
+        if data.get("single"):
             return grows_for_ever(event, options)
-        return keeps_graphs(event, options, options.consumed)
+        enough = options.consumed if data.get("shrinks") else 0
+        return unbounded(event, options) and number(event, "steps") >= enough
 
     def cause(self, window: Window, event: Event) -> str:
         """An evaluation, where it is one that builds them."""

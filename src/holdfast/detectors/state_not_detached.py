@@ -8,13 +8,8 @@ from typing import Any
 
 from ..types import Event
 from ._events import number
-from ._growth import (
-    STATE,
-    GrowthOptions,
-    grows_for_ever,
-    substance,
-)
 from ._memory import MemoryDetector, at, code_of
+from .base import Detector
 
 
 class StateNotDetached(MemoryDetector):
@@ -60,11 +55,11 @@ class StateNotDetached(MemoryDetector):
 
     code = "MEM003"
     name = "state_not_detached"
-    kinds = ("growth", "graph_chain")
+    kinds = ("graph_chain",)
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(GrowthOptions):
-        """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
+    class Options(Detector.Options):
+        """Measured over all collections: detection_cpu_arm_2026-11-16.md.
 
         Attributes:
             detached: steps that the graph of a state detached somewhere must reach back.
@@ -73,13 +68,10 @@ class StateNotDetached(MemoryDetector):
         detached: int = 40
 
     def believes(self, event: Event) -> bool:
-        """Whether a state carries its graph on: into the loss, or through a model."""
-        if substance(event) != STATE:
-            return False
-        if event.kind == "growth":
-            return grows_for_ever(event, self.options)
+        """Whether a state carries its graph on into the loss."""
         cut = bool(event.data.get("detached")) and not event.data.get("killed")
-        return number(event, "age") >= self.options.detached * cut
+        enough = number(event, "age") >= self.options.detached * cut
+        return bool(event.data.get("fed")) and enough
 
     def what(self, event: Event) -> str:
         """The state, and how far back the loss reaches."""

@@ -70,7 +70,7 @@ class Watchers:
         if self.time is not None:
             self.time.pauses()
         if self.memory is not None:
-            self.memory.pauses()
+            self.memory.evaluation.pauses()
 
     def _busy(self) -> bool:
         """Whether an exam is under way."""

@@ -23,11 +23,8 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, Protocol
 
-from torch import nn
-
 from .dynamo import hide
-from .source.loops import loop_of
-from .source.place import forget_locals, frames_from, kind_of, user_frames
+from .source.place import forget_locals, frames_from, kind_of
 
 
 class Probe(Protocol):
@@ -77,12 +74,14 @@ class Watchpoint:
             return False
         hide(Watchpoint._call.__code__, Watchpoint._line.__code__)
         self._until = perf_counter() + self._seconds
-        self._traced = list(user_frames(frame))
-        if not self._traced:
+        inner = None
+        for at in frames_from(frame):
+            if kind_of(at.f_code.co_filename) == "user":
+                at.f_trace = self._line
+                self._traced.append(at)
+                inner = inner or at
+        if inner is None:
             return False
-        for at in self._traced:
-            at.f_trace = self._line
-        inner = self._traced[0]
         self._tokens = [probe.token(inner) for probe in self._probes]
         # The line that is being executed belongs to what happens next, until another begins.
         self._at = inner, inner.f_lineno
@@ -156,22 +155,11 @@ class Watchpoint:
 
 def _caller(frame: FrameType) -> tuple[str, int, str] | None:
     """The user's line from which the outermost model that is at work was called."""
-    found, inside, within = None, False, False
+    found, inside = None, False
     for at in frames_from(frame):
         file = at.f_code.co_filename
-        users = kind_of(file) == "user"
         if at.f_code.co_name == "_wrapped_call_impl" and file.endswith("module.py"):
             inside = True
-        elif users and (inside or within):
+        elif inside and kind_of(file) == "user":
             found, inside = (file, at.f_lineno, at.f_code.co_name), False
-            # A method of the model that calls it, as one that makes forecasts: whoever calls that.
-            # One with a loop may be the evaluation itself.
-            within = _is_method_of_model(at) and not loop_of(file, at.f_lineno)[0]
-        else:
-            within = False
     return found
-
-
-def _is_method_of_model(frame: FrameType) -> bool:
-    names = frame.f_code.co_varnames[:1]
-    return bool(names) and isinstance(frame.f_locals.get(names[0]), nn.Module)

@@ -206,7 +206,6 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
         "size": sizes[-1],
         "steps": steps[-1] - since,
         "steady": last / max(before, 1e-9),
-        "apart": steps[-1] - steps[-2],
         "bound": _bound(held.value),
         "single": single,
         "graphs": weight.graphs,

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from torch import Tensor
-
 from . import growth_facts
 from .carriers import Carriers
 from .census import Census, Growth, Timeline
@@ -58,37 +56,29 @@ class GrowthWatch:
     def __init__(self, timeline: Timeline, record: Record, pass_steps: Callable[[], int]) -> None:
         self._record, self._pass_steps = record, pass_steps
         self._census = Census(timeline)
-        self._carriers = Carriers(timeline)
+        self.carriers = Carriers(timeline)
+        """Asks the next loss, while it waits for one."""
         self._schedule = LookSchedule()
         self._lines = LineWatch()
         self._things: dict[tuple[str, str], _Thing] = {}
         self._waiting: list[Growth] = []
 
     @property
-    def asks_backward(self) -> bool:
-        """Whether it wants to see the next loss before backward."""
-        return self._carriers.waiting
-
-    @property
     def busy(self) -> bool:
         """Whether something grows, or is being followed."""
-        return self._schedule.alert or self._lines.active or self._carriers.waiting
+        return self._schedule.alert or self._lines.active or self.carriers.waiting
 
     def order(self, step: int) -> None:
         """There is a sign of growth: look soon."""
         if not self.busy and self._schedule.order(step):
             self._census.begin()
 
-    def backward(self, loss: Tensor) -> None:
-        """A loss whose graph may reach back into earlier steps."""
-        self._carriers.backward(loss)
-
     def tick(self, step: int, frame: FrameType) -> None:
         """A step has ended."""
         if self._lines.active:
             if self._lines.step_ended(frame):
                 self._conclude()
-        elif self._carriers.waiting:
+        elif self.carriers.waiting:
             self._name_carrier(step, frame)
         elif self._schedule.due(step):
             self._look(step, frame)
@@ -118,7 +108,7 @@ class GrowthWatch:
         waits = [wait for growth in growing if (wait := self._wait(growth)) is not None]
         self._schedule.plan(step, min(waits, default=None))
         if chained:
-            self._carriers.ask(self._census, chained)
+            self.carriers.ask(self._census, chained)
 
     def _wait(self, growth: Growth) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
@@ -142,9 +132,9 @@ class GrowthWatch:
 
     def _name_carrier(self, step: int, frame: FrameType) -> None:
         """One step later: which tensor of the step before leads into the new graphs?"""
-        for chain in self._carriers.suspected:
+        for chain in self.carriers.suspected:
             self._postpone(self._thing(chain), chain.facts["age"])
-        found = self._carriers.answer(self._census, frame, step)
+        found = self.carriers.answer(self._census, frame, step)
         self._take([found] if found is not None else [], frame)
         self._census.close()
         self._schedule.soon(step)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from torch import nn
-
-from ..source.growers import fed_to, habits, refers_to_itself
+from ..source.growers import habits, refers_to_itself
 from ..source.loops import function_at, loop_of
 from ..source.place import from_here, place_told, user_frames
 from ..watchpoint import Change
@@ -22,10 +20,8 @@ def of_growth(held: Held, pass_steps: int) -> dict[str, Any]:
         held: as the looks found it.
         pass_steps: steps in one pass over the data; 0 where unknown.
     """
-    value = held.value
-    cached = {"hits": value.cache_info().hits} if type(value) is CACHED else {}
-    known = {"pass_steps": pass_steps, "new_keys": _keys_never_return(value)}
-    return known | cached | _of_name(held)
+    cached = {"tested": True} if type(held.value) is CACHED else {}
+    return {"pass_steps": pass_steps} | _of_name(held) | cached
 
 
 def of_chain(held: Held, age: int, *, fed: bool) -> dict[str, Any]:
@@ -41,7 +37,6 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
         return {
             "seen": "trace",
             "itself": bool(itself),
-            "through_model": _through_a_model(held, change),
             "function": change.function,
             **place_told(change.file, change.line),
         }
@@ -65,25 +60,9 @@ def _of_name(held: Held) -> dict[str, Any]:
         "capped": known.capped,
         "shrinks": known.shrinks,
         "tested": known.tested,
-        "consumed": known.consumed,
         "detached": known.detached,
         "renewed": _renewed(held),
     }
-
-
-def _through_a_model(held: Held, change: Change) -> bool:
-    """Whether a model makes the new value of the old one: a state, also where no loss uses it."""
-    owner = held.owner
-    known = {**owner.f_globals, **owner.f_locals} if isinstance(owner, FrameType) else {}
-    for callee in fed_to(change.file, change.line, held.name):
-        root, *path = callee.split(".")
-        value: Any = owner if root == "self" and root not in known else known.get(root)
-        for attribute in path:
-            value = getattr(value, attribute, None)
-        whose = value if root == "self" else getattr(value, "__self__", value)
-        if isinstance(whose, nn.Module):
-            return True
-    return False
 
 
 def _renewed(held: Held) -> bool:
@@ -92,11 +71,3 @@ def _renewed(held: Held) -> bool:
         return False
     above = user_frames(held.owner.f_back)
     return any(loop_of(at.f_code.co_filename, at.f_lineno)[0] for at in above)
-
-
-def _keys_never_return(value: Any) -> bool:
-    """Whether the keys of a dictionary can never be met again: tensors, for example."""
-    if not isinstance(value, dict) or not value:
-        return False
-    last: Any = next(reversed(value))
-    return type(last).__hash__ is object.__hash__ or hasattr(last, "grad_fn")

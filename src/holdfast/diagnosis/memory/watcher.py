@@ -62,8 +62,8 @@ class MemoryWatch:
         self._markers.backward(loss, self._step + 1)
         if not isinstance(loss, Tensor):
             return
-        if self._growth.asks_backward:
-            self._growth.backward(loss)
+        if self._growth.carriers.waiting:
+            self._growth.carriers.backward(loss)
         if self._early.names:
             self._early.backward(loss, self._timeline)
         if self._opt < 0:
@@ -108,10 +108,6 @@ class MemoryWatch:
     def busy(self) -> bool:
         """Whether a line is being looked for."""
         return self._growth.busy or self.evaluation.open
-
-    def pauses(self) -> None:
-        """Steps have gone by unseen."""
-        self.evaluation.pauses()
 
     def close(self) -> None:
         """The process ends."""

@@ -7,8 +7,6 @@ is, the worker copies what it only reads: the largest container of Python object
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,7 +15,8 @@ from typing import Any, TypeAlias
 
 from ..source.growers import habits
 from ..source.loops import assigned_at
-from ..source.place import frames_from, kind_of, place_told
+from ..source.owner import file_of, owner_of
+from ..source.place import frames_from, place_told
 from .holders import CACHED, Held, reachable
 
 # Looks that must each find more than the one before; looks without an answer that are one.
@@ -126,14 +125,8 @@ def _caches(dataset: Any) -> list[Any]:
 
 def _file_of(dataset: Any) -> str:
     """The file of the user's class that a dataset is of; empty for a library's."""
-    return next((_source(kind) for kind in _own(dataset)), "")
+    return next((file_of(kind) or "" for kind in _own(dataset)), "")
 
 
 def _own(dataset: Any) -> list[type]:
-    return [kind for kind in type(dataset).__mro__ if kind_of(_source(kind)) == "user"]
-
-
-def _source(kind: type) -> str:
-    with contextlib.suppress(TypeError, OSError):
-        return inspect.getsourcefile(kind) or ""
-    return ""
+    return [kind for kind in type(dataset).__mro__ if owner_of(kind) == "user"]

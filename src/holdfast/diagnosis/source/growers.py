@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .caches import questions
-from .loops import innermost, statements, tree_of
+from .loops import innermost, statements
 
 _GROW = {"append", "extend", "add", "update", "insert", "appendleft", "setdefault", "push"}
 _SHRINK = {"clear", "pop", "popleft", "popitem", "remove"}
@@ -33,8 +33,6 @@ class Habits:
     """It grows only while it is shorter than something."""
     detached: bool = False
     """It is cut from its graph somewhere."""
-    consumed: bool = False
-    """Backward is called on something made of it."""
     assigned: list[int] = field(default_factory=list[int])
     """First lines of statements that give the name a value: those in loops, then in functions."""
 
@@ -48,7 +46,7 @@ def habits(file: str, name: str, scope: str = "") -> Habits:
         name: the last name of the path, without owner.
         scope: the function a local variable lives in; empty for attributes and globals.
     """
-    found = Habits(consumed=_consumed(tree_of(file), name))
+    found = Habits()
     begun: list[int] = []
     for node, loop, functions in statements(file):
         if scope and functions and scope not in functions:
@@ -131,22 +129,6 @@ def _caps(node: ast.If, name: str) -> bool:
     return bool(found.grows) or any(_named(_base(t), name) for t in stored)
 
 
-def _consumed(tree: ast.Module, name: str) -> bool:
-    names, calls = {name}, [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    assigns = [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AugAssign)]
-    for _ in range(3):
-        for node in assigns:
-            if any(_inside(node.value, known) for known in names):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names |= {t.id for t in targets if isinstance(t, ast.Name)}
-    return any(
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr == "backward"
-        and any(_inside(part, known) for known in names for part in (call.func.value, *call.args))
-        for call in calls
-    )
-
-
 def registers(file: str) -> list[int]:
     """The lines of a file that register hooks or parametrizations."""
     lines = enumerate(linecache.getlines(file), 1)
@@ -161,15 +143,6 @@ def refers_to_itself(file: str, line: int, name: str) -> bool:
         return _named(_base(node.target), name)
     # buffer.extend(...) changes it in place
     return isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr) and _inside(node.value, name)
-
-
-def fed_to(file: str, line: int, name: str) -> list[str]:
-    """What the statement at a line calls with or on the former value to get the new one, dotted."""
-    found = innermost(file, line)
-    if found is None or not isinstance(found.node, ast.Assign):
-        return []
-    calls = [part for part in ast.walk(found.node.value) if isinstance(part, ast.Call)]
-    return [ast.unparse(call.func) for call in calls if _inside(call, name)]
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[ast.expr]:

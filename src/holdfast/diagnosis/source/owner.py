@@ -26,11 +26,16 @@ def user_modules() -> list[str]:
     return names
 
 
+def file_of(kind: type) -> str | None:
+    """The file of the module that defines a type."""
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
+
+
 def owner_of(kind: type) -> str:
     """Whose code defines a type: "user", "library" or "torch" (and ours, and Python's own)."""
     whose = _known.get(kind)
     if whose is None:
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        file = file_of(kind)
         if file is None:
             whose = "user" if kind.__module__ == "__main__" else "torch"
         else:
