@@ -137,6 +137,8 @@ def test_a_watchpoint_sees_the_line():
         ("for i in y:\n    if len(x) > 9:\n        x.append(i)", False),
         ("for i in y:\n    if len(x) >= 9:\n        continue\n    x.append(i)", True),
         ("for i in y:\n    if len(x) < 9:\n        x[i] = 1", True),
+        ("for i in y:\n    if used + i <= 9:\n        x[i] = 1\n        used += i", True),
+        ("for i in y:\n    if used + i <= 9:\n        x[i] = 1\n        other += i", False),
         (
             "def f():\n    x.append(1)\n    if len(x) < 2:\n        return 0\n    return x[-1]",
             False,

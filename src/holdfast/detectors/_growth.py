@@ -27,9 +27,8 @@ class GrowthOptions(Detector.Options):
         least: bytes per step below which it is a log.
         clear: bytes per step above which it is believed at once.
         small: steps of growth after which less than ``clear`` is believed.
-        steady: growth at less than this share of its former rate levels off.
-        passes: passes over the data to wait for where the source empties the value, checks its
-            content before adding, or creates it again with each call of its function.
+        passes: passes over the data to wait for where the source empties the value or checks its
+            content before adding.
         doubtful: steps instead of these passes where the size of the data is not known.
         queue: a queue of tensors with graphs of at most this size is intended.
     """
@@ -37,7 +36,6 @@ class GrowthOptions(Detector.Options):
     least: float = 8 * 1024.0
     clear: float = 48 * 1024.0
     small: int = 40
-    steady: float = 0.4
     passes: int = 2
     doubtful: int = 96
     queue: int = 512
@@ -61,7 +59,7 @@ def grows_for_ever(event: Event, options: GrowthOptions) -> bool:
     # One value that is not made of its former self is a new one each time.
     if data.get("single") and not data.get("itself"):
         return False
-    kept_small = data.get("shrinks") or data.get("tested") or data.get("renewed")
+    kept_small = data.get("shrinks") or data.get("tested")
     patience = options.passes * number(event, "pass_steps") or options.doubtful
     return not kept_small or steps >= patience
 
@@ -70,8 +68,7 @@ def unbounded(event: Event, options: GrowthOptions) -> bool:
     """Whether neither the script nor the kind of the value bounds it."""
     bound = number(event, "bound")
     bounded = bound > 0 and (bound <= options.queue or not number(event, "graphs"))
-    levels_off = number(event, "steady") < options.steady
-    return not (levels_off or event.data.get("capped") or bounded)
+    return not (event.data.get("capped") or bounded)
 
 
 class GrowthDetector(MemoryDetector):

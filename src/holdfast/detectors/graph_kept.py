@@ -62,8 +62,8 @@ class GraphKept(MemoryDetector):
 
     False alarms:
         Graphs that span several optimizer steps on purpose: a list that the script empties is
-        reported only after ``consumed`` steps of growth, a tensor that is
-        detached somewhere after ``detached`` steps, a queue of at most ``queue`` places never.
+        reported only after ``consumed`` steps of growth, a queue of at most ``queue`` places
+        never.
 
     Cost:
         A weak reference on one backward pass in seven; a scan of the script's variables on a few
@@ -84,18 +84,15 @@ class GraphKept(MemoryDetector):
 
         Attributes:
             consumed: steps of growth of a list that the script empties.
-            detached: steps that the graph of a tensor detached somewhere must reach back.
         """
 
         consumed: int = 60
-        detached: int = 40
 
     def believes(self, event: Event) -> bool:
         """Whether the script keeps graphs that nothing will use."""
         data, options = event.data, self.options
         if event.kind == "graph_chain":
-            enough = number(event, "age") >= options.detached * bool(data.get("detached"))
-            return data.get("seen") == "trace" and enough and not data.get("fed")
+            return not data.get("fed")
         if substance(event) != GRAPHS:
             return False
         if data.get("single"):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
 from ._events import number
 from ._memory import MemoryDetector, at, code_of
-from .base import Detector
 
 
 class StateNotDetached(MemoryDetector):
@@ -42,8 +40,8 @@ class StateNotDetached(MemoryDetector):
 
     False alarms:
         Truncated backpropagation with overlapping windows reaches back on purpose, but not
-        further and further: a state that the source detaches is reported only when it reaches
-        back ``detached`` steps.
+        further and further: a state is reported when it still reaches back to the same step some
+        steps later, and that step lies six steps back.
 
     Cost:
         None of its own: it uses the measurements made for MEM002.
@@ -57,21 +55,9 @@ class StateNotDetached(MemoryDetector):
     name = "state_not_detached"
     kinds = ("graph_chain",)
 
-    @dataclass(frozen=True, kw_only=True)
-    class Options(Detector.Options):
-        """Measured over all collections: detection_cpu_arm_2026-11-16.md.
-
-        Attributes:
-            detached: steps that the graph of a state detached somewhere must reach back.
-        """
-
-        detached: int = 40
-
     def believes(self, event: Event) -> bool:
         """Whether a state carries its graph on into the loss."""
-        cut = bool(event.data.get("detached")) and not event.data.get("killed")
-        enough = number(event, "age") >= self.options.detached * cut
-        return bool(event.data.get("fed")) and enough
+        return bool(event.data.get("fed"))
 
     def what(self, event: Event) -> str:
         """The state, and how far back the loss reaches."""

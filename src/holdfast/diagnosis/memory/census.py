@@ -184,8 +184,6 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
     """The numbers of what has grown."""
     sizes = [reading.size for reading in readings]
     rate = (sizes[-1] - sizes[0]) / max(1, steps[-1] - steps[0])
-    before = (sizes[-2] - sizes[0]) / max(1, steps[-2] - steps[0])
-    last = (sizes[-1] - sizes[-2]) / max(1, steps[-1] - steps[-2])
     single = isinstance(held.value, Tensor | np.ndarray | str | bytes | bytearray)
     weight = Weight()
     if single:
@@ -205,7 +203,6 @@ def _growth(held: Held, readings: list[Reading], since: int, steps: list[int]) -
         "bytes": per_step,
         "size": sizes[-1],
         "steps": steps[-1] - since,
-        "steady": last / max(before, 1e-9),
         "bound": _bound(held.value),
         "single": single,
         "graphs": weight.graphs,

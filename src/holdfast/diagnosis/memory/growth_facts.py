@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from ..source.growers import habits, refers_to_itself
-from ..source.loops import function_at, loop_of
-from ..source.place import from_here, place_told, user_frames
+from ..source.loops import function_at
+from ..source.place import from_here, place_told
 from ..watchpoint import Change
 from .holders import CACHED, Held
 
@@ -60,14 +59,4 @@ def _of_name(held: Held) -> dict[str, Any]:
         "capped": known.capped,
         "shrinks": known.shrinks,
         "tested": known.tested,
-        "detached": known.detached,
-        "renewed": _renewed(held),
     }
-
-
-def _renewed(held: Held) -> bool:
-    """Whether a local variable belongs to a function that is called again and again."""
-    if held.how != "local" or not isinstance(held.owner, FrameType):
-        return False
-    above = user_frames(held.owner.f_back)
-    return any(loop_of(at.f_code.co_filename, at.f_lineno)[0] for at in above)

@@ -96,7 +96,6 @@ class Workers:
                 "workers": workers,
                 "steps": self._fetched,
                 "pass_batches": whole,
-                "persistent": bool(iterator._persistent_workers),
                 **self._facts,
             },
         )

@@ -31,8 +31,6 @@ class Habits:
     """What is in it is asked before it grows, as caches do."""
     capped: bool = False
     """It grows only while it is shorter than something."""
-    detached: bool = False
-    """It is cut from its graph somewhere."""
     assigned: list[int] = field(default_factory=list[int])
     """First lines of statements that give the name a value: those in loops, then in functions."""
 
@@ -80,7 +78,6 @@ def _calls(node: ast.AST, line: int, name: str, found: Habits) -> None:
                 found.grows.append(line)
                 found.tested |= method == "setdefault"
             found.shrinks |= method in _SHRINK
-            found.detached |= method in ("detach", "detach_")
 
 
 def _assignment(
@@ -104,15 +101,18 @@ def _assignment(
     else:
         # A variable that gets its first value at the beginning of a function is only born there.
         found.shrinks |= looped or any(isinstance(t, ast.Attribute) for t in flat)
-    found.detached |= _inside(value, "detach")
     return itself and not isinstance(value, ast.Constant)
 
 
 def _caps(node: ast.If, name: str) -> bool:
-    """Whether a statement depends on the length of a name, and lets it grow while that is short."""
+    """Whether a statement lets a name grow only while its length, or a sum, is small."""
     compared = node.test
     if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
         return False
+    counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
+    names = [getattr(target, "attr", getattr(target, "id", "")) for target in counted]
+    if any(n and _inside(compared, n) for n in names) and _fills(node.body, name):
+        return True  # what is compared with a limit is counted up
     lengths = [
         isinstance(side, ast.Call) and _named(side.func, "len") and _inside(side, name)
         for side in (compared.left, compared.comparators[0])
@@ -122,10 +122,14 @@ def _caps(node: ast.If, name: str) -> bool:
     shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
     if not shorter and isinstance(node.body[-1], _LEAVES):
         return True  # when it is long enough, what follows is left out
-    body = ast.Module(node.body if shorter else node.orelse, [])
-    found = Habits()
-    _calls(body, node.lineno, name, found)
-    stored = [t for part in ast.walk(body) if isinstance(part, ast.Assign) for t in part.targets]
+    return _fills(node.body if shorter else node.orelse, name)
+
+
+def _fills(body: list[ast.stmt], name: str) -> bool:
+    """Whether one of these statements puts something into a name."""
+    block, found = ast.Module(body, []), Habits()
+    _calls(block, 1, name, found)
+    stored = [t for part in ast.walk(block) if isinstance(part, ast.Assign) for t in part.targets]
     return bool(found.grows) or any(_named(_base(t), name) for t in stored)
 
 
