@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.detectors.judge import Judge
-from holdfast.diagnosis.memory import footprint, out_of_memory
+from holdfast.diagnosis.memory import footprint
 from holdfast.types import Event
 
 MIB = 2**20
@@ -133,7 +133,7 @@ def test_what_it_looks_like(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None, room: int, out: bool
 ) -> None:
     monkeypatch.setattr(footprint, "room", lambda: room)
-    assert out_of_memory.ran_out(error) is out
+    assert footprint.ran_out(error) is out
 
 
 def test_the_room_that_is_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ import pytest
 from torch.utils.data._utils import worker
 
 from holdfast.boot import patches
-from holdfast.diagnosis.memory import sample_growth, worker_lengths
+from holdfast.diagnosis.memory import worker_lengths
 from holdfast.diagnosis.throughput import worker_samples
 
 
@@ -104,10 +105,24 @@ def test_what_grows_in_a_worker(fills: bool):
     pid = ran(lambda: grows(dataset), lambda pid: worker_samples.growth(pid) is not None)
     answer = worker_samples.growth(pid)
     assert answer is not None
-    facts = sample_growth.told_by_worker(dataset, answer)
+    facts = worker_lengths.facts(dataset, answer)
     wanted = "self.seen.append(index)" if fills else "self.names = ["
     assert facts["code"].startswith(wanted) and not facts.get("tested")
     assert bool(facts.get("copied")) is not fills
+
+
+def answered(dataset: object, fetcher: object, work: Callable[[], object]) -> tuple[str, str]:
+    """Name and kind of what a worker finds that does some work between its looks."""
+    seen = worker_lengths.Lengths()
+
+    def _worker_loop(dataset: object, fetcher: object) -> None:
+        for _ in range(4):
+            work()
+            seen.look(sys._getframe())
+
+    _worker_loop(dataset, fetcher)
+    assert seen.answer
+    return seen.answer["name"], seen.answer["how"]
 
 
 def test_a_stream_in_a_worker_is_looked_at_too():
@@ -118,18 +133,20 @@ def test_a_stream_in_a_worker_is_looked_at_too():
             yield len(history)
 
     taken = stream()
-    seen = worker_lengths.Lengths()
+    fetcher = SimpleNamespace(dataset_iter=taken)
+    assert answered(None, fetcher, lambda: next(taken)) == ("history", "local")
 
-    def _worker_loop(dataset: object, fetcher: SimpleNamespace) -> None:
-        for _ in range(4):
-            next(taken)
-            seen.look(sys._getframe())
 
-    _worker_loop(None, SimpleNamespace(dataset_iter=taken))
-    assert seen.answer is not None and (seen.answer["name"], seen.answer["how"]) == (
-        "history",
-        "local",
-    )
+class Cached:
+    @functools.cache  # noqa: B019 (as people write it)
+    def features(self, start: int) -> list[int]:
+        return [start]
+
+
+def test_a_cached_method_of_a_dataset():
+    dataset, starts = Cached(), itertools.count()
+    found = answered(dataset, None, lambda: dataset.features(next(starts)))
+    assert found == ("features", "cache")
 
 
 def test_a_spawned_worker_finds_its_loop_by_name():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -31,10 +30,7 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return original(*args, **kwargs)
-        loss = args[0] if args else kwargs.get("tensors")
-        engine.backward_begins(loss)
-        if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
-            engine.creates_graph(loss, sys._getframe())
+        engine.backward_begins(args[0] if args else kwargs.get("tensors"))
         try:
             return original(*args, **kwargs)
         finally:

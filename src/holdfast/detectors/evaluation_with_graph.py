@@ -16,8 +16,8 @@ class EvaluationWithGraph(MemoryDetector):
     """Evaluation without ``no_grad``: every batch builds an autograd graph that is never used.
 
     What it detects:
-        Graphs built after ``model.eval()``, or in a loop over data in which ``backward`` is
-        never called, and that no later loss uses.
+        Graphs built between ``model.eval()`` and ``model.train()``, or, where these are not called,
+        between two steps (many more nodes than a step makes), and that no later loss uses.
 
     Why it matters:
         Each graph keeps all activations of its batch, so evaluation needs as much memory as
@@ -45,8 +45,8 @@ class EvaluationWithGraph(MemoryDetector):
         follows) and are not reported. Fewer than ``passes`` forward passes are information only.
 
     Cost:
-        A number is compared when ``eval()`` or ``train()`` is called and when a batch is fetched;
-        lines are followed for a quarter of a second in the first evaluation.
+        A number is compared when ``eval()``, ``train()`` or ``backward`` is called; lines are
+        followed for a quarter of a second in the first evaluations.
 
     Reproduce:
         ``holdfast run -m holdfast.faults.evaluation_with_graph`` names the line that makes

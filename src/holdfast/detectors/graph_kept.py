@@ -14,8 +14,8 @@ from ._growth import (
     GrowthOptions,
     grows_for_ever,
     in_evaluation,
-    keeps_graphs,
     substance,
+    unbounded,
 )
 from ._memory import (
     MemoryDetector,
@@ -52,9 +52,6 @@ class GraphKept(MemoryDetector):
         - ``losses.append(loss)``, ``outputs.append(model(x))`` to average or plot later.
         - ``self.last_output = out`` in a list or a moving average on a module or a trainer.
         - A forward hook that stores outputs.
-        - ``backward(create_graph=True)`` on something other than a parameter, as the inputs of a
-          gradient penalty: its ``.grad`` and the graph of that hold each other.
-        - ``ctx.out = out`` in a ``torch.autograd.Function``: node and output hold each other.
 
     What to do:
         1. Store a number: ``total_loss += loss.item()``, or ``loss.detach()`` where reading it
@@ -64,9 +61,9 @@ class GraphKept(MemoryDetector):
            ``detach()``.
 
     False alarms:
-        Graphs that span several optimizer steps on purpose: a list that backward uses and the
-        script empties is reported only after ``consumed`` steps of growth, a tensor that is
-        detached somewhere after ``detached`` steps, a queue of at most ``queue`` places never.
+        Graphs that span several optimizer steps on purpose: a list that the script empties is
+        reported only after ``consumed`` steps of growth, a queue of at most ``queue`` places
+        never.
 
     Cost:
         A weak reference on one backward pass in seven; a scan of the script's variables on a few
@@ -79,38 +76,29 @@ class GraphKept(MemoryDetector):
 
     code = "MEM002"
     name = "graph_kept"
-    kinds = ("growth", "graph_chain", "graph_cycle")
+    kinds = ("growth", "graph_chain")
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GrowthOptions):
         """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
 
         Attributes:
-            consumed: steps of growth of a list that backward uses and that is emptied.
-            detached: steps that the graph of a tensor detached somewhere must reach back.
-            cycles: number of reference cycles, one per step.
-            cycle_age: steps for which they must have been kept.
+            consumed: steps of growth of a list that the script empties.
         """
 
         consumed: int = 60
-        detached: int = 40
-        cycles: int = 3
-        cycle_age: int = 20
 
     def believes(self, event: Event) -> bool:
         """Whether the script keeps graphs that nothing will use."""
-        options, age = self.options, number(event, "age")
-        if event.kind == "graph_cycle":
-            enough = number(event, "graphs") >= options.cycles and age >= options.cycle_age
-            return enough or event.data.get("how") == "ctx"
+        data, options = event.data, self.options
+        if event.kind == "graph_chain":
+            return not data.get("fed")
         if substance(event) != GRAPHS:
             return False
-        if event.kind == "graph_chain":
-            cut = bool(event.data.get("detached"))
-            return event.data.get("seen") == "trace" and age >= options.detached * cut
-        if event.data.get("single"):
+        if data.get("single"):
             return grows_for_ever(event, options)
-        return keeps_graphs(event, options, options.consumed)
+        enough = options.consumed if data.get("shrinks") else 0
+        return unbounded(event, options) and number(event, "steps") >= enough
 
     def cause(self, window: Window, event: Event) -> str:
         """An evaluation, where it is one that builds them."""
@@ -127,16 +115,6 @@ class GraphKept(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Where to write ``.item()`` or ``.detach()``."""
-        if event.data.get("how") == "cycle":
-            return (
-                f"in `{code_of(event.data)}` ask for the gradient with torch.autograd.grad(..., "
-                "create_graph=True) instead, or set .grad of that leaf to None after its use"
-            )
-        if event.data.get("how") == "ctx":
-            return (
-                f"use ctx.save_for_backward(...) instead of `{code_of(event.data)}`: a node that "
-                "holds its own output is never freed"
-            )
         return detach_advice(event.data)
 
     def numbers(self, event: Event) -> Mapping[str, Any]:

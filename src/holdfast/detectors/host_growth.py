@@ -31,7 +31,6 @@ class HostGrowth(GrowthDetector):
     Usual causes:
         - ``tolist()`` or ``numpy()`` of whole batches kept for a log.
         - Records of every step in a list of dictionaries, images for a summary.
-        - pyplot figures that are never closed: pyplot keeps every one.
         - ``np.append`` or ``+=`` on a string in the loop, which also copies all of it each time.
 
     What to do:
@@ -83,8 +82,6 @@ class HostGrowth(GrowthDetector):
         """What to do at that line."""
         path, line = str(event.data.get("path") or "the container"), code_of(event.data)
         where = f" at `{line}`" if line else ""
-        if event.data.get("name") == "figs":
-            return f"close each figure after use: plt.close(figure){where}"
         return (
             f"write it to a file instead of keeping it in {path}{where}, or bound it: "
             f"collections.deque(maxlen=...), or {path}.clear() after use"

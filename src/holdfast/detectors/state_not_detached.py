@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..types import Event
 from ._events import number
-from ._growth import (
-    STATE,
-    GrowthOptions,
-    grows_for_ever,
-    substance,
-)
 from ._memory import MemoryDetector, at, code_of
 
 
@@ -47,8 +40,8 @@ class StateNotDetached(MemoryDetector):
 
     False alarms:
         Truncated backpropagation with overlapping windows reaches back on purpose, but not
-        further and further: a state that the source detaches is reported only when it reaches
-        back ``detached`` steps.
+        further and further: a state is reported when it still reaches back to the same step some
+        steps later, and that step lies six steps back.
 
     Cost:
         None of its own: it uses the measurements made for MEM002.
@@ -60,26 +53,11 @@ class StateNotDetached(MemoryDetector):
 
     code = "MEM003"
     name = "state_not_detached"
-    kinds = ("growth", "graph_chain")
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(GrowthOptions):
-        """Thresholds of all leak detectors, and detection_cpu_arm_2026-11-16.md.
-
-        Attributes:
-            detached: steps that the graph of a state detached somewhere must reach back.
-        """
-
-        detached: int = 40
+    kinds = ("graph_chain",)
 
     def believes(self, event: Event) -> bool:
-        """Whether a state carries its graph on: into the loss, or through a model."""
-        if substance(event) != STATE:
-            return False
-        if event.kind == "growth":
-            return grows_for_ever(event, self.options)
-        cut = bool(event.data.get("detached")) and not event.data.get("killed")
-        return number(event, "age") >= self.options.detached * cut
+        """Whether a state carries its graph on into the loss."""
+        return bool(event.data.get("fed"))
 
     def what(self, event: Event) -> str:
         """The state, and how far back the loss reaches."""

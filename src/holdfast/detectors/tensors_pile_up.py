@@ -45,7 +45,7 @@ class TensorsPileUp(GrowthDetector):
         A container that the source empties, bounds or checks before adding (a cache) is reported
         only when it has grown over ``passes`` passes over the data, or for ``doubtful`` steps
         where the size of the data is not known; less than ``clear`` bytes per step only after
-        ``small`` steps. Growth that levels off is not reported.
+        ``small`` steps.
 
     Cost:
         None of its own: it uses the measurements made for MEM002.

@@ -22,9 +22,9 @@ class WorkerGrowth(MemoryDetector):
 
     What it detects:
         Private memory of a worker that rises from batch to batch. The worker then measures the
-        containers reachable from its dataset several times (with ``--fetch-samples`` the main
-        process fetches samples instead). Where none grows, the cause is copy-on-write: reading
-        a Python object changes its reference count, and its page is copied into each worker.
+        containers reachable from its dataset several times. Where none grows, the cause is
+        copy-on-write: reading a Python object changes its reference count, and its page is copied
+        into each worker.
 
     Why it matters:
         The growth is multiplied by the number of workers, and the system kills one of them with
@@ -48,8 +48,7 @@ class WorkerGrowth(MemoryDetector):
 
     False alarms:
         A container that is checked before it grows may be a cache bounded by the data set: it is
-        reported when it has grown over ``passes`` passes, and is information only where the
-        workers do not live that long.
+        reported when it has grown over ``passes`` passes, which takes persistent workers.
 
     Cost:
         Reading one worker's memory on one batch in eight; four to eight measurements of its
@@ -74,21 +73,15 @@ class WorkerGrowth(MemoryDetector):
 
     def believes(self, event: Event) -> bool:
         """Whether the workers grow, and not only until a cache is full."""
-        data = event.data
-        waits = data.get("tested") and data.get("line") and data.get("persistent")
-        return number(event, "least_bytes") > self.options.least and not (
-            waits and not self._outlived(event)
-        )
+        outlived = number(event, "steps") >= self.options.passes * number(event, "pass_batches")
+        enough = number(event, "least_bytes") > self.options.least
+        return enough and (outlived or not event.data.get("tested"))
 
     def weight(self, event: Event) -> Severity:
-        """Information for a cache that fills up and for growth without a known container."""
+        """Information for growth without a known container."""
         data = event.data
         unknown = data.get("looked") is False or (data.get("copied") and not data.get("path"))
-        cache = data.get("tested") and not (data.get("line") and data.get("persistent"))
-        return Severity.INFO if unknown or cache else self.severity
-
-    def _outlived(self, event: Event) -> bool:
-        return number(event, "steps") >= self.options.passes * number(event, "pass_batches")
+        return Severity.INFO if unknown else self.severity
 
     def what(self, event: Event) -> str:
         """Which, and how much."""
@@ -105,8 +98,8 @@ class WorkerGrowth(MemoryDetector):
         path, line = str(event.data.get("path") or "the dataset's lists"), code_of(event.data)
         if event.data.get("looked") is False:
             return (
-                "run with --fetch-samples to get the line; mostly it "
-                f"is a cache or a log in the dataset, or {path} being copied page by page"
+                "the worker could not be asked (it is not forked); mostly it is a cache or a log "
+                f"in the dataset, or {path} being copied page by page"
             )
         if event.data.get("copied"):
             return (

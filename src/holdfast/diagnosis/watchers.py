@@ -29,7 +29,7 @@ class Watchers:
 
     def __init__(self, settings: Settings, training: Training, budget: Budget) -> None:
         wanted = settings.watchers
-        self.memory = MemoryWatch(settings, training) if wanted.memory else None
+        self.memory = MemoryWatch(training) if wanted.memory else None
         explains = wanted.time and settings.guard.explain
         self.time = TimeWatch(settings, training) if explains else None
         self.on = self.memory is not None or self.time is not None
@@ -69,7 +69,7 @@ class Watchers:
         if self.time is not None:
             self.time.pauses()
         if self.memory is not None:
-            self.memory.pauses()
+            self.memory.evaluation.pauses()
 
     def _busy(self) -> bool:
         """Whether an exam is under way."""

@@ -419,26 +419,21 @@ class Engine:
 
     # ------------------------------------------------------------------ evaluation
 
-    def creates_graph(self, loss: object, frame: FrameType) -> None:
-        """``backward`` is called on ``loss`` with ``create_graph``."""
-        if self.watchers.memory is not None and not torch.compiler.is_compiling():
-            attempt(self, "watchers", self.watchers.memory.creates_graph, loss, frame)
-
     def evaluates(self, frame: FrameType) -> None:
         """``eval()`` was called on a module."""
         if self.watchers.memory is not None and not torch.compiler.is_compiling():
-            attempt(self, "watchers", self.watchers.memory.evaluates, frame)
+            attempt(self, "watchers", self.watchers.memory.evaluation.begins, frame)
 
     def trains(self) -> None:
         """``train()`` was called on a module: once for each of a model, so the answer is short."""
         memory = self.watchers.memory
         if memory is not None and memory.evaluation.open:
-            attempt(self, "watchers", memory.trains)
+            attempt(self, "watchers", memory.evaluation.ends)
 
     def differentiates(self) -> None:
         """``torch.autograd.grad`` is called."""
         if self.watchers.memory is not None:
-            attempt(self, "watchers", self.watchers.memory.differentiates)
+            attempt(self, "watchers", self.watchers.memory.evaluation.differentiates)
 
     # ------------------------------------------------------------------ what a watch asks
 

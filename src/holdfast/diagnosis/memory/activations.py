@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
+import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -44,21 +44,18 @@ class Call:
         return int(sizes[0]) if sizes else 0
 
 
-def last_call(traceback: TracebackType | None) -> Call | None:
+def last_call(found: TracebackType | None) -> Call | None:
     """The outermost call of a model on the way to an error."""
-    outer: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
-    inner: nn.Module | None = None
-    for frame in _frames(traceback):
-        if frame.f_code.co_name not in _CALLS or "self" not in frame.f_locals:
-            continue
-        module = frame.f_locals["self"]
-        if not isinstance(module, nn.Module):
-            continue
-        inner = module
-        if outer is None and next(module.parameters(), None) is not None:
-            known = frame.f_locals
-            outer = module, tuple(known.get("args", ())), dict(known.get("kwargs", {}))
-    return Call(*outer, inner) if outer is not None and inner is not None else None
+    calls: list[tuple[nn.Module, dict[str, Any]]] = []
+    for frame, _ in traceback.walk_tb(found):
+        known = frame.f_locals if frame.f_code.co_name in _CALLS else {}
+        if isinstance(module := known.get("self"), nn.Module):
+            calls.append((module, known))
+    for module, known in calls:
+        if next(module.parameters(), None) is not None:
+            args, kwargs = tuple(known.get("args", ())), dict(known.get("kwargs", {}))
+            return Call(module, args, kwargs, inner=calls[-1][0])
+    return None
 
 
 def kept(call: Call) -> tuple[dict[str, int], int]:
@@ -90,15 +87,12 @@ def kept(call: Call) -> tuple[dict[str, int], int]:
             sizes[name] = sizes.get(name, 0) + storage.nbytes()
         return tensor
 
-    def enters(module: nn.Module, _: Any) -> None:
-        stack.append(module)
-
     def leaves(*_: Any) -> None:
         stack.pop()
 
     args, kwargs = pytree.tree_map(fake, (call.args, call.kwargs))
     handles = [
-        hooks.register_module_forward_pre_hook(enters),
+        hooks.register_module_forward_pre_hook(lambda module, _: stack.append(module)),
         hooks.register_module_forward_hook(leaves),
     ]
     try:
@@ -128,9 +122,3 @@ def _without_compiling() -> AbstractContextManager[Any]:
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next

@@ -7,17 +7,20 @@ them they were made of.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 from torch import Tensor
 
-from .census import (
-    Census,
-    Chain,
-    Held,
-    Timeline,
-)
+from . import growth_facts
+from .census import Census, Growth, Timeline, graph_names
 from .graphs import reach
+from .holders import Held, walk
+
+_SECOND_TIME = ("through the graph a second time", "modified by an inplace operation")
+# Steps whose losses are asked whether they lead into the step before: an error may end them soon.
+_EARLY = 3
 
 
 class Carriers:
@@ -26,32 +29,32 @@ class Carriers:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._named: dict[int, Held] | None = None
-        self.suspected: list[Chain] = []
+        self.suspected: list[Growth] = []
         """Whose carrier is asked for."""
         self._fed: list[int] = []
 
     @property
     def waiting(self) -> bool:
-        """Whether the next step will tell."""
+        """Whether the next step will have the answer."""
         return self._named is not None
 
-    def ask(self, census: Census, suspected: list[Chain]) -> None:
+    def ask(self, census: Census, suspected: list[Growth]) -> None:
         """Note who could carry the graphs of ``suspected`` on."""
-        self._named, self.suspected, self._fed = census.numbers(), suspected, []
+        self._named, self.suspected, self._fed = graph_names(census.found), suspected, []
 
     def backward(self, loss: Tensor) -> None:
         """A loss whose graph may lead into earlier steps."""
         self._fed = reach(loss.grad_fn, self._timeline.before(1)).entries
 
-    def answer(self, census: Census, frame: FrameType, step: int) -> tuple[Chain, bool] | None:
-        """The chain of the carrier as it is now, and whether it leads into the loss."""
+    def answer(self, census: Census, frame: FrameType, step: int) -> Growth | None:
+        """The carrier as it is now: how far it reaches back, and whether it leads into the loss."""
         named, self._named = self._named or {}, None
         suspected, self.suspected = self.suspected, []
         census.look(frame, step)
         before = self._timeline.before(2)
         votes: dict[str, int] = {}
         now: dict[str, Held] = {}
-        for number, held in census.numbers().items():
+        for number, held in graph_names(census.found).items():
             now[held.identity] = held
             for entry in reach(held.value.grad_fn, before).entries:
                 if entry in named and number >= before:
@@ -63,7 +66,37 @@ class Carriers:
         # What only came from the last step is not what carries the steps before it.
         for identity in [i for i in likely if i in chains] or likely or list(chains):
             if identity in now:
-                chain = chains.get(identity) or suspected[0]
-                found = Chain(now[identity], chain.number, chain.age + 1, chain.oldest)
-                return found, bool(self._fed)
+                held, age = now[identity], chains.get(identity, suspected[0]).facts["age"] + 1
+                facts = growth_facts.of_chain(held, age, fed=bool(self._fed))
+                return Growth(held, facts, kind="graph_chain")
         return None
+
+
+class EarlyStates:
+    """Which variable the losses of the first steps lead through into the step before."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, Held] = {}
+        """The named tensors of the last step that hang on a graph, while the next loss is due."""
+        self._carrier: Held | None = None
+
+    def step_ended(self, step: int, frame: FrameType) -> None:
+        """A step is over: note the names that the next loss may lead to, and keep no tensor."""
+        if step < _EARLY:
+            named = graph_names(walk(frame))
+            self.names = {n: replace(h, owner=None, value=None) for n, h in named.items()}
+
+    def backward(self, loss: Tensor, timeline: Timeline) -> None:
+        """One of the first losses: does it lead into the step before?"""
+        for entry in reach(loss.grad_fn, timeline.before(1)).entries:
+            self._carrier = self.names.get(entry, self._carrier)
+        self.names = {}
+
+    def facts(self, died: BaseException | None) -> dict[str, Any] | None:
+        """The state that was on the graph of an earlier step when backward met that graph."""
+        held = self._carrier
+        met = isinstance(died, RuntimeError) and any(w in str(died) for w in _SECOND_TIME)
+        if not met or held is None:
+            return None
+        facts = growth_facts.of_chain(held, 1, fed=True)
+        return {**facts, "killed": True, **growth_facts.of_line(held, [])}

@@ -1,9 +1,11 @@
-"""Memory that a step needs, by part and by module, for a run that went out of memory."""
+"""Out-of-memory errors, and the memory that a step needs by part and by module."""
 
 from __future__ import annotations
 
 import re
 import resource
+import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +15,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...probes.ranks import ranks
+from ..source.place import kind_of, place_told
 from ..training import Training
 from . import activations
 
+_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
+# What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
+_NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
+_FULL = 256 << 20
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
 _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
 PARTS = ("weights", "gradients", "optimizer state", "activations")
@@ -23,14 +30,32 @@ PARTS = ("weights", "gradients", "optimizer state", "activations")
 _NAMED = 8
 
 
+def error() -> BaseException | None:
+    """The error that ends the script, if one does."""
+    found = getattr(sys, "last_value", None)
+    return found if isinstance(found, BaseException) else None
+
+
+def ran_out(found: BaseException | None) -> bool:
+    """Whether it is an out-of-memory error."""
+    if isinstance(found, torch.OutOfMemoryError | MemoryError):
+        return True
+    if not isinstance(found, RuntimeError):
+        return False
+    said = str(found)
+    return bool(_MEMORY.search(said) or (_NO_REASON.search(said) and room() < _FULL))
+
+
 def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
-    """What the memory was needed for, as far as anybody knows."""
+    """What the memory was needed for, as far as that is known, and the user's line."""
     there: dict[str, int] = dict.fromkeys(PARTS[:3], 0)
     modules: dict[str, dict[str, int]] = {}
+    device = torch.device("cpu")
     for optimizer, layers in training.optimizers():
         tensors = [p for group in optimizer.param_groups for p in group["params"]]
         per_weight = state_per_weight(optimizer)
         for name, p in zip(layers, tensors, strict=False):
+            device = p.device
             needs = modules.setdefault(name.rpartition(".")[0] or name, dict.fromkeys(PARTS, 0))
             size = _size(p)
             state = sum(_size(v) for v in optimizer.state.get(p, {}).values() if torch.is_tensor(v))
@@ -41,7 +66,6 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
             needs["gradients"] += size if p.requires_grad else 0
             needs["optimizer state"] += max(state, int(per_weight * size))
     facts: dict[str, Any] = {"killed": True, "seen": "trace"}
-    device = _device(training)
     if torch.cuda.is_initialized():
         rest = torch.cuda.max_memory_allocated() - sum(there.values())
         there["activations and others"] = max(0, rest)
@@ -51,10 +75,11 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     if modules:
         facts["largest"] = max(modules, key=lambda name: modules[name]["weights"])
     facts |= _of_the_call(found, modules, training)
-    named = _grouped(modules)
-    facts |= {"parts": there, "modules": named, "capacity": capacity(device)}
-    facts["needs"] = {part: sum(m[part] for m in modules.values()) for part in PARTS}
-    return facts
+    needs = {part: sum(m[part] for m in modules.values()) for part in PARTS}
+    facts |= {"parts": there, "needs": needs, "modules": _grouped(modules)}
+    frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(found.__traceback__)]
+    users = [frame for frame in frames if kind_of(frame[0]) == "user"]
+    return facts | {"capacity": capacity(device)} | place_told(*(users[-1] if users else ("", 0)))
 
 
 def state_per_weight(optimizer: Optimizer) -> float:
@@ -73,24 +98,17 @@ def capacity(device: torch.device) -> int:
     if device.type == "cuda":
         share = torch.cuda.get_per_process_memory_fraction(device)
         return int(torch.cuda.mem_get_info(device)[1] * min(1.0, share))
-    used = psutil.Process().memory_info()
-    there = psutil.virtual_memory().available + used.rss
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return there
-    # A limit counts addresses, of which libraries take more than they use.
-    return min(there, max(0, limit - (used.vms - used.rss)))
+    # Addresses count against a limit, of which libraries take more than they use.
+    return room() + psutil.Process().memory_info().rss
 
 
 def room() -> int:
     """Bytes of host memory that this process could still ask for."""
     free = psutil.virtual_memory().available
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return (
-        free
-        if limit == resource.RLIM_INFINITY
-        else min(free, limit - psutil.Process().memory_info().vms)
-    )
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return max(0, min(free, limit - psutil.Process().memory_info().vms))
 
 
 def _of_the_call(
@@ -126,14 +144,6 @@ def _grouped(modules: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, in
             sums[part] += needs[part]
     ranked = sorted(found, key=lambda name: -sum(found[name].values()))
     return {name: found[name] for name in ranked[:_NAMED]}
-
-
-def _device(training: Training) -> torch.device:
-    for optimizer, _ in training.optimizers():
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                return parameter.device
-    return torch.device("cpu")
 
 
 def _size(tensor: Tensor) -> int:

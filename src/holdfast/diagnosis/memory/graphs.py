@@ -1,4 +1,4 @@
-"""How far back an autograd graph reaches.
+"""How far back an autograd graph reaches, and whether it is kept alive.
 
 Nodes carry numbers that rise with time, so that a node with a number below the one noted at the
 end of a step was made in that step or before. Smallest numbers first, a bounded number of nodes.
@@ -7,29 +7,31 @@ end of a step was made in that step or before. Smallest numbers first, a bounded
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 
 # A parameter's own node is outside of time.
 _LEAF = 1 << 62
-NODES = 600
+_NODES = 600
+# One backward pass in so many leaves a marker; not a number that loops like to count by: what is
+# kept on every tenth step must be met.
+_EVERY = 7
+_MARKERS = 64
 
 now = torch.autograd._get_sequence_nr
 """The number that the next node of this thread will have."""
 
 
-@dataclass(slots=True)
-class Reach:
+class Reach(NamedTuple):
     """What was met on the way down."""
 
-    oldest: int = _LEAF
-    entries: list[int] = field(default_factory=list[int])
+    oldest: int
+    entries: list[int]
     """Numbers of old nodes that a new one leads to directly."""
-    whole: bool = True
-    """The graph was walked to its end."""
 
 
 def number_of(node: Any) -> int:
@@ -53,71 +55,86 @@ def newest(value: Any) -> Any:
     return None
 
 
-def reach(node: Any, before: int, nodes: int = NODES) -> Reach:
+def reach(node: Any, before: int) -> Reach:
     """Walk from a node; what is numbered below ``before`` is old.
 
     Args:
         node: where to begin; what a tensor's ``grad_fn`` is.
         before: the first number that is not old.
-        nodes: look at this many at most.
     """
-    found = Reach()
-    if node is None:
-        return found
-    first = number_of(node)
-    queue: list[tuple[int, int, Any]] = [(first, 0, node)]
-    seen: dict[Any, None] = {node: None}
-    count = 0
-    while queue:
-        number, _, at = heapq.heappop(queue)
-        count += 1
-        if count > nodes:
-            found.whole = False
-            break
-        found.oldest = min(found.oldest, number)
-        for below, _ in at.next_functions:
-            if below is None or below in seen:
-                continue
-            seen[below] = None
-            next_number = number_of(below)
-            if next_number >= _LEAF:
-                continue
-            if next_number < before <= number:
-                found.entries.append(next_number)
-            heapq.heappush(queue, (next_number, len(seen), below))
-    return found
+    oldest, entries = _LEAF, list[int]()
+    for number, at in _oldest_first(node, _NODES):
+        oldest = min(oldest, number)
+        if number >= before:
+            below = (number_of(node) for node, _ in at.next_functions)
+            entries += [old for old in below if old < before]
+    return Reach(oldest, entries)
 
 
-def touches(node: Any, low: int, high: int, nodes: int = 4 * NODES) -> bool:
+def touches(node: Any, low: int, high: int) -> bool:
     """Whether a graph has a node numbered from ``low`` up to, not including, ``high``."""
-    if node is None:
-        return False
-    queue = [(number_of(node), 0, node)]
+    return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES))
+
+
+def _oldest_first(node: Any, most: int) -> Iterator[tuple[int, Any]]:
+    """Nodes below a node with their numbers, of those that are known the oldest one first."""
+    queue = [(number_of(node), 0, node)] if node is not None else []
     seen: dict[Any, None] = {node: None}
-    for _ in range(nodes):
+    for _ in range(most):
         if not queue:
-            return False
+            return
         number, _, at = heapq.heappop(queue)
-        if low <= number < high:
-            return True
+        yield number, at
         for below, _ in at.next_functions:
             if below is not None and below not in seen:
                 seen[below] = None
-                number = number_of(below)
-                if number < _LEAF:
-                    heapq.heappush(queue, (number, len(seen), below))
-    return False
+                if (next_number := number_of(below)) < _LEAF:
+                    heapq.heappush(queue, (next_number, len(seen), below))
 
 
-def bottom(node: Any, nodes: int = 40) -> Any:
+class _Marker:
+    """Lives as long as the node it was left on."""
+
+    __slots__ = ("__weakref__", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+class Markers:
+    """Small objects left in graphs: those that are still alive show that their graphs are.
+
+    A node carries a dictionary for whoever wants to note something on it. What is put there dies
+    with the node.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._alive: deque[weakref.ref[_Marker]] = deque(maxlen=_MARKERS)
+
+    def backward(self, loss: Any, step: int) -> None:
+        """``backward`` is called on ``loss``: now and then its graph is marked at both ends."""
+        self._calls += 1
+        if self._calls % _EVERY or not isinstance(loss, torch.Tensor) or loss.grad_fn is None:
+            return
+        for node in (loss.grad_fn, _bottom(loss.grad_fn)):
+            marker = _Marker(step)
+            cast("Any", node).metadata["holdfast"] = marker
+            self._alive.append(weakref.ref(marker))
+
+    def oldest(self) -> int | None:
+        """The first step a graph of which is still alive; None when there is none."""
+        while self._alive and self._alive[0]() is None:
+            self._alive.popleft()
+        marker = self._alive[0]() if self._alive else None
+        return None if marker is None else marker.step
+
+
+def _bottom(node: Any, nodes: int = 40) -> Any:
     """A node far down, towards the input: what keeps anything above it alive keeps this one."""
     for _ in range(nodes):
-        lower = None
-        for below, _ in node.next_functions:
-            if below is not None and number_of(below) < _LEAF:
-                lower = below
-                break
-        if lower is None:
+        below = [b for b, _ in node.next_functions if b is not None and number_of(b) < _LEAF]
+        if not below:
             break
-        node = lower
+        node = below[0]
     return node

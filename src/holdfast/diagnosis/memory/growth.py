@@ -7,22 +7,14 @@ for each value; the numbers are measured again as long as it goes on, at growing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from torch import Tensor
-
 from . import growth_facts
 from .carriers import Carriers
-from .census import (
-    Census,
-    Chain,
-    Growth,
-    Held,
-    Timeline,
-)
+from .census import Census, Growth, Timeline
 from .line_watch import LineWatch
 from .look_schedule import APART, LookSchedule
 
@@ -52,17 +44,6 @@ class _Thing:
     """Steps of growth from which on it is measured again."""
 
 
-@dataclass(slots=True)
-class _Case:
-    """A measurement that waits for its line."""
-
-    kind: str
-    held: Held
-    members: list[Held]
-    """All whose growth shows the line: it may be the turn of another one."""
-    facts: dict[str, Any]
-
-
 class GrowthWatch:
     """What grows, seen from one point of the loop.
 
@@ -75,42 +56,29 @@ class GrowthWatch:
     def __init__(self, timeline: Timeline, record: Record, pass_steps: Callable[[], int]) -> None:
         self._record, self._pass_steps = record, pass_steps
         self._census = Census(timeline)
-        self._carriers = Carriers(timeline)
+        self.carriers = Carriers(timeline)
+        """Asks the next loss, while it waits for one."""
         self._schedule = LookSchedule()
         self._lines = LineWatch()
         self._things: dict[tuple[str, str], _Thing] = {}
-        self._cases: list[_Case] = []
-
-    @property
-    def asks_backward(self) -> bool:
-        """Whether it wants to see the next loss before backward."""
-        return self._carriers.waiting
+        self._waiting: list[Growth] = []
 
     @property
     def busy(self) -> bool:
         """Whether something grows, or is being followed."""
-        return self._schedule.alert or self._lines.active or self._carriers.waiting
+        return self._schedule.alert or self._lines.active or self.carriers.waiting
 
-    def order(self, step: int, *, certain: bool) -> None:
-        """There is a sign of growth: look soon.
-
-        Args:
-            step: where the loop is.
-            certain: something is kept for certain, whatever it is.
-        """
-        if not self.busy and self._schedule.order(step, certain=certain):
+    def order(self, step: int) -> None:
+        """There is a sign of growth: look soon."""
+        if not self.busy and self._schedule.order(step):
             self._census.begin()
-
-    def backward(self, loss: Tensor) -> None:
-        """A loss whose graph may reach back into earlier steps."""
-        self._carriers.backward(loss)
 
     def tick(self, step: int, frame: FrameType) -> None:
         """A step has ended."""
         if self._lines.active:
             if self._lines.step_ended(frame):
                 self._conclude()
-        elif self._carriers.waiting:
+        elif self.carriers.waiting:
             self._name_carrier(step, frame)
         elif self._schedule.due(step):
             self._look(step, frame)
@@ -121,93 +89,82 @@ class GrowthWatch:
             self._conclude()
 
     def _look(self, step: int, frame: FrameType) -> None:
-        self._census.look(frame, step, thorough=self._schedule.thorough)
+        self._census.look(frame, step)
         if self._schedule.looked(step, self._census.seconds):
             self._compare(step, frame)
         self._census.close()
 
     def _compare(self, step: int, frame: FrameType) -> None:
         """Measure what has grown at every look, else what reaches back, else what grows rarely."""
-        growing = _worth(self._census.growing()) or self._census.crowds()
+        growing = _worth(self._census.growing())
         measured = self._measure(growing, frame)
-        chained = [] if measured else self._due_chains()
+        chained = [] if measured else self._census.chained()
+        chained = [chain for chain in chained if chain.facts["age"] >= self._thing(chain).due]
         if not measured and not chained:
             known = {growth.held.identity for growth in growing}
-            rare = [g for g in self._census.rarely() if g.held.identity not in known]
-            growing += _worth(rare)
-            self._measure(growing[len(known) :], frame)
-        graphs = any(growth.weight.graphs for growth in growing) or bool(chained)
-        explained = graphs or (bool(growing) and not self._schedule.certain)
+            rare = _worth(g for g in self._census.rarely() if g.held.identity not in known)
+            self._measure(rare, frame)
+            growing += rare
         waits = [wait for growth in growing if (wait := self._wait(growth)) is not None]
-        self._schedule.plan(step, min(waits, default=None), explained=explained)
+        self._schedule.plan(step, min(waits, default=None))
         if chained:
-            self._carriers.ask(self._census, chained)
+            self.carriers.ask(self._census, chained)
 
     def _wait(self, growth: Growth) -> int | None:
         """Steps until it is to be measured again; None where that can wait for any look."""
-        thing, steps = self._thing("growth", growth.held), growth.step - growth.since
-        wait = thing.due - steps
+        thing = self._thing(growth)
+        wait = thing.due - growth.facts["steps"]
         return wait if wait <= 0 or thing.records < _OWN_LOOKS else None
 
     def _measure(self, growing: list[Growth], frame: FrameType) -> bool:
         """Record what is due, follow the lines of what is new; whether there was anything."""
-        due: list[_Case] = []
-        for growth in growing:
-            thing, steps = self._thing("growth", growth.held), growth.step - growth.since
-            # What was measured before is measured again while it certainly goes on.
-            if steps >= thing.due and (self._schedule.close or not thing.records):
-                facts = growth_facts.of_growth(growth, self._pass_steps())
-                due.append(_Case("growth", growth.held, growth.members, facts))
+        # What was measured before is measured again while it certainly goes on.
+        due = [
+            growth
+            for growth in growing
+            if growth.facts["steps"] >= self._thing(growth).due
+            and (self._schedule.close or not self._thing(growth).records)
+        ]
+        for growth in due:
+            growth.facts |= growth_facts.of_growth(growth.held, self._pass_steps())
         self._take(due, frame)
         return bool(due)
 
-    def _due_chains(self) -> list[Chain]:
-        found: list[Chain] = []
-        for chain in self._census.chained():
-            grown = self._things.get(("growth", chain.held.identity))
-            explained = grown is not None and grown.line.get("itself")
-            if not explained and chain.age >= self._thing("graph_chain", chain.held).due:
-                found.append(chain)
-        return found
-
     def _name_carrier(self, step: int, frame: FrameType) -> None:
         """One step later: which tensor of the step before leads into the new graphs?"""
-        for chain in self._carriers.suspected:
-            self._postpone(self._thing("graph_chain", chain.held), chain.age)
-        answer = self._carriers.answer(self._census, frame, step)
-        if answer is not None:
-            chain, fed = answer
-            facts = growth_facts.of_chain(chain, fed=fed)
-            self._take([_Case("graph_chain", chain.held, [chain.held], facts)], frame)
+        for chain in self.carriers.suspected:
+            self._postpone(self._thing(chain), chain.facts["age"])
+        found = self.carriers.answer(self._census, frame, step)
+        self._take([found] if found is not None else [], frame)
         self._census.close()
         self._schedule.soon(step)
 
-    def _take(self, cases: list[_Case], frame: FrameType) -> None:
+    def _take(self, growing: list[Growth], frame: FrameType) -> None:
         """Record those whose line is known; follow the lines of the others."""
-        unknown: list[_Case] = []
-        for case in cases:
-            thing = self._thing(case.kind, case.held)
-            trials = _TRIALS if case.facts.get("single", True) else 1
+        unknown: list[Growth] = []
+        for growth in growing:
+            thing = self._thing(growth)
+            trials = _TRIALS if growth.facts.get("single", True) else 1
             if thing.line.get("seen") == "trace" or thing.trials >= trials:
-                self._tell(case, thing)
+                self._write(growth, thing)
             elif len(unknown) < _TOGETHER:
                 thing.trials += 1
-                unknown.append(case)
+                unknown.append(growth)
         if unknown:
-            self._cases = unknown
-            self._lines.start([case.members for case in unknown], frame)
+            self._waiting = unknown
+            self._lines.start([growth.held for growth in unknown], frame)
 
     def _conclude(self) -> None:
-        cases, self._cases = self._cases, []
-        for case, changes in zip(cases, self._lines.stop(), strict=True):
-            thing = self._thing(case.kind, case.held)
-            thing.line = growth_facts.of_line(case.held, changes)
-            self._tell(case, thing)
+        waiting, self._waiting = self._waiting, []
+        for growth, changes in zip(waiting, self._lines.stop(), strict=True):
+            thing = self._thing(growth)
+            thing.line = growth_facts.of_line(growth.held, changes)
+            self._write(growth, thing)
 
-    def _tell(self, case: _Case, thing: _Thing) -> None:
+    def _write(self, growth: Growth, thing: _Thing) -> None:
         thing.records += 1
-        self._postpone(thing, case.facts["steps"])
-        self._record(case.kind, {**case.facts, **thing.line}, case.held.value)
+        self._postpone(thing, growth.facts["steps"])
+        self._record(growth.kind, {**growth.facts, **thing.line}, growth.held.value)
 
     def _postpone(self, thing: _Thing, steps: int) -> None:
         """Measure again an eighth later, and at the end of each pass over the data."""
@@ -216,9 +173,10 @@ class GrowthWatch:
         if whole:
             thing.due = min(thing.due, (steps // whole + 1) * whole)
 
-    def _thing(self, kind: str, held: Held) -> _Thing:
-        return self._things.setdefault((kind, held.identity), _Thing())
+    def _thing(self, growth: Growth) -> _Thing:
+        return self._things.setdefault((growth.kind, growth.held.identity), _Thing())
 
 
-def _worth(growing: list[Growth]) -> list[Growth]:
-    return [g for g in growing if (g.weight.graphs and not g.single) or g.per_step >= _LEAST]
+def _worth(growing: Iterable[Growth]) -> list[Growth]:
+    facts = ((growth, growth.facts) for growth in growing)
+    return [g for g, f in facts if (f["graphs"] and not f["single"]) or f["bytes"] >= _LEAST]

@@ -3,70 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
-from torch import nn
-
-from ..source.growers import (
-    fed_to,
-    function_at,
-    habits,
-    in_loop,
-    refers_to_itself,
-    registers,
-)
-from ..source.place import (
-    frames_from,
-    from_here,
-    kind_of,
-    place_told,
-)
+from ..source.growers import habits, refers_to_itself
+from ..source.loops import function_at
+from ..source.place import from_here, place_told
 from ..watchpoint import Change
-from .census import Chain, Growth
-from .holders import CACHED, HOOKS, Held
-
-# What makes a new value by writing into a part of the old one.
-_OVERWRITES = {
-    "index_copy", "index_put", "scatter", "where", "masked_scatter", "slice_scatter",
-    "select_scatter",
-}  # fmt: skip
+from .holders import CACHED, Held
 
 
-def of_growth(growth: Growth, pass_steps: int) -> dict[str, Any]:
-    """How much and how fast.
+def of_growth(held: Held, pass_steps: int) -> dict[str, Any]:
+    """What is known about a container or a value that grows, besides its numbers.
 
     Args:
-        growth: as the looks found it.
+        held: as the looks found it.
         pass_steps: steps in one pass over the data; 0 where unknown.
     """
-    value = growth.held.value
-    cached = {"hits": value.cache_info().hits} if type(value) is CACHED else {}
-    return {
-        "rate": growth.rate,
-        "bytes": growth.per_step,
-        "size": growth.size,
-        "since": growth.since,
-        "steps": growth.step - growth.since,
-        "steady": growth.steady,
-        "apart": growth.apart,
-        "bound": growth.bound,
-        "single": growth.single,
-        "graphs": growth.weight.graphs,
-        "tensor_bytes": growth.weight.tensors,
-        "other_bytes": growth.weight.others,
-        "on_device": growth.weight.on_device,
-        "pass_steps": pass_steps,
-        "new_keys": _keys_never_return(value),
-        **cached,
-        **_of_name(growth.held),
-    }
+    cached = {"tested": True} if type(held.value) is CACHED else {}
+    return {"pass_steps": pass_steps} | _of_name(held) | cached
 
 
-def of_chain(chain: Chain, *, fed: bool) -> dict[str, Any]:
+def of_chain(held: Held, age: int, *, fed: bool) -> dict[str, Any]:
     """How far back a value reaches, and whether the loss does so through it."""
-    numbers = {"age": chain.age, "steps": chain.age, "bytes": 0.0, "fed": fed}
-    return numbers | _of_name(chain.held)
+    return {"age": age, "steps": age, "bytes": 0.0, "fed": fed} | _of_name(held)
 
 
 def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
@@ -77,13 +36,11 @@ def of_line(held: Held, changes: Sequence[Change]) -> dict[str, Any]:
         return {
             "seen": "trace",
             "itself": bool(itself),
-            "through_model": _through_a_model(held, change),
             "function": change.function,
             **place_told(change.file, change.line),
         }
     known = habits(held.file, held.name, held.function)
-    hooks = registers(held.file) if held.name in HOOKS else []
-    lines = hooks or known.grows or known.assigned
+    lines = known.grows or known.assigned
     line = lines[0] if lines else 0
     return {
         "seen": "source" if len(lines) == 1 else "guess",
@@ -99,51 +56,7 @@ def _of_name(held: Held) -> dict[str, Any]:
         "name": held.name,
         "how": held.how,
         "scope": f"{from_here(held.file)}:{held.scope.rpartition(':')[2]}",
-        "kind": type(held.value).__name__,
         "capped": known.capped,
         "shrinks": known.shrinks,
         "tested": known.tested,
-        "consumed": known.consumed,
-        "detached": known.detached,
-        "renewed": _renewed(held),
     }
-
-
-def _through_a_model(held: Held, change: Change) -> bool:
-    """Whether a model makes the new value of the old one: a state, also where no loss uses it.
-
-    So is what a module keeps and writes into, part by part.
-    """
-    owner = held.owner
-    inside = isinstance(owner, dict) and "_modules" in owner  # the attributes of a module
-    known = {**owner.f_globals, **owner.f_locals} if isinstance(owner, FrameType) else {}
-    for callee in fed_to(change.file, change.line, held.name):
-        root, *path = callee.split(".")
-        if inside and path and path[-1] in _OVERWRITES:
-            return True
-        value: Any = owner if root == "self" and root not in known else known.get(root)
-        for attribute in path:
-            value = getattr(value, attribute, None)
-        whose = value if root == "self" else getattr(value, "__self__", value)
-        if isinstance(whose, nn.Module):
-            return True
-    return False
-
-
-def _renewed(held: Held) -> bool:
-    """Whether a local variable belongs to a function that is called again and again."""
-    if held.how != "local" or not isinstance(held.owner, FrameType):
-        return False
-    return any(
-        in_loop(f.f_code.co_filename, f.f_lineno)
-        for f in frames_from(held.owner.f_back)
-        if kind_of(f.f_code.co_filename) == "user"
-    )
-
-
-def _keys_never_return(value: Any) -> bool:
-    """Whether the keys of a dictionary can never be met again: tensors, for example."""
-    if not isinstance(value, dict) or not value:
-        return False
-    last: Any = next(reversed(value))
-    return type(last).__hash__ is object.__hash__ or hasattr(last, "grad_fn")

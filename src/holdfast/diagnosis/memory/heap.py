@@ -12,7 +12,7 @@ import torch
 
 from ...probes.memory import allocated
 
-# StepAverages that are kept, the blocks they are looked at in, and how many of those must rise.
+# Readings that are kept, the blocks they are compared in, and the share of those that must rise.
 _KEPT = 64
 _BLOCKS = 8
 _MOST = 0.85
@@ -32,7 +32,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _reader() -> Callable[[], int]:
-    """Bytes in use by malloc where the C library tells them, else resident memory."""
+    """Bytes in use by malloc where the C library has them, else resident memory."""
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
         mallinfo2.restype = _Mallinfo
@@ -43,14 +43,14 @@ def _reader() -> Callable[[], int]:
         return lambda: int(process.memory_info().rss)
 
     def read() -> int:
-        told = mallinfo2()
-        return int(told.uordblks + told.hblkhd)
+        info = mallinfo2()
+        return int(info.uordblks + info.hblkhd)
 
     return read
 
 
 class Heap:
-    """StepAverages at the same point of the loop, and what they say about growth."""
+    """Readings at the same point of the loop, and what they say about growth."""
 
     def __init__(self) -> None:
         self._read = _reader()
@@ -62,11 +62,6 @@ class Heap:
         self._host.append((step, self._read()))
         if step % _DEVICE_EVERY == 0 and torch.cuda.is_initialized():
             self._device.append((step, allocated()))
-
-    @property
-    def now(self) -> int:
-        """Bytes in use on the host."""
-        return self._read()
 
     def slope(self, count: int = 8) -> float:
         """Bytes that the host uses more with every step; 0 where that is not clear.

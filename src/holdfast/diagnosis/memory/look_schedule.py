@@ -13,8 +13,6 @@ _LOOKS = 3
 # Share of the time of a run that looks may take: as a rule, and while something grows.
 _SHARE = 0.003
 _SHARE_ALERT = 0.02
-# Seconds after which a run is worth a thorough look.
-_LONG = 60.0
 
 
 class LookSchedule:
@@ -23,37 +21,21 @@ class LookSchedule:
     def __init__(self) -> None:
         self.alert = False
         """Something grows, or there is a sign of it."""
-        self.thorough = False
-        """The next look goes to what no name leads to as well, which takes a tenth of a second."""
-        self.certain = False
-        """The last sign was a graph that is kept for certain, whatever holds it."""
         self._next = 2
         self._looks = 0
         self._last = 0
         self._apart = 0
         self._cost = 1e-3
         self._gap = _ROUND
-        self._in_vain = False
-        self._tried = False
         self._began: tuple[float, int] | None = None
 
     def due(self, step: int) -> bool:
         """Whether to look at the end of this step."""
         return step >= self._next
 
-    def order(self, step: int, *, certain: bool) -> bool:
-        """There is a sign of growth: look soon; whether a new round of looks begins.
-
-        Args:
-            step: where the loop is.
-            certain: something is kept for certain, whatever it is.
-        """
-        # Signs that remain although nothing was found: look further, where the run is worth it.
-        old = self._began is not None and perf_counter() - self._began[0] > _LONG
-        self.thorough = self._in_vain and (old or (certain and not self._tried))
-        self._tried = self._tried or self.thorough
-        self.alert = self._in_vain = True
-        self.certain = certain
+    def order(self, step: int) -> bool:
+        """There is a sign of growth: look soon; whether a new round of looks begins."""
+        self.alert = True
         if self._next <= step + 1:
             return False
         self._next, self._looks = step + 1, 0
@@ -75,22 +57,20 @@ class LookSchedule:
         """Whether the last look came soon after the one before: what grew then, grows now."""
         return self._apart <= 2 * APART
 
-    def plan(self, step: int, wait: int | None, *, explained: bool) -> None:
+    def plan(self, step: int, wait: int | None) -> None:
         """Set the next look after a comparison.
 
         Args:
             step: where the loop is.
             wait: steps until something that grows is to be measured again; None where nothing is.
-            explained: what was found accounts for the sign that ordered the looks.
         """
-        self.alert, self.thorough = wait is not None, False
-        self._in_vain = self._in_vain and not explained
+        self.alert = wait is not None
         apart = self._gap if wait is None else max(APART, min(wait, self._gap))
         if wait is None:
             self._gap = min(2 * self._gap, _LONGEST)
         if self.alert and not self.close:
             # After a long pause a second look shows whether it still goes on.
-            self._next = step + APART
+            self.soon(step)
             return
         self._next = step + max(apart, self._affordable(step))
 

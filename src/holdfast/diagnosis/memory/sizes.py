@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,8 +10,6 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-
-from ..source.place import kind_of
 
 _DEPTH = 4
 _ITEMS = 24
@@ -30,7 +26,6 @@ class Weight:
     others: float = 0.0
     graphs: int = 0
     """Tensors that hang on a graph."""
-    count: int = 0
     on_device: bool = False
     seen: set[int] = field(default_factory=set[int])
 
@@ -47,10 +42,10 @@ class Weight:
         if isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, np.ndarray):
-            base = value.base if isinstance(value.base, np.ndarray) else value
-            if id(base) == id(value) or id(base) not in self.seen:
-                self.seen.add(id(base))
-                self.others += base.nbytes
+            if isinstance(value.base, np.ndarray):  # a view keeps the whole
+                self.add(value.base, depth)
+            else:
+                self.others += value.nbytes
         elif isinstance(value, list | tuple | set | frozenset | deque | dict):
             self.others += sys.getsizeof(value)
             if depth < _DEPTH:
@@ -62,7 +57,6 @@ class Weight:
         return self
 
     def _tensor(self, value: Tensor) -> None:
-        self.count += 1
         self.tensors += _TENSOR
         if value.grad_fn is not None:
             self.graphs += 1
@@ -78,15 +72,11 @@ class Weight:
 
     def _items(self, value: Any, depth: int) -> None:
         items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        total = len(items)
-        if total <= _ITEMS:
-            for item in list(items):  # one of them may be our own set
-                self.add(item, depth + 1)
-            return
         before = self.tensors, self.others
-        for item in list(islice(items, _ITEMS)):
+        for item in list(islice(items, _ITEMS)):  # one of them may be our own set
             self.add(item, depth + 1)
-        scale = total / _ITEMS - 1
+        # The rest is taken to be like them.
+        scale = max(0.0, len(items) / _ITEMS - 1)
         self.tensors += scale * (self.tensors - before[0])
         self.others += scale * (self.others - before[1])
 
@@ -95,29 +85,12 @@ class Weight:
             self.others += sys.getsizeof(value)
         except Exception:  # an object may lie about its size
             self.others += 64
-        if type(value).__module__.startswith("matplotlib."):
-            with contextlib.suppress(Exception):  # no figure, or one that cannot be drawn
-                width, height = value.canvas.get_width_height()
-                self.others += 4 * width * height
-                return
-        inside = getattr(value, "__dict__", None)
         if isinstance(value, type) or depth >= _DEPTH:
             return
-        if isinstance(value, BaseException):
-            # Its traceback keeps the variables of all functions it came through.
-            for frame, _ in traceback.walk_tb(value.__traceback__):
-                if kind_of(frame.f_code.co_filename) == "user":
-                    for item in list(islice(frame.f_locals.values(), _ITEMS)):
-                        self.add(item, depth + 1)
-        for cell in getattr(value, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # an empty one
-                self.add(cell.cell_contents, depth + 1)
+        inside = getattr(value, "__dict__", None)
         if isinstance(inside, dict):
             for item in list(islice(inside.values(), _ITEMS)):
                 self.add(item, depth + 1)
-        for name in getattr(type(value), "__slots__", ()):
-            if isinstance(name, str):
-                self.add(getattr(value, name, None), depth + 1)
 
 
 def oldest(value: Any) -> Any:

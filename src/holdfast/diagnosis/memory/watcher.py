@@ -11,19 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ...config import Settings
 from ...probes.step_record import StepRecord
 from ..training import Training
-from . import footprint, out_of_memory
+from . import footprint
+from .carriers import EarlyStates
 from .census import Timeline
 from .evaluation import Evaluation
-from .graph_cycles import Cycles, holds_its_output
-from .graph_markers import Sentinels
-from .graphs import newest, now
+from .graphs import Markers, newest, now
 from .growth import GrowthWatch
 from .heap import Heap
-from .out_of_memory import EarlyStates
-from .workers import Workers
+from .workers import Workers, batches
 
 # Steps between two readings of the signs, and steps a graph may stay alive without a question.
 _EVERY = 8
@@ -31,7 +28,7 @@ _OLD = 10
 # Bytes per step that are a sign of growth: over a short stretch and over a long one.
 _STEEP = 192 << 10
 _SLOW = 24 << 10
-# Steps in which the heap is looked at more often.
+# Steps in which the heap is read more often.
 _YOUNG = 64
 # Backward passes without a step before they are taken for steps.
 _WITHOUT = 8
@@ -40,10 +37,10 @@ _WITHOUT = 8
 class MemoryWatch:
     """Notices, orders exams and records what they measured."""
 
-    def __init__(self, settings: Settings, training: Training) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
         self.evaluation = Evaluation(training.record)
-        self._workers = Workers(training.record, fetch=settings.watchers.fetch_samples)
+        self._workers = Workers(training.record)
         self._early = EarlyStates()
         self._pass_steps = 0
         self._iterator = 0
@@ -55,44 +52,33 @@ class MemoryWatch:
 
     def _begin(self) -> None:
         self._timeline = Timeline()
-        self._sentinels = Sentinels()
-        self._cycles = Cycles()
+        self._markers = Markers()
         self._heap = Heap()
         self._growth = GrowthWatch(self._timeline, self._grown, lambda: self._pass_steps)
 
     def backward(self, loss: object) -> None:
         """``backward`` is about to be called on ``loss``."""
         self.evaluation.backward(loss)
-        self._sentinels.backward(loss, self._step + 1)
+        self._markers.backward(loss, self._step + 1)
         if not isinstance(loss, Tensor):
             return
-        if self._growth.asks_backward:
-            self._growth.backward(loss)
+        if self._growth.carriers.waiting:
+            self._growth.carriers.backward(loss)
         if self._early.names:
             self._early.backward(loss, self._timeline)
-        if self._cycles.wanted:
-            self._record("graph_cycle", holds_its_output(loss, self._cycles.wanted))
-            self._cycles.wanted = 0
         if self._opt < 0:
             self._passes += 1
             if self._passes > _WITHOUT:
                 # A loop without an optimizer of torch: its backward passes beat the time.
                 self._beat(self._passes - _WITHOUT - 1, sys._getframe())
 
-    def creates_graph(self, loss: object, frame: FrameType) -> None:
-        """``backward`` is about to be called on ``loss`` with ``create_graph``."""
-        self._cycles.backward(loss, self._step + 1, frame)
-
     def fetched(self, iterator: Any, frame: FrameType) -> None:
         """The loop has its next batch."""
-        self.evaluation.fetched(frame)
-        self._workers.fetched(iterator, frame)
+        self.evaluation.fetched()
+        self._workers.fetched(iterator)
         if id(iterator) != self._iterator:
             self._iterator = id(iterator)
-            try:
-                self._pass_steps = max(self._pass_steps, len(iterator._index_sampler))
-            except (AttributeError, TypeError):
-                return
+            self._pass_steps = max(self._pass_steps, batches(iterator))
 
     def step_ended(self, record: StepRecord, frame: FrameType) -> None:
         """A step is over."""
@@ -123,55 +109,33 @@ class MemoryWatch:
         """Whether a line is being looked for."""
         return self._growth.busy or self.evaluation.open
 
-    def pauses(self) -> None:
-        """Steps have gone by unseen."""
-        self.evaluation.pauses()
-
     def close(self) -> None:
         """The process ends."""
-        died = out_of_memory.error()
-        self._record("graph_chain", self._early.facts(died))
+        died = footprint.error()
+        if (facts := self._early.facts(died)) is not None:
+            self._record("graph_chain", facts)
         self._growth.close()
         self.evaluation.close()
-        if died is not None and out_of_memory.ran_out(died):
-            facts = footprint.arithmetic(died, self._training) | out_of_memory.place(
-                died.__traceback__
-            )
-            self._record("out_of_memory", facts)
+        if died is not None and footprint.ran_out(died):
+            self._record("out_of_memory", footprint.arithmetic(died, self._training))
 
     @property
     def ran_out(self) -> bool:
         """Whether the script is ending out of memory."""
-        return out_of_memory.ran_out(out_of_memory.error())
-
-    def evaluates(self, frame: FrameType) -> None:
-        """``eval()`` was called on a module."""
-        self.evaluation.begins(frame)
-
-    def trains(self) -> None:
-        """``train()`` was called while an evaluation was going on."""
-        self.evaluation.ends()
-
-    def differentiates(self) -> None:
-        """``torch.autograd.grad`` is called."""
-        self.evaluation.differentiates()
+        return footprint.ran_out(footprint.error())
 
     def _read_signs(self, step: int) -> None:
-        self._record("graph_cycle", self._cycles.kept(step))
-        oldest = self._sentinels.oldest()
+        oldest = self._markers.oldest()
         old = oldest is not None and step - oldest >= _OLD
         grows = self._heap.slope() > _STEEP or self._heap.slope(32) > _SLOW
         if old or grows or self._heap.device_slope() > _SLOW:
             self._ordered += 1
             # Signs that last are followed less and less often.
             if self._ordered & (self._ordered - 1) == 0:
-                self._growth.order(step, certain=old)
-                self._cycles.wanted = step - oldest if old and oldest is not None else 0
+                self._growth.order(step)
 
     def _grown(self, kind: str, facts: dict[str, Any], value: Any) -> None:
-        made = self.evaluation.built(newest(value))
-        self._record(kind, facts | {"in_evaluation": made})
+        self._record(kind, facts | {"in_evaluation": self.evaluation.built(newest(value))})
 
-    def _record(self, kind: str, facts: dict[str, Any] | None) -> None:
-        if facts is not None:
-            self._training.record(kind, {"heap_slope": self._heap.slope(), **facts})
+    def _record(self, kind: str, facts: dict[str, Any]) -> None:
+        self._training.record(kind, {"heap_slope": self._heap.slope(), **facts})

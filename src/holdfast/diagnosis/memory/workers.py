@@ -7,11 +7,10 @@ import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from types import FrameType
 from typing import Any
 
 from ..throughput import worker_samples
-from . import sample_growth
+from . import worker_lengths
 
 _EVERY = 8
 _READINGS = 5
@@ -28,12 +27,10 @@ class Workers:
 
     Args:
         record: takes the kind of an event and its data.
-        fetch: whether samples may be fetched in this process to see what grows.
     """
 
-    def __init__(self, record: Callable[[str, dict[str, Any]], None], *, fetch: bool) -> None:
+    def __init__(self, record: Callable[[str, dict[str, Any]], None]) -> None:
         self._record = record
-        self._may_fetch = fetch
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
         self._readings: list[tuple[int, int]] = []
@@ -43,7 +40,7 @@ class Workers:
         self._due = 0
         """Batches from which on growth is measured again."""
 
-    def fetched(self, iterator: Any, frame: FrameType) -> None:
+    def fetched(self, iterator: Any) -> None:
         """A batch has come."""
         if self._records >= _RECORDS or getattr(iterator, "_workers", None) is None:
             return
@@ -68,11 +65,11 @@ class Workers:
         # Below half of what detectors accuse by default nobody asks for the cause.
         if min(rises) * len(iterator._workers) < _LEAST:
             return
-        self._facts = self._facts or self._look(iterator, frame)
+        self._facts = self._facts or self._look(iterator)
         if self._facts:
-            self._tell(iterator, rises)
+            self._write(iterator, rises)
 
-    def _look(self, iterator: Any, frame: FrameType) -> dict[str, Any]:
+    def _look(self, iterator: Any) -> dict[str, Any]:
         """The facts; nothing while a worker that was asked has no answer."""
         pid, dataset = iterator._workers[0].pid, iterator._dataset
         now = perf_counter()
@@ -80,14 +77,13 @@ class Workers:
         batch = (now - self._began) / self._fetched * len(iterator._workers)
         apart = max(_APART, 1.5 * batch)
         self._asked = min(self._asked, now)
-        waits = now - self._asked < _PATIENCE * apart
-        if not self._may_fetch and worker_samples.order_growth(pid, apart) and waits:
+        if worker_samples.order_growth(pid, apart) and now - self._asked < _PATIENCE * apart:
             answer = worker_samples.growth(pid)
-            return {} if answer is None else sample_growth.told_by_worker(dataset, answer)
-        return sample_growth.examine(dataset, frame, fetch=self._may_fetch)
+            return {} if answer is None else worker_lengths.facts(dataset, answer)
+        return worker_lengths.facts(dataset, {}) | {"looked": False}
 
-    def _tell(self, iterator: Any, rises: list[float]) -> None:
-        workers, whole = len(iterator._workers), _batches(iterator)
+    def _write(self, iterator: Any, rises: list[float]) -> None:
+        workers, whole = len(iterator._workers), batches(iterator)
         self._records += 1
         self._due = self._fetched + self._fetched // 4
         if whole:
@@ -100,13 +96,12 @@ class Workers:
                 "workers": workers,
                 "steps": self._fetched,
                 "pass_batches": whole,
-                "persistent": bool(iterator._persistent_workers),
                 **self._facts,
             },
         )
 
 
-def _batches(iterator: Any) -> int:
+def batches(iterator: Any) -> int:
     """Batches in one pass over the data; 0 for a stream."""
     try:
         return len(iterator._index_sampler)

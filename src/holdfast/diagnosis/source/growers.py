@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-_GROW = {"append", "extend", "add", "update", "insert", "appendleft", "extendleft", "setdefault",
-         "push", "put", "put_nowait", "write"}  # fmt: skip
-REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
-_DRAWS = re.compile(r"\.(draw|draw_idle|savefig|pause|flush_events|print_png|tostring_rgb)\(")
-_ADDS = re.compile(r"\.(plot|scatter|bar|hist|imshow|text|annotate|fill_between|step|errorbar)\(")
-_CLEARS = re.compile(r"\.(clear|cla|clf|close|remove|set_data|set_offsets|subplots|figure)\(")
-_SHRINK = {"clear", "pop", "popleft", "popitem", "remove", "discard", "get_nowait"}
+from .caches import questions
+from .loops import innermost, statements
+
+_GROW = {"append", "extend", "add", "update", "insert", "appendleft", "setdefault", "push"}
+_SHRINK = {"clear", "pop", "popleft", "popitem", "remove"}
+_REGISTERS = re.compile(r"\bregister_(\w*hook|parametrization)\(")
+_ASSIGNS = ast.Assign | ast.AnnAssign | ast.AugAssign
+_LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
 
 
 @dataclass(slots=True)
@@ -30,66 +31,132 @@ class Habits:
     """What is in it is asked before it grows, as caches do."""
     capped: bool = False
     """It grows only while it is shorter than something."""
-    detached: bool = False
-    """It is cut from its graph somewhere."""
-    consumed: bool = False
-    """Backward is called on something made of it."""
     assigned: list[int] = field(default_factory=list[int])
-    """First lines of statements inside a loop or a function that give the name a value."""
+    """First lines of statements that give the name a value: those in loops, then in functions."""
 
 
+@lru_cache(maxsize=256)
 def habits(file: str, name: str, scope: str = "") -> Habits:
-    """Read a file once more and look for one name (a variable or an attribute).
+    """What the statements of a file do with one name (a variable or an attribute).
 
     Args:
         file: the file.
         name: the last name of the path, without owner.
         scope: the function a local variable lives in; empty for attributes and globals.
     """
-    return _habits("".join(linecache.getlines(file)), name, scope)
-
-
-def _tree(file: str) -> ast.Module:
-    """The statements of a file; none where it cannot be read as Python."""
-    return _parsed("".join(linecache.getlines(file)))
-
-
-@lru_cache(maxsize=8)
-def _parsed(source: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-@lru_cache(maxsize=256)
-def _habits(source: str, name: str, scope: str) -> Habits:
     found = Habits()
-    tree = _parsed(source)
-    found.consumed = _consumed(tree, name)
-    for node, looped, function in _statements(tree):
-        if scope and function and scope not in function.split("."):
+    begun: list[int] = []
+    for node, loop, functions in statements(file):
+        if scope and functions and scope not in functions:
             continue
-        initial = function.rsplit(".", 1)[-1] in ("__init__", "__post_init__", "setup")
-        _look(node, name, looped, bool(function) and not initial, found)
-    found.assigned = [abs(line) for line in found.assigned]
+        looped = bool(loop[0])
+        initial = functions[-1:] in ((), ("__init__",), ("__post_init__",), ("setup",))
+        again = looped or not initial
+        if isinstance(node, _ASSIGNS) and again and _assignment(node, name, looped, found):
+            (found.assigned if looped else begun).append(node.lineno)
+        elif isinstance(node, ast.Delete):
+            found.shrinks |= any(_named(_base(target), name) for target in node.targets)
+        elif isinstance(node, ast.If):
+            found.capped |= _caps(node, name)
+        # What is inside of a statement with a body comes by itself.
+        part = getattr(node, "test", None) if hasattr(node, "body") else node
+        if part is not None:
+            found.tested |= any(_inside(container, name) for _, container in questions(part))
+            _calls(part, node.lineno if again else 0, name, found)
+    found.assigned += begun
     return found
 
 
-def _statements(tree: ast.Module) -> Iterator[tuple[ast.stmt, bool, str]]:
-    """Every statement, whether it stands in a loop, and the functions around it."""
-    todo: list[tuple[ast.stmt, bool, str]] = [(s, False, "") for s in reversed(tree.body)]
+def _calls(node: ast.AST, line: int, name: str, found: Habits) -> None:
+    """Methods of the name that are called at a line; 0 for one that runs once."""
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
+            continue
+        method = part.func.attr
+        if _named(_base(part.func.value), name):
+            if method in _GROW and line:
+                found.grows.append(line)
+                found.tested |= method == "setdefault"
+            found.shrinks |= method in _SHRINK
+
+
+def _assignment(
+    node: ast.Assign | ast.AnnAssign | ast.AugAssign, name: str, looped: bool, found: Habits
+) -> bool:
+    """What an assignment does with the name; whether it gives it another value."""
+    flat = list(_targets(node))
+    itself = any(_named(t, name) for t in flat)
+    items = [t for t in flat if isinstance(t, ast.Subscript) and _named(_base(t), name)]
+    if not itself and not items:
+        return False
+    value = node.value
+    # x[:] = ... and x = x[-100:] keep it small.
+    sliced = [*items, *([value] if itself and _inside(value, name) else [])]
+    cut = isinstance(node, ast.Assign) and any(
+        isinstance(s, ast.Subscript) and isinstance(s.slice, ast.Slice) for s in sliced
+    )
+    if items or isinstance(node, ast.AugAssign) or _inside(value, name):
+        found.grows += [] if cut and items else [node.lineno]
+        found.shrinks |= cut
+    else:
+        # A variable that gets its first value at the beginning of a function is only born there.
+        found.shrinks |= looped or any(isinstance(t, ast.Attribute) for t in flat)
+    return itself and not isinstance(value, ast.Constant)
+
+
+def _caps(node: ast.If, name: str) -> bool:
+    """Whether a statement lets a name grow only while its length, or a sum, is small."""
+    compared = node.test
+    if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
+        return False
+    counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
+    names = [getattr(target, "attr", getattr(target, "id", "")) for target in counted]
+    if any(n and _inside(compared, n) for n in names) and _fills(node.body, name):
+        return True  # what is compared with a limit is counted up
+    lengths = [
+        isinstance(side, ast.Call) and _named(side.func, "len") and _inside(side, name)
+        for side in (compared.left, compared.comparators[0])
+    ]
+    if not any(lengths):
+        return False
+    shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
+    if not shorter and isinstance(node.body[-1], _LEAVES):
+        return True  # when it is long enough, what follows is left out
+    return _fills(node.body if shorter else node.orelse, name)
+
+
+def _fills(body: list[ast.stmt], name: str) -> bool:
+    """Whether one of these statements puts something into a name."""
+    block, found = ast.Module(body, []), Habits()
+    _calls(block, 1, name, found)
+    stored = [t for part in ast.walk(block) if isinstance(part, ast.Assign) for t in part.targets]
+    return bool(found.grows) or any(_named(_base(t), name) for t in stored)
+
+
+def registers(file: str) -> list[int]:
+    """The lines of a file that register hooks or parametrizations."""
+    lines = enumerate(linecache.getlines(file), 1)
+    return [number for number, text in lines if _REGISTERS.search(text)]
+
+
+def refers_to_itself(file: str, line: int, name: str) -> bool:
+    """Whether the statement at a line makes a value out of its former self."""
+    found = innermost(file, line)
+    node = found.node if found is not None else None
+    if isinstance(node, ast.AugAssign):
+        return _named(_base(node.target), name)
+    # buffer.extend(...) changes it in place
+    return isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr) and _inside(node.value, name)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[ast.expr]:
+    todo = list(node.targets) if isinstance(node, ast.Assign) else [node.target]
     while todo:
-        node, looped, function = todo.pop()
-        yield node, looped, function
-        inner_loop = looped or isinstance(node, ast.For | ast.While | ast.AsyncFor)
-        inner = function
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner_loop, inner = False, f"{function}.{node.name}".strip(".")
-        for part in ("body", "orelse", "finalbody"):
-            todo += [(s, inner_loop, inner) for s in reversed(getattr(node, part, []))]
-        for handler in getattr(node, "handlers", []):
-            todo += [(s, inner_loop, inner) for s in reversed(handler.body)]
+        target = todo.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            todo += target.elts
+        else:
+            yield target.value if isinstance(target, ast.Starred) else target
 
 
 def _named(node: ast.AST | None, name: str) -> bool:
@@ -106,216 +173,3 @@ def _base(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Subscript):
         node = node.value
     return node
-
-
-def _look(node: ast.stmt, name: str, looped: bool, called: bool, found: Habits) -> None:
-    again = looped or called
-    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        _assignment(node, name, looped, again, found)
-    elif isinstance(node, ast.Delete):
-        found.shrinks |= any(_named(_base(target), name) for target in node.targets)
-    test = getattr(node, "test", None)
-    if test is not None:
-        _test(test, name, found)
-        if isinstance(node, ast.If):
-            found.capped |= _caps(node, name)
-    if isinstance(node, ast.Try) and any("KeyError" in ast.dump(h) for h in node.handlers):
-        found.tested |= any(_inside(s, name) for s in node.body)
-    if hasattr(node, "body"):
-        return  # what is inside comes by itself
-    for part in ast.walk(node):
-        if isinstance(part, ast.IfExp):
-            _test(part.test, name, found)
-        if isinstance(part, ast.comprehension):
-            for test in part.ifs:
-                _test(test, name, found)
-        if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
-            continue
-        method, owner = part.func.attr, part.func.value
-        if _named(_base(owner), name):
-            if method in _GROW and again:
-                found.grows.append(node.lineno)
-                found.tested |= method == "setdefault"
-            found.shrinks |= method in _SHRINK
-            found.detached |= method in ("detach", "detach_")
-        if method == "get" and _named(owner, name):
-            found.tested = True
-
-
-def _assignment(
-    node: ast.Assign | ast.AnnAssign | ast.AugAssign,
-    name: str,
-    looped: bool,
-    again: bool,
-    found: Habits,
-) -> None:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    flat = [t for target in targets for t in _flat(target)]
-    itself = any(_named(t, name) for t in flat)
-    item = any(isinstance(t, ast.Subscript) and _named(_base(t), name) for t in flat)
-    if not again or not (itself or item):
-        return
-    if itself and not isinstance(node.value, ast.Constant):
-        # Those in loops come first: what stands before a loop only begins it.
-        place = sum(1 for line in found.assigned if line < 0) if looped else len(found.assigned)
-        found.assigned.insert(place, -node.lineno if looped else node.lineno)
-    sliced = isinstance(node, ast.Assign) and any(
-        isinstance(t, ast.Subscript) and isinstance(t.slice, ast.Slice) for t in flat
-    )
-    if item and sliced:
-        found.shrinks = True
-    elif item or isinstance(node, ast.AugAssign) or _inside(node.value, name):
-        found.grows.append(node.lineno)
-        value = node.value
-        # x = x[-100:] keeps it small
-        if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
-            found.shrinks = True
-    elif looped or any(isinstance(t, ast.Attribute) for t in flat):
-        # A variable that gets its first value at the beginning of a function is only born there.
-        found.shrinks = True
-    found.detached |= node.value is not None and _inside(node.value, "detach")
-
-
-def _flat(target: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(target, ast.Tuple | ast.List):
-        for part in target.elts:
-            yield from _flat(part)
-    else:
-        yield target.value if isinstance(target, ast.Starred) else target
-
-
-def _test(test: ast.expr, name: str, found: Habits) -> None:
-    for part in ast.walk(test):
-        if isinstance(part, ast.Compare) and any(
-            isinstance(op, ast.In | ast.NotIn) for op in part.ops
-        ):
-            found.tested |= any(_inside(c, name) for c in part.comparators)
-
-
-def _caps(node: ast.If, name: str) -> bool:
-    """Whether it depends on the length of a name that it grows, or on a sum of what is in it."""
-    compared = node.test
-    if _grows_in(node.body, name) and _within_budget(node):
-        return True
-    if not isinstance(compared, ast.Compare) or len(compared.ops) != 1:
-        return False
-    sides = [compared.left, compared.comparators[0]]
-    lengths = [
-        isinstance(s, ast.Call) and _named(s.func, "len") and _inside(s, name) for s in sides
-    ]
-    if not any(lengths):
-        return False
-    shorter = isinstance(compared.ops[0], ast.Lt | ast.LtE) == lengths[0]
-    if not shorter and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise):
-        return True  # when it is long enough, what follows is left out
-    return _grows_in(node.body if shorter else node.orelse, name)
-
-
-def _grows_in(body: list[ast.stmt], name: str) -> bool:
-    """Whether one of these statements puts something into a name."""
-    for part in (part for statement in body for part in ast.walk(statement)):
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-            grown = part.func.attr in _GROW and _named(_base(part.func.value), name)
-        else:
-            targets = part.targets if isinstance(part, ast.Assign) else []
-            grown = any(isinstance(t, ast.Subscript) and _named(_base(t), name) for t in targets)
-        if grown:
-            return True
-    return False
-
-
-def _within_budget(node: ast.If) -> bool:
-    """Whether what is compared with a limit is counted up when something is put in."""
-    compared = node.test
-    if not isinstance(compared, ast.Compare) or not isinstance(
-        compared.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE
-    ):
-        return False
-    counted = [s.target for s in node.body if isinstance(s, ast.AugAssign)]
-    names = [getattr(t, "attr", getattr(t, "id", "")) for t in counted]
-    return any(_inside(compared, name) for name in names if name)
-
-
-def _consumed(tree: ast.Module, name: str) -> bool:
-    names, calls = {name}, [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    assigns = [n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AugAssign)]
-    for _ in range(3):
-        for node in assigns:
-            if any(_inside(node.value, known) for known in names):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names |= {t.id for t in targets if isinstance(t, ast.Name)}
-    return any(
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr == "backward"
-        and any(_inside(part, known) for known in names for part in (call.func.value, *call.args))
-        for call in calls
-    )
-
-
-@lru_cache(maxsize=256)
-def in_loop(file: str, line: int) -> bool:
-    """Whether a line stands in a loop of its function or file."""
-    found = False
-    for node, looped, _ in _statements(_tree(file)):
-        if node.lineno <= line <= (node.end_lineno or node.lineno):
-            found = looped or isinstance(node, ast.For | ast.While)
-    return found
-
-
-def registers(file: str) -> list[int]:
-    """The lines of a file that register hooks or parametrizations."""
-    lines = enumerate(linecache.getlines(file), 1)
-    return [number for number, text in lines if REGISTERS.search(text)]
-
-
-def function_at(file: str, line: int) -> str:
-    """The innermost function around a line; empty at the top of a file."""
-    found = ""
-    for node, _, function in _statements(_tree(file)):
-        if node.lineno <= line <= (node.end_lineno or node.lineno):
-            found = function.rpartition(".")[2]
-    return found
-
-
-def draws_more(file: str, line: int) -> int:
-    """The line that adds to a picture which the statement at ``line`` draws; 0 where it is cleared.
-
-    Only what stands in the same function, or at the top of the file, is looked at.
-    """
-    if not _DRAWS.search(linecache.getline(file, line)):
-        return 0
-    function = function_at(file, line)
-    simple = [node for node, _, _ in _statements(_tree(file)) if not hasattr(node, "body")]
-    inside = [node.lineno for node in simple if function_at(file, node.lineno) == function]
-    texts = {number: linecache.getline(file, number) for number in inside}
-    if any(_CLEARS.search(text) for text in texts.values()):
-        return 0
-    return next((n for n, text in texts.items() if n < line and _ADDS.search(text)), 0)
-
-
-def refers_to_itself(file: str, line: int, name: str) -> bool:
-    """Whether the statement at a line makes a value out of its former self."""
-    for node, _, _ in _statements(_tree(file)):
-        if hasattr(node, "body") or not node.lineno <= line <= (node.end_lineno or node.lineno):
-            continue
-        if isinstance(node, ast.AugAssign):
-            return _named(_base(node.target), name)
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            return _inside(node.value, name)
-        if isinstance(node, ast.Expr):  # buffer.extend(...) changes it in place
-            return _inside(node.value, name)
-    return False
-
-
-def fed_to(file: str, line: int, name: str) -> list[str]:
-    """What the statement at a line calls with or on the former value to get the new one, dotted."""
-    for node, _, _ in _statements(_tree(file)):
-        if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
-            given = [c for c in calls if any(_inside(a, name) for a in (c.func, *_arguments(c)))]
-            return [ast.unparse(call.func) for call in given]
-    return []
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 LOOPS = ast.For | ast.While | ast.AsyncFor
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_NAMED = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,76 +22,88 @@ class Statement:
     """Dotted names of what it calls, ``?`` for what has no name."""
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """A statement and what stands around it."""
+
     node: ast.stmt
     loop: tuple[int, int]
-    """First and last line of the innermost loop around it; (0, 0) for none."""
+    """First and last line of the innermost loop around it, in its function; (0, 0) for none."""
+    functions: tuple[str, ...]
+    """Names of the functions around it, outermost first."""
 
 
 @lru_cache(maxsize=64)
-def tree_of(file: str) -> ast.Module | None:
-    """A file, parsed; None where that cannot be done."""
+def tree_of(file: str) -> ast.Module:
+    """A file, parsed; empty where that cannot be done."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return None
+        return ast.Module([], [])
 
 
 @lru_cache(maxsize=64)
-def _statements(file: str) -> list[_Found]:
-    """Every statement of a file, the outer ones first."""
-    found: list[_Found] = []
-    tree = tree_of(file)
-    todo: list[tuple[ast.AST, tuple[int, int]]] = [(tree, (0, 0))] if tree else []
-    while todo:
-        node, loop = todo.pop(0)
+def statements(file: str) -> list[Found]:
+    """Every statement of a file, in the order of its lines."""
+    found: list[Found] = []
+
+    def visit(node: ast.AST, loop: tuple[int, int], functions: tuple[str, ...]) -> None:
+        if isinstance(node, ast.stmt):
+            found.append(Found(node, loop, functions))
+        if isinstance(node, _NAMED):
+            loop, functions = (0, 0), (*functions, node.name)
+        elif isinstance(node, LOOPS):
+            loop = node.lineno, node.end_lineno or node.lineno
         for child in ast.iter_child_nodes(node):
-            inner = loop
-            if isinstance(child, ast.stmt):
-                found.append(_Found(child, loop))
-            if isinstance(child, _FUNCTIONS):
-                inner = (0, 0)
-            elif isinstance(child, LOOPS):
-                inner = (child.lineno, child.end_lineno or child.lineno)
-            todo.append((child, inner))
+            if not isinstance(child, ast.expr):
+                visit(child, loop, functions)
+
+    visit(tree_of(file), (0, 0), ())
     return found
 
 
-def _innermost(file: str, line: int) -> _Found | None:
-    best: _Found | None = None
-    for found in _statements(file):
-        node = found.node
-        if not node.lineno <= line <= (node.end_lineno or node.lineno):
-            continue
-        if best is None or node.lineno > best.node.lineno or _size(node) < _size(best.node):
+@lru_cache(maxsize=1024)
+def innermost(file: str, line: int) -> Found | None:
+    """The innermost statement around a line."""
+    best = None
+    for found in statements(file):
+        if found.node.lineno <= line <= (found.node.end_lineno or 0):
             best = found
     return best
 
 
-def _size(node: ast.stmt) -> int:
-    return (node.end_lineno or 0) - node.lineno
-
-
-@lru_cache(maxsize=1024)
 def loop_around(file: str, line: int) -> tuple[int, int]:
     """First and last line of the innermost loop around a line, in its function; (0, 0): none."""
-    found = _innermost(file, line)
+    found = innermost(file, line)
     return found.loop if found is not None else (0, 0)
 
 
-@lru_cache(maxsize=1024)
 def loop_of(file: str, line: int) -> tuple[int, int]:
     """The loop whose head stands at a line; else the one around it."""
-    found = _innermost(file, line)
+    found = innermost(file, line)
     if found is not None and isinstance(found.node, LOOPS):
         return found.node.lineno, found.node.end_lineno or found.node.lineno
-    return found.loop if found is not None else (0, 0)
+    return loop_around(file, line)
+
+
+def function_at(file: str, line: int) -> str:
+    """The innermost function around a line; empty at the top of a file."""
+    found = innermost(file, line)
+    return found.functions[-1] if found is not None and found.functions else ""
+
+
+def assigned_at(file: str, name: str) -> int:
+    """The first line that gives a variable or an attribute its value; 0 where none does."""
+    for node, _, _ in statements(file):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if getattr(target, "attr", getattr(target, "id", "")) == name:
+                return node.lineno
+    return 0
 
 
 @lru_cache(maxsize=1024)
 def statement(file: str, line: int) -> Statement:
     """The innermost statement at a line."""
-    found = _innermost(file, line)
+    found = innermost(file, line)
     if found is None:
         return Statement(line, linecache.getline(file, line).strip())
     node = found.node

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import weakref
 
-from .place import LIBRARIES, kind_of
+from .place import kind_of
 
 _modules_known: tuple[int, list[str]] = (0, [])
+_known: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
 def user_modules() -> list[str]:
@@ -18,23 +19,14 @@ def user_modules() -> list[str]:
         names = [
             name
             for name, module in list(sys.modules.items())
-            if isinstance(file := getattr(module, "__file__", None), str) and _is_users(file)
+            if isinstance(file := getattr(module, "__file__", None), str)
+            and kind_of(file) == "user"
         ]
         _modules_known = len(sys.modules), names
     return names
 
 
-def _is_users(file: str) -> bool:
-    # Links are followed only where the name alone does not tell: there are thousands of modules.
-    return (
-        not file.startswith(LIBRARIES) and "site-packages" not in file and (kind_of(file) == "user")
-    )
-
-
-_known: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-
-
-def file_of_type(kind: type) -> str | None:
+def file_of(kind: type) -> str | None:
     """The file of the module that defines a type."""
     return getattr(sys.modules.get(kind.__module__), "__file__", None)
 
@@ -43,14 +35,9 @@ def owner_of(kind: type) -> str:
     """Whose code defines a type: "user", "library" or "torch" (and ours, and Python's own)."""
     whose = _known.get(kind)
     if whose is None:
-        module = str(kind.__module__)
-        file = file_of_type(kind)
-        if module == "__main__" and not file:
-            whose = "user"
-        elif module.split(".")[0] == "builtins" or file is None:
-            whose = "torch"
-        elif file.startswith(LIBRARIES):
-            whose = "torch" if module.split(".")[0] in ("torch", "holdfast") else "library"
+        file = file_of(kind)
+        if file is None:
+            whose = "user" if kind.__module__ == "__main__" else "torch"
         else:
             whose = kind_of(file)
         _known[kind] = whose

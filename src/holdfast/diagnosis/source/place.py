@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import linecache
 import os
 import re
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+
+from .loops import innermost
 
 # Lines of code shown on either side.
 _AROUND = 4
@@ -36,25 +38,21 @@ class Place:
     """File and line inside a library, when the user's line only leads there."""
 
 
-def _prefixes(*folders: str | None) -> tuple[str, ...]:
-    return tuple(os.path.join(os.path.realpath(f), "") for f in folders if f)
+def _prefixes(*folders: str | Path | None) -> tuple[str, ...]:
+    """Folders as modules name them, and with all links followed."""
+    known = [str(folder) for folder in folders if folder]
+    return tuple(os.path.join(folder, "") for folder in (*known, *map(os.path.realpath, known)))
 
 
-_TORCH = _prefixes(os.path.dirname(torch.__file__), str(Path(__file__).parents[2]))
+_OURS = Path(__file__).parents[2]
+_TORCH = _prefixes(os.path.dirname(torch.__file__), _OURS)
 # The catalogue's faults are training scripts that happen to live in our package.
-_SCRIPTS = _prefixes(str(Path(__file__).parents[2] / "faults"))
+_SCRIPTS = _prefixes(_OURS / "faults")
 # ``watch.run_step`` calls backward itself, on a loss it made of the user's function.
-_LOOP = os.path.realpath(Path(__file__).parents[2] / "watching/watch.py")
+_LOOP = tuple(os.path.join(folder, "watching", "watch.py") for folder in _prefixes(_OURS))
 _LIBRARIES = _prefixes(
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 )
-
-LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (folder := sysconfig.get_path(name))
-)
-"""The same folders by the names that modules go by, links not followed."""
 
 
 @lru_cache(maxsize=4096)
@@ -63,10 +61,12 @@ def kind_of(filename: str) -> str:
     if filename.startswith("<") or not filename:
         # A notebook's cells have such names too, and their source is known.
         return "user" if filename.startswith("<ipython") else "torch"
-    path = os.path.realpath(filename)
+    # There are thousands of modules: links are followed only where the name does not say enough.
+    known = filename.startswith((*_TORCH, *_LIBRARIES))
+    path = filename if known else os.path.realpath(filename)
     if path.startswith(_SCRIPTS):
         return "user"
-    if path == _LOOP:
+    if path in _LOOP:
         return "library"
     if path.startswith(_TORCH):
         return "torch"
@@ -80,6 +80,16 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Those of the user's own code, innermost first."""
+    return (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) == "user")
+
+
+def user_line(frame: FrameType | None) -> tuple[str, int] | None:
+    """File and line of the innermost one; None where there is none."""
+    return next(((at.f_code.co_filename, at.f_lineno) for at in user_frames(frame)), None)
 
 
 def forget_locals(frame: FrameType) -> None:
@@ -98,31 +108,21 @@ def forget_locals(frame: FrameType) -> None:
 
 def place_of(frame: FrameType | None, names: Mapping[int, str]) -> Place:
     """The innermost line of the user's own code, and the module whose method is running."""
-    stack = [(f.f_code, f.f_lineno) for f in frames_from(frame)]
-    return choose(stack, module=_module_at(frame, names))
+    stack = [(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames_from(frame)]
+    return _choose(stack, _module_at(frame, names))
 
 
-def choose(stack: Iterable[tuple[CodeType | str, int]], module: str = "") -> Place:
-    """Pick the line to show from a stack of code objects (or file names), innermost first."""
-    library: tuple[str, int, str] | None = None
-    for code, line in stack:
-        file, function = (code, "") if isinstance(code, str) else (code.co_filename, code.co_name)
+def _choose(stack: Iterable[tuple[str, int, str]], module: str = "") -> Place:
+    """Pick the line to show from a stack of files, lines and functions, innermost first."""
+    library: Place | None = None
+    for file, line, function in stack:
         kind = kind_of(file)
-        if kind == "torch":
-            continue
         if kind == "user":
-            return Place(
-                file=file,
-                line=line,
-                function=function,
-                module=module,
-                library=f"{_short(library[0])}:{library[1]}" if library else "",
-            )
-        library = library or (file, line, function)
-    if library is None:
-        return Place(module=module)
-    file, line, function = library
-    return Place(file=file, line=line, function=function, module=module)
+            via = f"{_short(library.file)}:{library.line}" if library is not None else ""
+            return Place(file=file, line=line, function=function, module=module, library=via)
+        if kind == "library" and library is None:
+            library = Place(file=file, line=line, function=function, module=module)
+    return library or Place(module=module)
 
 
 def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
@@ -137,10 +137,8 @@ def _module_at(frame: FrameType | None, names: Mapping[int, str]) -> str:
 
 
 def _short(path: str) -> str:
-    for folder in (*_LIBRARIES, *_TORCH):
-        if os.path.realpath(path).startswith(folder):
-            return os.path.realpath(path)[len(folder) :]
-    return path
+    real = os.path.realpath(path)
+    return next((real[len(f) :] for f in (*_LIBRARIES, *_TORCH) if real.startswith(f)), path)
 
 
 _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
@@ -149,12 +147,7 @@ _ENTRY = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<functi
 def place_in_traceback(entries: Iterable[str]) -> Place:
     """The user's line in a formatted stack, as autograd keeps one for every node it makes."""
     found = [m for entry in entries for m in _ENTRY.finditer(entry)]
-    place = choose([(m["file"], int(m["line"])) for m in reversed(found)])
-    for match in reversed(found):
-        if match["file"] == place.file and int(match["line"]) == place.line:
-            function = match["function"]
-            return Place(file=place.file, line=place.line, function=function, library=place.library)
-    return place
+    return _choose((m["file"], int(m["line"]), m["function"]) for m in reversed(found))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,48 +164,24 @@ def source_at(place: Place) -> Source:
     lines = linecache.getlines(place.file)
     if not 0 < place.line <= len(lines):
         return Source(excerpt=[])
-    first, last = _statement("".join(lines), place.line)
+    found = innermost(place.file, place.line)
+    first = last = place.line
+    if found is not None and not hasattr(found.node, "body"):
+        first, last = found.node.lineno, found.node.end_lineno or place.line
     text = [line.rstrip("\n") for line in lines]
     low, high = max(1, first - _AROUND), min(len(text), last + _AROUND)
     return Source(
-        code=_dedented(text[first - 1 : last]),
+        code=textwrap.dedent("\n".join(text[first - 1 : last])),
         start=first,
         excerpt=[[n, text[n - 1]] for n in range(low, high + 1)],
     )
 
 
-def _statement(source: str, line: int) -> tuple[int, int]:
-    """First and last line of the innermost simple statement around a line."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return line, line
-    best = (line, line)
-    size = sys.maxsize
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or node.end_lineno is None:
-            continue
-        if hasattr(node, "body"):
-            continue
-        if node.lineno <= line <= node.end_lineno and node.end_lineno - node.lineno < size:
-            best, size = (node.lineno, node.end_lineno), node.end_lineno - node.lineno
-    return best
-
-
-def _dedented(lines: list[str]) -> str:
-    margin = len(lines[0]) - len(lines[0].lstrip())
-    return "\n".join(x[margin:] if not x[:margin].strip() else x.lstrip() for x in lines)
-
-
 def place_told(file: str, line: int) -> dict[str, Any]:
     """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
     source = source_at(Place(file=file, line=line))
-    return {
-        "file": from_here(file),
-        "line": line,
-        "code": source.code,
-        "excerpt": source.excerpt,
-    }
+    at = {"file": from_here(file), "line": line}
+    return at | {"code": source.code, "excerpt": source.excerpt}
 
 
 def from_here(file: str) -> str:
