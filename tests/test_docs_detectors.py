@@ -40,7 +40,7 @@ def test_a_page_is_not_stale(name: str, text: str) -> None:
 def test_a_page_has_the_options_with_defaults_and_meaning() -> None:
     (detector,) = [detector for detector in ALL if detector.code == "MEM002"]
     text = builder.page(detector)
-    assert "| `cycles` | 3 | " in text  # of its own
+    assert "| `consumed` | 60 | " in text  # of its own
     assert "| `least` | 8,192 | bytes per step" in text  # of the class above
     (detector,) = [detector for detector in ALL if detector.code == "TPT005"]
     assert "| `share` | 0.2 | " in builder.page(detector)  # told below the field

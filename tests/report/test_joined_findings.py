@@ -76,7 +76,7 @@ def test_hooks_explain_the_little_that_they_keep(what, grows, together):
 
 def test_every_form_of_report_folds(make_run, make_event):
     (kind, stall), (_, slow) = stalls(), slower()
-    events = [make_event(kind, 0, 6, **stall), make_event(kind, 0, 9, **slow)]
+    events = [make_event(kind, 0, 6, **stall), *[make_event(kind, 0, 9, **slow)] * 2]
     record = read_record(make_run(events=events))
     summary = record.summary
     assert [s.finding.code for s in summary.finding_groups] == ["TPT004"]
