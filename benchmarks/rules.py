@@ -3,7 +3,7 @@
     python benchmarks/detection.py --keep DIR               # record the collections, once
     python benchmarks/rules.py DIR --jobs 2                 # then switch each condition off
     python benchmarks/rules.py DIR --only stall,slow_down   # those of some modules
-    python benchmarks/rules.py DIR --fields                 # leave out fields of events instead
+    python benchmarks/rules.py DIR --fields                 # without fields of events instead
 
 A condition stays true, and then false, while recorded runs are judged again. It wins the scripts
 that are graded worse without it: fault not found, not first, other line, healthy run accused. Of
@@ -182,7 +182,7 @@ def _points(graded: Grade) -> int:
 
 def cells_of(rule: str, effect: Effect) -> list[str]:
     """One row of the table."""
-    instead = "left out" if effect.value is None else str(effect.value)
+    instead = "removed" if effect.value is None else str(effect.value)
     counts = (len(effect.worse), len(effect.better), effect.other, effect.failed, effect.runs)
     return [rule, instead, *map(str, counts), " ".join(effect.worse) or "-"]
 

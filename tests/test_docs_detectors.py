@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -44,6 +46,13 @@ def test_a_page_has_the_options_with_defaults_and_meaning() -> None:
     assert "| `least` | 8,192 | bytes per step" in text  # of the class above
     (detector,) = [detector for detector in ALL if detector.code == "TPT005"]
     assert "| `share` | 0.2 | " in builder.page(detector)  # told below the field
+
+
+@pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.code)
+def test_every_option_says_what_it_means(detector: type[holdfast.Detector]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|(.*)\|$", builder.page(detector), re.MULTILINE)
+    assert len(rows) == len(dataclasses.fields(detector.Options))
+    assert not [name for name, meaning in rows if not meaning.strip()]
 
 
 @pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.code)

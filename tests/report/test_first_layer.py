@@ -90,7 +90,7 @@ def test_a_first_step_away_from_zero_is_no_update_size(make_rows, make_layers, a
 
 
 def test_deeds_of_ranks_are_told_once(incident):
-    actions_taken = [deed.what for deed in read_record(incident(ranks=3)).summary.actions_taken]
+    actions_taken = [action.what for action in read_record(incident(ranks=3)).summary.actions_taken]
     assert actions_taken == [
         "Skipped steps with non-finite values (ranks 0-2)",
         "Reran a bad batch to find the line (rank 2)",
@@ -104,7 +104,7 @@ def test_deeds_from_events(make_run, make_event):
         make_event("backed_off", 0, 127, why="the guard took 13 %"),
     ]
     actions_taken = read_record(make_run(events=events)).summary.actions_taken
-    assert [deed.what for deed in actions_taken] == [
+    assert [action.what for action in actions_taken] == [
         "Switched Adam to its fused kernel",
         "Moved the step counters of NAdam to the device",
         "Reduced optional measurements",

@@ -89,10 +89,10 @@ def test_every_event_appears_in_every_report_with_its_numbers(make_run, make_eve
     run = make_run(events=[make_event(kind, 0, 12, **data)])
     told = text(run)
     assert f"- {what}" in told and why in told and ", step 12" in told
-    deed = next(
+    action = next(
         d for d in json.loads(report_json(summarize(run)))["actions_taken"] if what in d["what"]
     )
-    assert why in deed["why"].replace("\N{NO-BREAK SPACE}", " ")
+    assert why in action["why"].replace("\N{NO-BREAK SPACE}", " ")
     page = report_html(run).replace("\N{NO-BREAK SPACE}", " ")
     assert what in page and why in page
     assert what.split(" [")[0].replace("_", "\\_") in report_md(run)
@@ -140,7 +140,7 @@ def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
     events = [make_event("rollback", 0, 5, **BACK), make_event("trial", 0, 7, **trial)]
     summary = summarize(make_run(events=events))
     assert summary.rollbacks == 0
-    assert [deed.when for deed in summary.actions_taken] == ["step 5", "step 7"]
+    assert [action.when for action in summary.actions_taken] == ["step 5", "step 7"]
 
 
 def test_the_end_counts_rollbacks(make_run, make_event):
@@ -177,7 +177,9 @@ def test_of_many_events_of_one_kind_the_last_is_told(make_run, make_event):
     events = [make_event("quarantine", 0, i, index=i, reason="NaN") for i in range(30)]
     events += [make_event("checkpoint", 0, i, failed="disk full") for i in range(6)]
     events += [make_event("checkpoint", 0, i, file=f"s{i}", bytes=10, seconds=1) for i in range(9)]
-    actions_taken = {deed.what: deed for deed in summarize(make_run(events=events)).actions_taken}
+    actions_taken = {
+        action.what: action for action in summarize(make_run(events=events)).actions_taken
+    }
     assert set(actions_taken) == {
         "Quarantined samples, 30 times",
         "Could not save checkpoints, 6 times",
@@ -210,7 +212,7 @@ def test_the_policy_is_one_line_at_the_start_and_whole_in_the_report(make_run, m
     run = make_run(events=[make_event("policy", 0, 0, rules=rules)])
     assert all(rule in text(run) and rule in report_html(run) for rule in rules)
     assert "- OPT001: rollback (stop after 3 times" in report_md(run)
-    assert summarize(run).actions_taken == (), "a policy is no deed"
+    assert summarize(run).actions_taken == (), "a policy is no action taken"
     assert event_line(event("policy", 0, rules="odd")) == ""
 
 

@@ -87,7 +87,9 @@ class Divergence(Detector):
         """How often to look; the bounds of growth are those that a rollback is decided by."""
 
         every: int = 16
+        """Steps between two checks for growth; a guess."""
         again: int = 200
+        """Steps after a rollback within which another one is divergence; a guess."""
 
     def suspects(self, window: Window) -> Mask:
         """One row in ``every``, and rows with an event."""

@@ -63,7 +63,9 @@ class EvaluationWithGraph(MemoryDetector):
         """Guesses: a graph of a model, and more than one forward pass."""
 
         nodes: int = 3
+        """Nodes of a graph below which no model made it."""
         passes: int = 2
+        """Forward passes or evaluations from which on it is a warning."""
 
     def believes(self, event: Event) -> bool:
         """Whether it is the graph of a model; a mean of some parameters is not."""

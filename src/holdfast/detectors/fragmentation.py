@@ -76,11 +76,17 @@ class Fragmentation(Detector):
         """Measured with the two faults of the catalogue on an H200."""
 
         readings: int = 8
+        """Readings of the allocator's counters that are compared."""
         gap: float = 512.0 * 2**20
+        """Bytes by which unused reserved memory must have grown."""
         times: float = 1.5
+        """Factor by which it must have grown."""
         steady: float = 0.1
+        """Most by which allocated memory may differ meanwhile, as a share."""
         retries: float = 4.0
+        """Allocator retries over these readings."""
         spread: int = 3
+        """Readings at which the number of retries must have risen."""
 
     def suspects(self, window: Window) -> Mask:
         """Rows on which the counters were read."""

@@ -87,7 +87,9 @@ class GradientExplosion(Detector):
         """When the batch is to blame; see *False alarms* for where these come from."""
 
         beyond: float = 100.0
+        """Factor of its loss on the largest loss before, from which on the batch is broken."""
         huge: float = 1000.0
+        """Factor of its gradient norm on the baseline, likewise."""
         applied: int = 3
         """Updates applied during a spike after which the weights are suspected, not the data."""
 

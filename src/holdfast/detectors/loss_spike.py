@@ -87,6 +87,7 @@ class LossSpike(Detector):
         """What makes a spike; see *False alarms* for where these come from."""
 
         rows: int = 3
+        """Updates applied at a high loss before it is a spike."""
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike, and those that came with an event."""

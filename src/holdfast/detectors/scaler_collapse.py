@@ -83,7 +83,9 @@ class ScalerCollapse(Detector):
         """When an overflow is no longer ordinary; see *False alarms* for where these come from."""
 
         streak: int = 12
+        """Overflows in a row."""
         lowest: float = 1.0
+        """The scale below which it has collapsed."""
 
     def suspects(self, window: Window) -> Mask:
         """Rows that overflowed or whose scale is very low."""

@@ -99,6 +99,7 @@ class SlowDown(TimedDetector):
         plain: float = 3.0
         """Slowdown that no other process causes for a line that explains ``plainly``; a guess."""
         plainly: float = 0.7
+        """Share of the growth that such a line must explain; a guess."""
         bigger: float = 1.15
         """Factor on the size of the model's inputs; a guess."""
         retries: float = 4.0

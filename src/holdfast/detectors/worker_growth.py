@@ -66,10 +66,12 @@ class WorkerGrowth(MemoryDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):
-        """``least`` bytes per batch of all workers: detection_cpu_arm_2026-11-16.md."""
+        """Measured with benchmarks/results/detection_cpu_arm_2026-11-16.md."""
 
         least: float = 24 * 1024.0
+        """Bytes per batch of all workers below which it is no leak."""
         passes: int = 2
+        """Passes over the data after which a cache should be full."""
 
     def believes(self, event: Event) -> bool:
         """Whether the workers grow, and not only until a cache is full."""

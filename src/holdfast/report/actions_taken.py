@@ -53,11 +53,13 @@ def actions_of(lanes: Sequence[LaneData], summaries: Sequence[LaneSummary]) -> l
     """All actions taken, most important first; those that ranks took together once."""
     done: dict[ActionTaken, list[int]] = {}
     for lane, summary in zip(lanes, summaries, strict=True):
-        for deed in _lane(lane, summary):
-            done.setdefault(deed, []).append(lane.rank)
+        for action in _lane(lane, summary):
+            done.setdefault(action, []).append(lane.rank)
     if len({lane.rank for lane in lanes}) < 2:
         return list(done)
-    return [replace(deed, what=f"{deed.what} ({words.ranks(who)})") for deed, who in done.items()]
+    return [
+        replace(action, what=f"{action.what} ({words.ranks(who)})") for action, who in done.items()
+    ]
 
 
 def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:

@@ -30,7 +30,7 @@ class Measures:
         place: this rank.
         watch: knows the newest row and the skipped steps.
         optimizer: knows the learning rate.
-        say: called once when something is left out from there on.
+        say: called once when something is no longer measured.
     """
 
     def __init__(
