@@ -4,11 +4,13 @@
     python benchmarks/energy_flow.py --row exp50/16 --row exp50/64 --seconds 4
     python benchmarks/energy_flow.py --write              # also into benchmarks/results/
 
-A step is forward, loss, backward, clipping and fused AdamW in bf16, under ``holdfast.watch`` as a
-user has it; all flows, all lattice steps, early stop and children off. Times are CUDA events read
-after the last step. Busy is the time of a step's kernels (a profiler's window of 5 steps) over its
-median time. The reference takes every flow by itself (``per_flow.py``) and is compared by
-flow-steps per second on one CPU thread.
+A step is forward, loss, backward of every micro-batch, clipping and fused AdamW in bf16, under
+``holdfast.watch`` as a user has it. Rows "as shipped" are a preset with nothing changed: text
+bridge, early stop and accumulation as they are set. The others are the core alone: all flows, all
+lattice steps, text bridge and early stop off. Times are CUDA events read after the last step. Busy
+is the time of a step's kernels (a profiler's window of 5 steps) over its median time. The reference
+takes every flow by itself (``per_flow.py``) and is compared by flow-steps per second on one CPU
+thread.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from overhead import hardware
 from per_flow import per_flow
 
 from holdfast.training import resolve
-from holdfast_models.energy_flow.evaluation.benchmark import Work, busy_ms, measured
+from holdfast_models.energy_flow.evaluation.benchmark import Precision, Work, busy_ms, measured
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.noise import Key
 from holdfast_models.energy_flow.model.stepping import LatticePass
@@ -47,17 +49,28 @@ _FLAT = 200
 class Row:
     """What is timed."""
 
-    preset: str
-    batch: int
-    flows: int  # capacity: all cells, or fewer
+    preset: str | None
+    batch: int = 0  # 0: as shipped
+    flows: int = 0  # capacity: all cells, or fewer
     cuda: bool = True
-    more: tuple[str, ...] = ()
+    precision: Precision = "auto"
+
+    @property
+    def overrides(self) -> list[str]:
+        """What makes it the core alone."""
+        if not self.batch:
+            return []
+        size = [f"model.flows.capacity={self.flows}", f"train.data.batch={self.batch}"]
+        return ["model.convergence.on=false", "bridge.on=false", "train.accumulate=1", *size]
 
 
+_SHIPPED = [None, *RECIPE.presets]
 ROWS = {
+    **{f"{name or 'default'} as shipped": Row(name) for name in _SHIPPED},
     "debug/8": Row("debug", 8, 3200),
     "experiment/16": Row("experiment", 16, 12_544),
     "exp50/16": Row("exp50", 16, 40_000),
+    "exp50/16 fp32": Row("exp50", 16, 40_000, precision="fp32"),
     "exp50/64": Row("exp50", 64, 160_000),
     "max80/64 capacity 20000": Row("max80", 64, 20_000),
     "max80/64 all cells": Row("max80", 64, 409_600),
@@ -86,12 +99,11 @@ class Result:
 def measure(name: str, row: Row, seconds: float, overrides: list[str]) -> Result:
     """Time a row for about so many seconds."""
     device = torch.device("cuda" if row.cuda else "cpu")
-    off = ["model.convergence.on=false", "model.flows.spawn_most=0", "bridge.on=false"]
-    size = [f"model.flows.capacity={row.flows}", f"train.data.batch={row.batch}"]
-    settings = resolve(RECIPE, preset=row.preset, overrides=[*off, *size, *row.more, *overrides])
+    settings = resolve(RECIPE, preset=row.preset, overrides=[*row.overrides, *overrides])
     result = Result(name)
     began = time.perf_counter()
-    work = Work(settings, device)
+    work = Work(settings, device, row.precision)
+    samples = work.batch * work.window
     work.model.train()
     with work.guarded():
         work.train(0)
@@ -105,11 +117,11 @@ def measure(name: str, row: Row, seconds: float, overrides: list[str]) -> Result
             once = time.perf_counter() - began
             number += 1
         steps = max(3, min(200, max(30, int(seconds / once)), int(2 * seconds / once)))
-        found = measured(work.train, device, row.batch, steps=steps, warmup=0, first=number)
+        found = measured(work.train, device, samples, steps=steps, warmup=0, first=number)
         number += steps
         low, high = _quantiles(found["milliseconds"])
         result.median_ms, result.steps = found["median_ms"], steps
-        result.samples_per_second = 1000 * row.batch / found["median_ms"]
+        result.samples_per_second = 1000 * samples / found["median_ms"]
         result.spread = (high - low) / found["median_ms"]
         result.peak_gb, result.mode = found["peak_gb"], work.mode()
         if device.type == "cuda" and once < 1:
@@ -129,8 +141,8 @@ def reference(seconds: float, width: int = 5, overrides: list[str] | None = None
     name = "per-flow reference, cpu"
     small = [f"model.lattice.width={width}", f"model.lattice.height={width}"]
     size = [*small, f"model.flows.capacity={width * width}", "train.data.batch=1"]
-    off = ["model.convergence.on=false", "model.flows.spawn_most=0", "bridge.on=false"]
-    settings = resolve(RECIPE, preset=row.preset, overrides=[*off, *size, *(overrides or [])])
+    given = [*row.overrides, *size, *(overrides or [])]
+    settings = resolve(RECIPE, preset=row.preset, overrides=given)
     torch.set_num_threads(1)
     work = Work(settings, torch.device("cpu"))
     core = work.model.core

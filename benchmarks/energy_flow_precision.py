@@ -1,9 +1,10 @@
-"""Whether speed costs quality: fp32 step by step against the fused loop in bf16, and early stop.
+"""Whether speed costs quality: the fused loop, bf16, no children, and early stop.
 
     python benchmarks/energy_flow_precision.py                  # on a GPU
     python benchmarks/energy_flow_precision.py --write          # also into benchmarks/results/
 
-The tasks are those of ``energy_flow_quality.py``, three seeds each. Early stop: a lattice of 50 x
+The tasks are those of ``energy_flow_quality.py``, three seeds each. Children: presets as they are
+shipped against the same with the children of the specification. Early stop: a lattice of 50 x
 50 x 20 is trained for ``--early`` steps, then the same weights answer the test part in compact
 mode, where stopping saves work, with the stop on and off.
 """
@@ -37,8 +38,16 @@ from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 FORMS = {
-    "fp32, dense, eager": ["train.precision=fp32", "model.flows.mode=dense"],
-    "bf16, fused": ["train.precision=bf16", "model.flows.mode=auto"],
+    f"{precision}, {name}": [f"train.precision={precision}", f"model.flows.mode={mode}"]
+    for name, mode in (("dense, eager", "dense"), ("fused", "auto"))
+    for precision in ("fp32", "bf16")
+}
+# By preset, None for the default: the children of the specification, and steps.
+CHILDREN: dict[str | None, tuple[list[str], int]] = {
+    None: (["model.flows.spawn_most=3", "model.flows.spawn_threshold=0.1"], 300),
+    # With its drift of 0.4 every flow would have a child in every step.
+    "debug": (["model.flows.spawn_most=1", "model.carrier.z_drift=0.25"], 200),
+    "experiment": (["model.flows.spawn_most=1"], 60),
 }
 _REPEATS = 5
 _BATCHES = (16, 64)
@@ -106,9 +115,38 @@ def compare(task: str, form: str, args: argparse.Namespace, place: Place) -> str
     return f"| {task} | {form} | {shown(found)} | {statistics.mean(times):.0f} |"
 
 
+def children(preset: str | None, place: Place) -> list[str]:
+    """Two lines of the table on children."""
+    more, steps = CHILDREN[preset]
+    lines: list[str] = []
+    for name, given in (("none, as shipped", []), ("as specified", more)):
+        found: list[Quality] = []
+        times: list[float] = []
+        made = 0.0
+        for seed in range(3):
+            same = ["bridge.on=false", "train.epochs=null", f"train.steps={steps}"]
+            same += [f"train.seed.seed={seed}", f"train.device={place.device.type}"]
+            same += ["train.validation.epochs=0", f"train.validation.steps={steps}"]
+            settings = resolve(
+                RECIPE, None, preset, [*same, "train.data.workers=0", *given], "none"
+            )
+            done, seconds = train(settings, place)
+            found.append(examine(done, settings, place, place.device.type == "cuda")[0])
+            times.append(seconds)
+            x_BE = load_pairs(settings.data).test.tensors()[0][:16].to(place.device)
+            with torch.no_grad():
+                made = float(done.model.train()(x_BE, step=steps).flows.stats.made) / len(x_BE)
+        mean = statistics.mean(times)
+        lines.append(
+            f"| {preset or 'default'} | {name} | {shown(found)} | {made:.0f} | {mean:.0f} |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
 def early(args: argparse.Namespace, place: Place) -> list[str]:
     """Lines of the second table."""
-    given = ["bridge.on=false", "model.flows.spawn_most=0", "train.data.batch=16"]
+    given = ["bridge.on=false", "train.data.batch=16"]
     given += [*TASKS["rewrite, compositional"], f"train.steps={args.early}", "train.epochs=null"]
     given += ["train.validation.epochs=0", f"train.validation.steps={args.early}"]
     given += ["train.data.workers=0", f"train.device={place.device.type}"]
@@ -154,18 +192,19 @@ def _step_ms(
 
 
 def main() -> int:
-    """Both tables."""
+    """All tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--early", type=int, default=400)
-    parser.add_argument("--only", choices=["quality", "early"])
+    parser.add_argument("--only", choices=["quality", "children", "early"], action="append")
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
     args = parser.parse_args()
+    tables = args.only or ["quality", "children", "early"]
     place = Place(torch.device("cuda" if torch.cuda.is_available() else "cpu"), rank=1)
     lines = [
-        "# energy_flow: bf16 and early stop",
+        "# energy_flow: modes, bf16, children and early stop",
         "",
         f"Command: `python benchmarks/energy_flow_precision.py --steps {args.steps} "
         f"--early {args.early}`",
@@ -173,7 +212,7 @@ def main() -> int:
         f"Date: {date.today()}",
         "",
     ]
-    if args.only != "early":
+    if "quality" in tables:
         lines += [
             "| task, split | form | cosine | FVU | R@1 | seconds |",
             "|---|---|---|---|---|---|",
@@ -183,7 +222,16 @@ def main() -> int:
                 lines.append(compare(task, form, args, place))
                 print(lines[-1], flush=True)
         lines.append("")
-    if args.only != "quality":
+    if "children" in tables:
+        lines += [
+            "Flows: of a sample, children among them, in a training pass at the end.",
+            "",
+            "| preset | children | cosine | FVU | R@1 | flows | seconds |",
+            "|---|---|---|---|---|---|---|",
+            *(line for preset in CHILDREN for line in children(preset, place)),
+            "",
+        ]
+    if "early" in tables:
         lines += [
             "One training of 50 x 50 x 20, then the same weights: milliseconds of 16 answers and",
             "of whole training steps under the guard.",

@@ -20,6 +20,7 @@ _HOME = {
     "AverageSettings": "averaging",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
+    "Forecast": "forecast",
     "Gathered": "data.tensor_files",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
@@ -40,6 +41,7 @@ _HOME = {
     "add_channel": "channels",
     "channel": "channels",
     "collate": "data.tensor_files",
+    "free_memory": "batch_size.memory",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
     "resolve": "resolving",
@@ -52,6 +54,7 @@ _CALLED = {"add_channel": "add", "channel": "get"}
 if TYPE_CHECKING:
     from .averaging import AverageSettings
     from .batch_size.finding import largest_batch
+    from .batch_size.memory import free_memory
     from .channels import LogSettings
     from .channels import add as add_channel
     from .channels import get as channel
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
         write_tensors,
     )
     from .device import Place
+    from .forecast import Forecast
     from .loop.profiling import ProfileSettings
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
@@ -84,6 +88,7 @@ __all__ = [
     "AverageSettings",
     "CompileSettings",
     "DataSettings",
+    "Forecast",
     "Gathered",
     "LogSettings",
     "MappedTensors",
@@ -104,6 +109,7 @@ __all__ = [
     "add_channel",
     "channel",
     "collate",
+    "free_memory",
     "largest_batch",
     "load_weights",
     "resolve",

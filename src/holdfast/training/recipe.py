@@ -12,6 +12,7 @@ from ..errors import UsageError
 
 if TYPE_CHECKING:
     from .device import Place
+    from .forecast import Forecast
     from .task import Task
 
 
@@ -25,6 +26,7 @@ class Recipe:
         settings: everything that can be set: a ``Section`` with a field ``train:
             TrainSettings`` beside its own sections.
         build: makes model, loss and data from the settings, for one process.
+        forecast: what a run of these settings takes, asked before ``build``; None: nobody knows.
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
     """
 
@@ -32,6 +34,7 @@ class Recipe:
     summary: str
     settings: type[Section]
     build: Callable[[Any, Place], Task]
+    forecast: Callable[[Any, Place], Forecast] | None = None
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )

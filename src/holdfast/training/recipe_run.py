@@ -13,6 +13,7 @@ from ..checkpoint.search import Resume
 from . import distributed, seeding
 from .batch_size.finding import largest_batch
 from .device import Place
+from .forecast import announce
 from .recipes import CONFIG, Recipe, to_yaml
 from .task import Task
 from .trainer import Result, Trainer
@@ -44,6 +45,9 @@ def run_recipe(
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
 
     with distributed.joined(train.device) as place:
+        if recipe.forecast is not None:
+            say = print if place.main and not quiet else _nobody
+            announce(recipe.name, recipe.forecast(settings, place), place, say)
         task = _built(recipe, settings, place)
         trainer = Trainer.of(
             task, train, run_dir=run_dir, resume=resume, name=recipe.name, opened=opened

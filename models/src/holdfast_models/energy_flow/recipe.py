@@ -32,10 +32,11 @@ from .channels import tell_flows
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
 from .figures.pictures import draw
+from .forecast import forecast
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model.energy_flow import EnergyFlow, Output
 from .model.noise import noise_seed
-from .model.settings import PRESETS, ModelSettings
+from .model.settings import PRESETS, CarrierSettings, LatticeSettings, ModelSettings
 from .step_metrics import Stopwatch, flow_numbers, lap
 from .text.bridge import BRIDGE_PRESETS, BridgeSettings
 from .text.tokens import Vocabulary
@@ -48,16 +49,20 @@ _DRAWN = 8  # samples a picture may show
 class EnergyFlowSettings(Section):
     """Everything about a run of the lattice."""
 
-    model: ModelSettings = ModelSettings()
+    # Small enough for two CPU cores: see docs/energy_flow.md for what it learns in how long.
+    model: ModelSettings = ModelSettings(
+        lattice=LatticeSettings(width=12, height=12, depth=6), carrier=CarrierSettings(hidden=48)
+    )
     core: bool = True  # false: mappers only, the baseline
     pictures: bool = True  # drawn at the end, for the report
     data: DataSettings = DataSettings()
     loss: LossSettings = LossSettings()
     # The specification's decoder loss, every 50 steps on 4 samples, does not teach it to write:
     # after 300 steps 0 % of texts right, with a loss in every step 100 %.
-    bridge: BridgeSettings = BridgeSettings(decoder_every=1, decoder_most=8)
+    bridge: BridgeSettings = BridgeSettings(width=128, heads=4, decoder_every=1, decoder_most=8)
     train: TrainSettings = TrainSettings(
-        epochs=4,
+        epochs=None,
+        steps=300,
         data=Loading(batch=32),
         optimizer=OptimizerSettings(lr=1e-3, weight_decay=1e-5),
         schedule=ScheduleSettings(name="cosine", warmup=20, floor=0.01),
@@ -244,14 +249,9 @@ _BATCHES = {  # samples at once, micro-batches to a step
     "max80": (64, 4),
 }
 
-_MORE: Mapping[str, Mapping[str, Any]] = {
-    "debug": {
-        # With the usual drift of 0.4 every flow would have a child in every step.
-        "model.carrier.z_drift": 0.25,
-        "train.steps": 200,
-        "train.validation.batches": 16,
-    }
-}
+# Passes over the data; debug is to end soon, whatever there is.
+_LENGTHS: Mapping[str, Any] = {"debug": {"train.steps": 200, "train.validation.batches": 16}}
+_LONG: Mapping[str, Any] = {"train.epochs": 4, "train.steps": None}
 
 # Data that lie on a plane themselves, and a lattice that takes them as they are.
 _FIELDS: Mapping[str, Any] = {
@@ -260,11 +260,10 @@ _FIELDS: Mapping[str, Any] = {
         "width": 144,
         "lattice": {"width": 12, "height": 12, "depth": 4},
         "carrier": {"hidden": 32, "layers": 1},
-        "flows": {"spawn_most": 0},
         "mapper": {"form": "linear"},
     },
     "bridge": {"on": False},
-    "train": {"epochs": None, "steps": 400},
+    "train": {"steps": 400},
 }
 
 RECIPE = Recipe(
@@ -272,12 +271,13 @@ RECIPE = Recipe(
     summary="a lattice of recurrent energy carriers that maps one sentence to another",
     settings=EnergyFlowSettings,
     build=build,
+    forecast=forecast,
     presets={
         name: {
             "model": model,
             "bridge": BRIDGE_PRESETS[name],
             "train": {"data": {"batch": _BATCHES[name][0]}, "accumulate": _BATCHES[name][1]},
-            **_MORE.get(name, {}),
+            **_LENGTHS.get(name, _LONG),
         }
         for name, model in PRESETS.items()
     }

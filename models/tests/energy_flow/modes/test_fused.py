@@ -23,9 +23,10 @@ from holdfast_models.energy_flow.model.noise import Key
 from holdfast_models.energy_flow.model.settings import ModelSettings
 from holdfast_models.energy_flow.model.stepping import LatticePass, Parts
 from holdfast_models.energy_flow.modes import graph
-from holdfast_models.energy_flow.modes.chunked import chunk_for, run_fused
+from holdfast_models.energy_flow.modes.chunked import run_fused
 from holdfast_models.energy_flow.modes.fused import prepare, run_pass
 from holdfast_models.energy_flow.modes.graph import Graphs
+from holdfast_models.energy_flow.modes.memory import chunk_for
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

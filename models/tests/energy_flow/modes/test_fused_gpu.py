@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from holdfast.training import free_memory
 from holdfast_models.energy_flow.kernels.plan import Blocks, Plan
 from holdfast_models.energy_flow.model import loop
 from holdfast_models.energy_flow.model.ending import Finished
@@ -24,7 +25,6 @@ from holdfast_models.energy_flow.model.settings import (
     ModelSettings,
 )
 from holdfast_models.energy_flow.model.stepping import LatticePass
-from holdfast_models.energy_flow.modes import chunked
 from holdfast_models.energy_flow.modes.entry import why_not_fused
 from holdfast_models.energy_flow.modes.fused import prepare, run_pass
 
@@ -271,4 +271,4 @@ def test_memory_of_a_batch_in_chunks_is_bounded():
         passed(one, surface(batch=64))
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[0] < 0.7 * peaks[1]
-    assert chunked.free_bytes(DEVICE) > 0
+    assert free_memory(DEVICE) > 0

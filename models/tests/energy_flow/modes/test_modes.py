@@ -8,8 +8,8 @@ from torch import Tensor
 
 from holdfast_models.energy_flow.model.ending import Finished
 from holdfast_models.energy_flow.model.lattice import Core
-from holdfast_models.energy_flow.modes.chunked import activation_bytes
 from holdfast_models.energy_flow.modes.compact import bucket
+from holdfast_models.energy_flow.modes.memory import activation_bytes
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

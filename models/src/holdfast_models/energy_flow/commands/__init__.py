@@ -147,8 +147,11 @@ def _bench(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from holdfast import HoldfastError
+    from holdfast.training import Place
 
-    from ..evaluation.overview import overview, sketch
+    from ..evaluation.loading import device_named
+    from ..evaluation.overview import overview
+    from ..forecast import forecast, sketch
 
     if (args.run is None) == (args.preset is None):
         raise HoldfastError(
@@ -163,8 +166,13 @@ def _show(args: argparse.Namespace) -> int:
         settings, model = loaded.settings, loaded.model
         where = {"weights": str(loaded.checkpoint)}
     found = overview(settings, model)
+    place = Place(device_named(args.device))
+    expected = forecast(settings, place)
     lines = [*(f"{name} {value}" for name, value in where.items()), *found.lines()]
-    _tell(args.json, {**where, **found._asdict()}, lines)
+    lines += ["", *expected.lines(place), *([expected.fits] if expected.fits else [])]
+    plain = {"memory": dict(expected.memory), "step_seconds": expected.step_seconds}
+    plain |= {"steps": expected.steps, "fits": expected.fits}
+    _tell(args.json, {**where, **found._asdict(), "forecast": plain}, lines)
     return 0
 
 

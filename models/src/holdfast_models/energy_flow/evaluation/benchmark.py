@@ -1,7 +1,7 @@
-"""How fast a model of some settings is: forward pass, training step, memory.
+"""How fast a run of some settings is: forward pass, training step, memory.
 
-Random embeddings through an untrained model without text bridge: the arithmetic does not depend
-on what is learned, but for flows that leave early. Shapes: B batch, E teacher width.
+The model, the loss and the first batches are those that ``holdfast train`` would have, text bridge
+and early stop included where they are on. Shapes: B batch, E teacher width.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
 from holdfast import watch
+from holdfast.training import Place
 
-from ..losses import embedding_loss
 from ..model.energy_flow import EnergyFlow, Output
 from ..modes.entry import why_not_fused
-from ..recipe import EnergyFlowSettings
+from ..recipe import EnergyFlowSettings, build
 
 __all__ = ["Precision", "Work", "bench", "bench_lines", "busy_ms", "measured"]
 
 Precision = Literal["auto", "fp32", "bf16"]
+_QUIET = 1  # the rank of one who prints nothing
 _HEADS = 0.05  # of the heads' last weights: zeros would be easier to multiply than what is trained
 
 
 class Work:
-    """A model, its optimizer and one batch; ``train`` is a whole training step.
+    """A run as it is set, but with one batch again and again; ``train`` is an optimizer step.
 
     Args:
-        settings: of the model, the batch, the clipping and the optimizer.
+        settings: of the run.
         device: where.
         precision: auto: bf16 on a GPU, fp32 elsewhere.
     """
@@ -46,41 +46,46 @@ class Work:
         self, settings: EnergyFlowSettings, device: torch.device, precision: Precision = "auto"
     ) -> None:
         self.settings, self.device = settings, device
-        self.batch = settings.train.data.batch
+        self.batch, self.window = settings.train.data.batch, settings.train.accumulate
         self.half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.train.seed.seed)
-            self.model = EnergyFlow(settings.model, core=settings.core)
-            if self.model.core is not None:
-                carrier = self.model.core.carrier
-                for end in (carrier.energy_end, carrier.move_end):
-                    torch.nn.init.normal_(end.weight, 0, _HEADS)
-            both_2BE = torch.randn(2, self.batch, settings.model.width)
+            task = build(settings, Place(device, rank=_QUIET))
+        assert isinstance(task.model, EnergyFlow)
+        self.model, self._loss = task.model, task.loss
+        if self.model.core is not None:
+            carrier = self.model.core.carrier
+            for end in (carrier.energy_end, carrier.move_end):
+                torch.nn.init.normal_(end.weight, 0, _HEADS)
         self.model.to(device)
-        self._x_BE, self._y_BE = functional.normalize(both_2BE, dim=-1).to(device)
+        pairs: Any = task.train
+        first = [number % len(pairs) for number in range(self.batch)]
+        self._batch = tuple(part.to(device) for part in pairs.__getitems__(first).batch)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.train.optimizer.lr,
             weight_decay=settings.train.optimizer.weight_decay,
             fused=device.type == "cuda",
         )
+        self._stepped = task.stepped
         self._watch: Any = None
 
     def forward(self, step: int) -> Output:
         """A forward pass without gradients."""
         with torch.no_grad(), self._autocast():
-            return self.model(self._x_BE, step=step)
+            return self.model(self._batch[0], step=step)
 
     def train(self, step: int) -> Tensor:
-        """Forward, loss, backward, clipping, optimizer; the loss."""
-        with self._autocast():
-            out = self.model(self._x_BE, step=step)
-        loss = embedding_loss(out.y_BE, self._y_BE, self.settings.loss)
+        """Forward, loss, backward of every micro-batch, clipping, optimizer; the last loss."""
         guard, clip = self._watch, self.settings.train.clip
-        if guard is None:
-            loss.backward()
-        else:
-            guard.backward(loss)
+        loss = torch.zeros(())
+        for _ in range(self.window):
+            with self._autocast():
+                loss = self._loss(self.model, self._batch)[0] / self.window
+            if guard is None:
+                loss.backward()
+            else:
+                guard.backward(loss)
         if clip is not None:
             clip_grad_norm_(self.model.parameters(), clip)
         if guard is None:
@@ -88,6 +93,8 @@ class Work:
             self.optimizer.zero_grad()
         else:
             guard.step()
+        if self._stepped is not None:
+            self._stepped(step + 1)
         return loss.detach()
 
     @contextlib.contextmanager
@@ -143,12 +150,13 @@ def bench(
         guard: with holdfast's guard around the training steps.
     """
     work = Work(settings, device, precision)
+    many = work.batch * work.window
     work.model.eval()
     ended = work.forward(0).flows
     forward_part = measured(work.forward, device, work.batch, steps=steps, warmup=warmup)
     work.model.train()
     with work.guarded(guard):
-        train_part = measured(work.train, device, work.batch, steps=steps, warmup=warmup)
+        train_part = measured(work.train, device, many, steps=steps, warmup=warmup)
     lattice = settings.model.lattice
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -161,6 +169,8 @@ def bench(
         "hidden": settings.model.carrier.hidden,
         "layers": settings.model.carrier.layers,
         "batch": work.batch,
+        "accumulate": work.window,
+        "text_bridge": work.model.bridge is not None,
         "lattice_steps": settings.model.steps,
         "flows": 0 if ended is None else int(ended.stats.made),
         "rows": 0 if ended is None else len(ended.e_N1),
@@ -173,10 +183,11 @@ def bench(
 def bench_lines(found: dict[str, Any]) -> list[str]:
     """What ``bench`` found, for people."""
     sides = " x ".join(map(str, found["lattice"]))
+    bridge = "with" if found["text_bridge"] else "without"
     lines = [
         f"lattice {sides}, {found['hidden']} wide, {found['layers']} layers, batch "
-        f"{found['batch']}: {found['flows']} flows in {found['rows']} rows, "
-        f"{found['lattice_steps']} steps",
+        f"{found['batch']} x {found['accumulate']}: {found['flows']} flows in {found['rows']} "
+        f"rows, {found['lattice_steps']} steps, {bridge} text bridge",
         f"{found['parameters']:,} parameters, {found['mode']}, {found['precision']}, "
         f"{found['device']}, torch {found['torch']}{', guarded' if found['guard'] else ''}",
         "",
@@ -206,7 +217,7 @@ def measured(
     Args:
         work: one step, given its number.
         device: where it runs.
-        batch: B.
+        batch: samples of a step.
         steps: that are timed.
         warmup: that are not.
         first: number of the first step.

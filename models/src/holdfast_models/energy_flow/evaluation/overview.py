@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
+from ..forecast import macs
 from ..model.energy_flow import EnergyFlow
-from ..model.flows import slots_for_children
 from ..model.settings import ModelSettings
-from ..modes.chunked import activation_bytes
+from ..modes.memory import activation_bytes, first_flows, rows
 from ..recipe import EnergyFlowSettings
 
-__all__ = ["Overview", "overview", "sketch"]
+__all__ = ["Overview", "overview"]
 
 
 class Overview(NamedTuple):
@@ -56,28 +55,21 @@ def overview(settings: EnergyFlowSettings, model: EnergyFlow) -> Overview:
     """
     inner = settings.model
     batch, cells = settings.train.data.batch, inner.lattice.cells
-    each = min(cells, inner.flows.capacity // batch)
-    macs = _macs(inner)
-    rows = batch * (each + slots_for_children(batch, each, inner.steps, inner))
-    rows = rows if settings.core else 0
+    each = first_flows(inner, batch)
+    each_step = macs(inner)
+    all_rows = batch * rows(inner, batch) if settings.core else 0
     sizes = {
         "cells": cells,
         "lattice_steps": inner.steps,
         "batch": batch,
         "first_flows": batch * each if settings.core else 0,
-        "rows": rows,
-        "macs_per_flow_step": macs,
+        "rows": all_rows,
+        "macs_per_flow_step": each_step,
         # Two operations to each, and a backward pass costs twice the forward.
-        "train_tflop": 6e-12 * macs * rows * inner.steps,
-        "activation_gb": activation_bytes(inner, rows, inner.steps, 2) / 1e9,
+        "train_tflop": 6e-12 * each_step * all_rows * inner.steps,
+        "activation_gb": activation_bytes(inner, all_rows, inner.steps, 2) / 1e9,
     }
     return Overview(sizes, _parameters(model), _meaning(settings, model, each))
-
-
-def sketch(settings: EnergyFlowSettings) -> EnergyFlow:
-    """A model of these settings that has shapes but no memory, and no text bridge."""
-    with torch.device("meta"):
-        return EnergyFlow(settings.model, core=settings.core)
 
 
 def _parameters(model: EnergyFlow) -> dict[str, int]:
@@ -93,15 +85,6 @@ def _parameters(model: EnergyFlow) -> dict[str, int]:
         for name, part in parts.items()
         if part is not None
     }
-
-
-def _macs(settings: ModelSettings) -> int:
-    """Multiply-adds of a flow in a step: neuron, GRU, heads."""
-    carrier = settings.carrier
-    inner, out, wide = carrier.neuron_hidden, carrier.neuron_output, carrier.hidden
-    neuron = 9 + 4 * inner + inner**2 + inner * out
-    gru = 3 * wide * (out + 1 + wide) + (carrier.layers - 1) * 6 * wide**2
-    return neuron + gru + wide**2 // 2 + wide // 2 + 64 * wide + 192
 
 
 def _meaning(settings: EnergyFlowSettings, model: EnergyFlow, each: int) -> list[str]:

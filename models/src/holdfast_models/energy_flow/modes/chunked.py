@@ -21,26 +21,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kernels.loop import Ended
-from ..kernels.plan import saved_bytes
 from ..kernels.support import unsupported, unsupported_by_kernels
 from ..model.ending import Finished, Tally, finish
 from ..model.flows import Flows, blank, join, launch, pick_cells
-from ..model.settings import ModelSettings
 from ..model.stepping import LatticePass, Parts, add_children, push, sigma_3
 from . import compact
 from .fused import FusedPass, ended_flows, finished, prepare
+from .memory import chunk_for, sample_bytes
 
-__all__ = ["activation_bytes", "chunk_for", "free_bytes", "run", "run_fused", "run_plain"]
-
-# Counted with hooks on what autograd saves: so many numbers for each one of a width.
-_SAVED_PER_LAYER, _SAVED_PER_HEAD, _SAVED_PER_NEURON, _SAVED_PER_INPUT = 9, 2, 8, 4
-
-_PARTS = 4
-"""Chunks of a batch where neither their size nor a budget is given."""
-
-_SHARE = 0.5
-"""Of a GPU's free memory that a chunk may take: its weights' gradients, products in between and
-the gaps between blocks need some, too."""
+__all__ = ["run", "run_fused", "run_plain"]
 
 
 def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> Finished:
@@ -62,7 +51,7 @@ def run_plain(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> F
     cells_BK = pick_cells(surface_BHW, settings)
     each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
     itemsize = 2 if torch.is_autocast_enabled(device.type) else 4
-    one = activation_bytes(settings, each, lattice_pass.steps, itemsize)
+    one = sample_bytes(parts, lattice_pass.batch, itemsize, fused=False)
     work = _Plain(
         parts, lattice_pass, cells_BK, chunk_for(settings, lattice_pass.batch, one, device)
     )
@@ -77,8 +66,7 @@ def run_fused(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> F
     settings, kind = parts.settings, surface_BHW.device.type
     prepared = prepare(parts, lattice_pass, surface_BHW)
     cells_BK = pick_cells(surface_BHW, settings)
-    each = settings.lattice.cells if cells_BK is None else cells_BK.shape[1]
-    one = each * saved_bytes(prepared.plan, prepared.dtype.itemsize)
+    one = sample_bytes(parts, lattice_pass.batch, prepared.dtype.itemsize, fused=True)
     work = _Fused(
         prepared, cells_BK, chunk_for(settings, lattice_pass.batch, one, surface_BHW.device)
     )
@@ -87,50 +75,6 @@ def run_fused(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor) -> F
         with torch.no_grad():  # numbers and samples only: the rest comes from ``ended``
             flows = launch(surface_BHW, settings.lattice, settings, cells_BK=cells_BK, states=False)
         return finished(prepared, flows, ended, lattice_pass.batch)
-
-
-def activation_bytes(settings: ModelSettings, each: int, steps: int, itemsize: int = 4) -> int:
-    """About how much one sample leaves behind for backward in the plain modes.
-
-    Args:
-        settings: of the whole model.
-        each: first flows of a sample; children are not known beforehand and not counted.
-        steps: of the lattice.
-        itemsize: bytes of a number in the carrier, 2 under autocast.
-    """
-    carrier = settings.carrier
-    state = _SAVED_PER_LAYER * carrier.layers * carrier.hidden
-    heads = _SAVED_PER_HEAD * (carrier.hidden // 2 + 64)
-    inputs = _SAVED_PER_NEURON * carrier.neuron_hidden + _SAVED_PER_INPUT * carrier.neuron_output
-    return each * steps * (state + heads + inputs) * itemsize
-
-
-def chunk_for(settings: ModelSettings, batch: int, one: int, device: torch.device) -> int:
-    """Samples of a chunk: what is set, or what fits, in chunks of about the same size.
-
-    Args:
-        settings: of the whole model.
-        batch: B.
-        one: bytes that a sample leaves behind.
-        device: whose memory counts where no budget is given.
-    """
-    flows = settings.flows
-    if flows.chunk is not None:
-        return min(flows.chunk, batch)
-    if flows.activation_budget_gb is not None:
-        room = flows.activation_budget_gb * 1e9
-    elif device.type == "cuda":
-        room = _SHARE * free_bytes(device)
-    else:
-        room = batch * one / _PARTS
-    most = min(batch, max(1, int(room // max(1, one))))
-    return -(-batch // -(-batch // most))
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory of a GPU that this process could take, what it has set aside and not used included."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 class _Work(Protocol):

@@ -8,20 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from holdfast.training import free_memory
+
 from ..kernels.check import fault
-from ..kernels.plan import plan_for, saved_bytes
+from ..kernels.plan import plan_for
 from ..kernels.support import unsupported, unsupported_by_kernels
 from ..model import loop
 from ..model.ending import Finished
-from ..model.flows import slots_for_children
 from ..model.stepping import LatticePass, Parts
 from . import chunked, compact, fused
 from .graph import Graphs
+from .memory import first_flows, pass_bytes, rows
 
-__all__ = ["choose", "run", "why_not_fused"]
+__all__ = ["SHARE", "carrier_itemsize", "choose", "preferred", "run", "why_not_fused"]
 
-_SHARE = 0.8
-"""Of a GPU's free memory that a pass may take before it is computed in chunks."""
+SHARE = 0.8
+"""Of the free memory that a pass may take before it is computed in chunks."""
 
 
 def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Graphs) -> Finished:
@@ -50,35 +52,40 @@ def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
     """The mode that was set, or the best one; chunked where a backward needs too much memory.
 
     Too much is more than ``flows.activation_budget_gb``. Where that is not set, and nor is the
-    mode, it is most of what a GPU had free when a batch of this size came for the first time.
+    mode, it is most of what the device had free when a batch of this size came for the first time.
     """
-    settings, batch = parts.settings, surface_BHW.shape[0]
-    flows, steps = settings.flows, settings.steps
-    each = min(settings.lattice.cells, max(1, flows.capacity // batch))
-    itemsize = 2 if torch.is_autocast_enabled(surface_BHW.device.type) else 4
-    mode = flows.mode
-    if mode == "auto":
-        mode = "compact" if slots_for_children(batch, each, steps, settings) else "dense"
-        if why_not_fused(parts, surface_BHW) is None:
-            mode = "fused"
+    flows, batch = parts.settings.flows, surface_BHW.shape[0]
+    mode = preferred(parts, surface_BHW)
     if not torch.is_grad_enabled():
         if mode != "chunked":
             return mode
         # There is nothing to compute twice for.
         return "compact" if why_not_fused(parts, surface_BHW) else "fused"
-    if mode == "fused":
-        one = each * saved_bytes(plan_for(parts, steps), itemsize)
-    else:
-        one = chunked.activation_bytes(settings, each, steps, itemsize)
+    if flows.activation_budget_gb is None and flows.mode != "auto":
+        return mode
+    itemsize = carrier_itemsize(surface_BHW.device)
+    need = pass_bytes(parts, batch, itemsize, fused=mode == "fused", chunk=None)
     if flows.activation_budget_gb is not None:
-        return mode if batch * one <= flows.activation_budget_gb * 1e9 else "chunked"
-    if flows.mode == "auto" and mode == "fused":
-        fits = graphs.fits
-        key = (tuple(surface_BHW.shape), itemsize, surface_BHW.device)
-        if key not in fits:
-            fits[key] = batch * one <= _SHARE * chunked.free_bytes(surface_BHW.device)
-        return mode if fits[key] else "chunked"
-    return mode
+        return mode if need <= flows.activation_budget_gb * 1e9 else "chunked"
+    key = (tuple(surface_BHW.shape), itemsize, surface_BHW.device)
+    if key not in graphs.fits:
+        graphs.fits[key] = need <= SHARE * free_memory(surface_BHW.device)
+    return mode if graphs.fits[key] else "chunked"
+
+
+def preferred(parts: Parts, surface_BHW: Tensor) -> str:
+    """The mode that was set, or the fastest, whatever memory it takes."""
+    settings, batch = parts.settings, surface_BHW.shape[0]
+    if settings.flows.mode != "auto":
+        return settings.flows.mode
+    if why_not_fused(parts, surface_BHW) is None:
+        return "fused"
+    return "compact" if rows(settings, batch) > first_flows(settings, batch) else "dense"
+
+
+def carrier_itemsize(device: torch.device) -> int:
+    """Bytes of a number in the carrier: fewer under autocast."""
+    return 2 if torch.is_autocast_enabled(device.type) else 4
 
 
 def why_not_fused(parts: Parts, surface_BHW: Tensor) -> str | None:

@@ -55,6 +55,8 @@ def _preset(
     weight: float, length: int, beams: int, temperature: float, corrections: int
 ) -> dict[str, Any]:
     return {
+        "width": 256,
+        "heads": 8,
         "weight": weight,
         "length": length,
         "beams": beams,
