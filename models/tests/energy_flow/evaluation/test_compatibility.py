@@ -37,7 +37,7 @@ def test_equal_settings_are_silent() -> None:
         "model.flows.coupling=true",
         "model.mapper.rank=64",
         "core=false",
-        "bridge.width=128",
+        "bridge.width=256",
         "bridge.memories=4",
     ],
 )
@@ -51,7 +51,7 @@ def test_an_error_is_one_line_with_both_values_of_every_size() -> None:
         check(settings(), other, "runs/first")
     line = str(caught.value)
     assert line.startswith("runs/first: ") and "\n" not in line
-    assert "model.lattice.depth is 10 there and 12 here" in line
+    assert "model.lattice.depth is 6 there and 12 here" in line
     assert "model.width is 384 there and 32 here" in line
 
 
@@ -76,7 +76,7 @@ def test_another_behaviour_is_a_warning(override: str) -> None:
 
 def test_a_value_that_null_stands_for_is_no_difference() -> None:
     drift = settings().model.z_drift
-    assert told("model.flows.steps=5", f"model.carrier.z_drift={drift}") == []
+    assert told("model.flows.steps=3", f"model.carrier.z_drift={drift}") == []
     wide = ["model.lattice.width=40", "model.lattice.height=40"]
     assert differences(settings(*wide), settings(*wide, "model.mapper.rank=1024")) == []
 

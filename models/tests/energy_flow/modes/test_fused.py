@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+from holdfast_models.energy_flow.cuda_graphs import Graphs
 from holdfast_models.energy_flow.kernels import weights
 from holdfast_models.energy_flow.kernels.ops import has_triton, references
 from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots
@@ -25,7 +26,6 @@ from holdfast_models.energy_flow.model.stepping import LatticePass, Parts
 from holdfast_models.energy_flow.modes import graph
 from holdfast_models.energy_flow.modes.chunked import run_fused
 from holdfast_models.energy_flow.modes.fused import prepare, run_pass
-from holdfast_models.energy_flow.modes.graph import Graphs
 from holdfast_models.energy_flow.modes.memory import chunk_for
 
 CASES: dict[str, dict[str, Any]] = {

@@ -51,12 +51,12 @@ class Work:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.train.seed.seed)
             task = build(settings, Place(device, rank=_QUIET))
-        assert isinstance(task.model, EnergyFlow)
-        self.model, self._loss = task.model, task.loss
-        if self.model.core is not None:
-            carrier = self.model.core.carrier
-            for end in (carrier.energy_end, carrier.move_end):
-                torch.nn.init.normal_(end.weight, 0, _HEADS)
+            assert isinstance(task.model, EnergyFlow)
+            self.model, self._loss = task.model, task.loss
+            if self.model.core is not None:
+                carrier = self.model.core.carrier
+                for end in (carrier.energy_end, carrier.move_end):
+                    torch.nn.init.normal_(end.weight, 0, _HEADS)
         self.model.to(device)
         pairs: Any = task.train
         first = [number % len(pairs) for number in range(self.batch)]

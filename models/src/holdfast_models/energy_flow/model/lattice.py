@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..cuda_graphs import Graphs
 from ..modes import entry
-from ..modes.graph import Graphs
 from .carrier import Carrier, scale_at
 from .coupling import Field
 from .ending import Finished

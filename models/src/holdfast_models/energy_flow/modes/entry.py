@@ -10,14 +10,14 @@ from torch import Tensor
 
 from holdfast.training import free_memory
 
+from ..cuda_graphs import Graphs
 from ..kernels.check import fault
 from ..kernels.plan import plan_for
 from ..kernels.support import unsupported, unsupported_by_kernels
 from ..model import loop
 from ..model.ending import Finished
 from ..model.stepping import LatticePass, Parts
-from . import chunked, compact, fused
-from .graph import Graphs
+from . import chunked, compact, fused, graph
 from .memory import first_flows, pass_bytes, rows
 
 __all__ = ["SHARE", "carrier_itemsize", "choose", "preferred", "run", "why_not_fused"]
@@ -44,7 +44,7 @@ def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Gr
         return chunked.run(parts, lattice_pass, surface_BHW)
     prepared = fused.prepare(parts, lattice_pass, surface_BHW)
     if parts.settings.flows.graph:
-        return graphs.run(prepared, surface_BHW)
+        return graph.run(graphs, prepared, surface_BHW)
     return fused.run_pass(prepared, surface_BHW)
 
 

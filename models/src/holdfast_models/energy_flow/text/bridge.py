@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from holdfast import HoldfastError
 
+from ..cuda_graphs import Captured, Graphs, twin
 from .cache import TextCache, surface_key, text_key, weights_digest
 from .decoder import TextDecoder
 from .encoder import TextEncoder
@@ -56,6 +57,7 @@ class TextBridge(nn.Module):
         self.encoder = TextEncoder(len(vocabulary), self.cells, settings)
         self.decoder = TextDecoder(len(vocabulary), self.cells, settings)
         self.cache = TextCache(settings.cache, lattice) if settings.cache else None
+        self.graphs = Graphs()
         self._known: tuple[object, str] | None = None
 
     def forward(self, ids_BP: Tensor) -> Tensor:
@@ -106,17 +108,52 @@ class TextBridge(nn.Module):
             whole: give the decoder's parameters a gradient, of zero, where it takes no part:
                 ranks that train together wait for every gradient.
         """
-        encoder = self.encoder_loss(read, surface_BS)
-        parts = {"text_encoder": encoder.detach()}
-        total = encoder
-        if self.settings.decodes_at(step):
-            decoder = self.decoder_loss(out_BS, written)
-            parts["text_decoder"] = decoder.detach()
-            total = total + _DECODER_SHARE * decoder
+        decodes = self.settings.decodes_at(step)
+        inputs = (self._ids(read), surface_BS.detach(), self._ids(written), out_BS)
+        found = self._losses(inputs, decodes)
+        total = found[0]
+        parts = {"text_encoder": found[1]}
+        if decodes:
+            parts["text_decoder"] = found[2]
         elif whole:
             total = total + 0.0 * sum(one.float().sum() for one in self.decoder.parameters())
         parts["text_loss"] = total.detach()
         return self.settings.weight_at(step) * total, parts
+
+    def _losses(self, inputs: tuple[Tensor, ...], decodes: bool) -> Sequence[Tensor]:
+        """Their sum, and its parts without gradients; on a GPU replayed as a graph."""
+        if not self.settings.graph:
+            return self._plain_losses(inputs, decodes)
+        kind = inputs[0].device.type
+        half = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        # A decoder that takes no part has no gradient: its moments are to stay as they are.
+        module = self if decodes else self.encoder
+        parameters = list(module.parameters())
+
+        def capture() -> Captured:
+            same = twin(self)
+            mine = same if decodes else same.encoder
+
+            def run(*given: Tensor) -> Sequence[Tensor]:
+                # Its cache of halved weights must not outlive the capture.
+                with torch.autocast(kind, half[1], enabled=half[0], cache_enabled=False):
+                    return same._plain_losses(given, decodes)
+
+            return Captured(run, inputs, list(mine.parameters()), carries=1)
+
+        key = (decodes, self.training, *half)
+        captured = self.graphs.find(key, inputs, parameters, capture)
+        if captured is None:
+            return self._plain_losses(inputs, decodes)
+        return captured.replay(inputs, parameters)
+
+    def _plain_losses(self, inputs: Sequence[Tensor], decodes: bool) -> Sequence[Tensor]:
+        read_BP, surface_BS, written_BP, out_BS = inputs
+        encoder = self.encoder_loss(read_BP, surface_BS)
+        if not decodes:
+            return encoder, encoder.detach()
+        decoder = self.decoder_loss(out_BS, written_BP)
+        return encoder + _DECODER_SHARE * decoder, encoder.detach(), decoder.detach()
 
     @torch.no_grad()
     def read(self, texts: Sequence[str]) -> Tensor:

@@ -32,6 +32,7 @@ class BridgeSettings(Section):
     corrections: int = bounded(3, 0)  # further beams read again, the closest is taken; 0: none
     decoder_every: int = bounded(50, 1)  # steps between two with a decoder loss
     decoder_most: int = bounded(4, 1)  # samples of a batch it is taken of
+    graph: bool = True  # replay the losses of a training pass as a CUDA graph
     cache: int = bounded(0, 0)  # entries kept in each direction; 0: none
 
     def __post_init__(self) -> None:
