@@ -125,24 +125,20 @@ class TextBridge(nn.Module):
         if not self.settings.graph:
             return self._plain_losses(inputs, decodes)
         kind = inputs[0].device.type
-        half = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        # A decoder that takes no part has no gradient: its moments are to stay as they are.
-        module = self if decodes else self.encoder
-        parameters = list(module.parameters())
+        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        parameters = list(self.parameters())
 
         def capture() -> Captured:
             same = twin(self)
-            mine = same if decodes else same.encoder
 
             def run(*given: Tensor) -> Sequence[Tensor]:
                 # Its cache of halved weights must not outlive the capture.
-                with torch.autocast(kind, half[1], enabled=half[0], cache_enabled=False):
+                with torch.autocast(kind, half, enabled=half is not None, cache_enabled=False):
                     return same._plain_losses(given, decodes)
 
-            return Captured(run, inputs, list(mine.parameters()), carries=1)
+            return Captured(run, inputs, list(same.parameters()), carries=1)
 
-        key = (decodes, self.training, *half)
-        captured = self.graphs.find(key, inputs, parameters, capture)
+        captured = self.graphs.find((decodes, self.training, half), inputs, parameters, capture)
         if captured is None:
             return self._plain_losses(inputs, decodes)
         return captured.replay(inputs, parameters)
