@@ -24,6 +24,7 @@ from holdfast_models.energy_flow.assembly import make_model
 from holdfast_models.energy_flow.data.dataset_tool import make
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
 from holdfast_models.energy_flow.data.provenance import changed_data, keep_data_facts
+from holdfast_models.energy_flow.data.tables import Embedded, Tables
 from holdfast_models.energy_flow.data.text_pairs import TextPair, read_pairs, write_pairs
 from holdfast_models.energy_flow.evaluation.conversation import Conversation
 from holdfast_models.energy_flow.evaluation.evaluate import evaluate
@@ -222,7 +223,9 @@ def test_a_run_goes_on_with_the_words_it_has_learned(run, loaded, tmp_path):
     assert (folder / "data.json").read_text() == (run / "data.json").read_text()
     alone = sets._replace(teacher=None)
     texts = [sets.test.text(index) for index in range(len(sets.test))]
-    moved = alone._replace(test=Pairs(*(2 * t for t in sets.test.tensors()), texts=texts))
+    moved = alone._replace(
+        test=Pairs(Tables([Embedded(*(2 * t for t in sets.test.tensors()))]), texts=texts)
+    )
     keep_data_facts(folder, alone, None)
     assert [one.key for one in changed_data(folder, moved, None, "")] == ["embeddings"]
 

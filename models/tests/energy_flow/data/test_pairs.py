@@ -14,14 +14,15 @@ from torch.utils.data import DataLoader
 from holdfast import HoldfastError
 from holdfast.training import collate, write_tensors
 from holdfast_models.energy_flow.data import grammar
+from holdfast_models.energy_flow.data.dataset_files import TEXTS
 from holdfast_models.energy_flow.data.pairs import (
-    TEXTS,
     DataSettings,
     Pairs,
     cache_folder,
     load_pairs,
     load_texts,
 )
+from holdfast_models.energy_flow.data.tables import Embedded, Tables
 from holdfast_models.energy_flow.data.teachers import HashTeacher
 from holdfast_models.energy_flow.data.text_pairs import TextPair, write_pairs
 
@@ -63,7 +64,7 @@ def test_a_batch_is_gathered_at_once_and_equals_its_samples() -> None:
 
 
 def test_samples_have_their_index_and_an_end() -> None:
-    pairs = Pairs(X.half(), Y, rows=[5, 2])
+    pairs = Pairs(Tables([Embedded(X.half(), Y)]), rows=[5, 2])
     assert len(pairs) == 2 and pairs.width == 4
     x_E, y_E, index = pairs[-1]
     assert index == 1 and x_E.dtype == y_E.dtype == torch.float32
@@ -74,9 +75,9 @@ def test_samples_have_their_index_and_an_end() -> None:
     with pytest.raises(HoldfastError, match="have no texts"):
         pairs.text(0)
     with pytest.raises(HoldfastError, match=r"inputs \[300, 4\], targets \[3, 4\]"):
-        Pairs(X, Y[:3])
+        Tables([Embedded(X, Y[:3])])
     with pytest.raises(HoldfastError, match="1 texts"):
-        Pairs(X, Y, texts=[TextPair("a", "b")])
+        Pairs(Tables([Embedded(X, Y)]), texts=[TextPair("a", "b")])
 
 
 def test_data_stays_on_the_cpu_whatever_the_default_device_is() -> None:
