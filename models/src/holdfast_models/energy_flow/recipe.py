@@ -31,7 +31,7 @@ from .assembly import make_model
 from .channels import tell_flows
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
-from .data.targets import distinct_targets, mean_target, spread_of_targets
+from .data.targets import mean_target, spread_of_targets, unit_targets
 from .figures.pictures import draw
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model.energy_flow import EnergyFlow, Output
@@ -144,7 +144,7 @@ class Objective:
         self._stopwatch = Stopwatch(place.device)
         mean_E = mean_target(sets.train)
         self._variance = spread_of_targets(sets.validation, mean_E)
-        self._candidates_KE = nn.functional.normalize(distinct_targets(sets.validation), dim=-1)
+        self._candidates_KE = unit_targets(sets.validation)
 
     def loss(
         self, net: nn.Module, batch: tuple[Tensor, ...]

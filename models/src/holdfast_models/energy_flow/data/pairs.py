@@ -26,11 +26,9 @@ from .embeddings import embed
 from .fields import SMALLEST_SIDE, make_fields, side_of
 from .precomputed import EmbeddingFile, check_embeddings, read_precomputed
 from .splits import PARTS, Parts, SplitKind, part_of, split_pairs, split_rows
-from .tables import Embedded, Tables
+from .tables import Embedded, Tables, blocks_of
 from .teachers import Teacher, TeacherName, make_teacher
 from .text_pairs import JoinedTexts, TextFile, TextPair, Texts, read_snli
-
-_BLOCK = 1024  # rows that are in memory together where all are looked at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,10 +148,13 @@ class Pairs(Dataset[Any]):
         """
         return self.tables.gather(self._rows_N)
 
-    def blocks(self, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets in order, some rows at a time; of every n-th pair only."""
-        for rows_B in self._rows_N[::every].split(_BLOCK):
-            yield self.tables.gather(rows_B)
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets in order, some rows at a time."""
+        return map(self.tables.gather, blocks_of(self._rows_N, self.width))
+
+    def targets(self, every: int = 1) -> Iterator[Tensor]:
+        """Targets in order, some rows at a time; those of every n-th pair only."""
+        return map(self.tables.targets, blocks_of(self._rows_N[::every], self.width))
 
     def __len__(self) -> int:
         return len(self._rows_N)

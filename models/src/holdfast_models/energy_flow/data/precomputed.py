@@ -18,6 +18,7 @@ from holdfast import HoldfastError
 from holdfast.training import MappedTensors
 
 from .dataset_files import TEXTS, WORDS, user_cache
+from .tables import blocks_of
 from .tensor_files import read_tensors
 from .text_pairs import TextFile, Texts
 from .word_vectors import mapped_words
@@ -32,7 +33,6 @@ LAYOUTS = (
 SMALLEST, LARGEST = 0.01, 100.0
 """Norms that an embedding can have."""
 
-_CHUNK = 4096  # rows looked at together: a mapped set may be larger than memory
 _UNIT = 2e-3  # rows this close to length 1 are left as they are; float16 rounds by less
 _NAMED = 8  # bad rows and unknown keys named in an error
 
@@ -137,12 +137,14 @@ def check_embeddings(x_NE: Tensor, where: str) -> Norms:
     _check_table(x_NE, where)
     least, most, count = math.inf, 0.0, 0
     bad: list[int] = []
-    for first in range(0, len(x_NE), _CHUNK):
-        norms_N = x_NE[first : first + _CHUNK].float().norm(dim=1)
+    first = 0
+    for x_BE in blocks_of(x_NE, x_NE.shape[1]):
+        norms_N = x_BE.float().norm(dim=1)
         least, most = min(least, float(norms_N.min())), max(most, float(norms_N.max()))
         fits_N = (norms_N >= SMALLEST) & (norms_N <= LARGEST)  # false for NaN too
         count += int((~fits_N).sum())
         bad += (first + (~fits_N).nonzero().flatten()[: _NAMED - len(bad)]).tolist()
+        first += len(x_BE)
     if count:
         more = f" and {count - _NAMED} more" if count > _NAMED else ""
         rows = ", ".join(map(str, bad)) + more
@@ -164,7 +166,12 @@ def _check_table(x_NE: Tensor, where: str) -> None:
 
 def _mapped(folder: Path) -> dict[str, Tensor]:
     found = MappedTensors(folder)
-    return {key: found.mapped(key) for key in found.kinds}
+    try:
+        return {key: found.mapped(key) for key in found.kinds}
+    except OSError as error:
+        raise HoldfastError(
+            f"{error.filename or folder}: {error.strerror}; give a folder that you can read"
+        ) from None
 
 
 def _chosen(found: Any, path: Path) -> tuple[Tensor, Tensor]:

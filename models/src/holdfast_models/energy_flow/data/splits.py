@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
 
+from .tables import Table, blocks_of
 from .text_pairs import TextPair, Texts
 
 Part = Literal["train", "validation", "test"]
@@ -37,22 +38,6 @@ HELD_TOGETHER: dict[SplitKind, tuple[str, ...]] = {
 
 Parts = dict[Part, "array[int]"]
 """Numbers of the pairs of each part, in their order; 8 bytes each."""
-
-_CHUNK = 1024  # rows read together
-
-
-class Table(Protocol):
-    """Inputs and targets, in memory or mapped from a file."""
-
-    @property
-    def x_NE(self) -> Tensor:
-        """Inputs."""
-        ...
-
-    @property
-    def y_NE(self) -> Tensor:
-        """Targets."""
-        ...
 
 
 def part_of(key: bytes) -> Part:
@@ -81,10 +66,10 @@ def split_rows(tables: Sequence[Table]) -> Parts:
 
 
 def _row_keys(table: Table) -> Iterator[bytes]:
-    x_NE, y_NE = table.x_NE, table.y_NE
-    for first in range(0, len(x_NE), _CHUNK):
-        some = slice(first, first + _CHUNK)
-        for x_E, y_E in zip(row_bytes(x_NE[some]), row_bytes(y_NE[some]), strict=True):
+    width = table.x_NE.shape[1]
+    blocks = blocks_of(table.x_NE, width), blocks_of(table.y_NE, width)
+    for x_BE, y_BE in zip(*blocks, strict=True):
+        for x_E, y_E in zip(row_bytes(x_BE), row_bytes(y_BE), strict=True):
             yield x_E + y_E
 
 

@@ -5,9 +5,9 @@ Shapes: B batch, N pairs, E teacher width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,21 @@ from torch.nn import functional
 
 from holdfast import HoldfastError
 
-from .splits import Table
+_BLOCK = 1 << 19  # numbers that are in memory together where all rows are looked at
+
+
+class Table(Protocol):
+    """Inputs and targets, in memory or mapped from a file."""
+
+    @property
+    def x_NE(self) -> Tensor:
+        """Inputs."""
+        ...
+
+    @property
+    def y_NE(self) -> Tensor:
+        """Targets."""
+        ...
 
 
 class Embedded(NamedTuple):
@@ -51,22 +65,26 @@ class Tables:
 
     def gather(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [B, E] of these rows, float32 copies."""
-        first, *others = self.parts
-        x_BE, y_BE = self._taken(rows_B) if others else _taken(first, rows_B)
-        if self._unit:
-            x_BE, y_BE = functional.normalize(x_BE, dim=1), functional.normalize(y_BE, dim=1)
-        return x_BE, y_BE
+        return self._taken([part.x_NE for part in self.parts], rows_B), self.targets(rows_B)
 
-    def _taken(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BE, y_BE = torch.empty(2, len(rows_B), self.width, device="cpu")
-        part_B = torch.bucketize(rows_B, torch.tensor(self._ends, device="cpu"), right=True)
-        for number in part_B.unique().tolist():
-            part, end = self.parts[number], self._ends[number]
-            here_B = part_B == number
-            x_BE[here_B], y_BE[here_B] = _taken(part, rows_B[here_B] - (end - len(part.x_NE)))
-        return x_BE, y_BE
+    def targets(self, rows_B: Tensor) -> Tensor:
+        """Targets alone."""
+        return self._taken([part.y_NE for part in self.parts], rows_B)
+
+    def _taken(self, tables: Sequence[Tensor], rows_B: Tensor) -> Tensor:
+        if len(tables) == 1:
+            x_BE = tables[0].index_select(0, rows_B).float()
+        else:
+            x_BE = torch.empty(len(rows_B), self.width, device="cpu")
+            part_B = torch.bucketize(rows_B, torch.tensor(self._ends, device="cpu"), right=True)
+            for number in part_B.unique().tolist():
+                table_NE, here_B = tables[number], part_B == number
+                first = self._ends[number] - len(table_NE)
+                x_BE[here_B] = table_NE.index_select(0, rows_B[here_B] - first).float()
+        return functional.normalize(x_BE, dim=1) if self._unit else x_BE
 
 
-def _taken(part: Table, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-    x_BE = part.x_NE.index_select(0, rows_B).float()
-    return x_BE, part.y_NE.index_select(0, rows_B).float()
+def blocks_of(x_N: Tensor, width: int) -> Iterator[Tensor]:
+    """Some rows at a time, or their numbers: as many as can be in memory at this width."""
+    together = max(1, _BLOCK // width)
+    return (x_N[first : first + together] for first in range(0, len(x_N), together))

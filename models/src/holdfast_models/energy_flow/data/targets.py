@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .pairs import Pairs
 from .splits import row_bytes
@@ -20,25 +21,28 @@ MOST = 16_384
 def mean_target(pairs: Pairs) -> Tensor:
     """The mean [E] of all targets."""
     total_E = torch.zeros(pairs.width, dtype=torch.float64, device="cpu")
-    for _, y_BE in pairs.blocks():
+    for y_BE in pairs.targets():
         total_E += y_BE.sum(0, dtype=torch.float64)
     return (total_E / len(pairs)).float()
 
 
 def spread_of_targets(pairs: Pairs, mean_E: Tensor) -> float:
     """The mean squared distance of the targets from a point."""
-    total = sum(float((y_BE - mean_E).square().sum()) for _, y_BE in pairs.blocks())
+    total = sum(float((y_BE - mean_E).square().sum()) for y_BE in pairs.targets())
     return total / len(pairs)
 
 
-def distinct_targets(pairs: Pairs, most: int = MOST) -> Tensor:
-    """The different targets [K, E]; of more pairs than ``most``, those of every n-th."""
+def unit_targets(pairs: Pairs, most: int = MOST) -> Tensor:
+    """Different targets [K, E] at length 1; of more pairs than ``most``, those of every n-th."""
+    every = math.ceil(len(pairs) / most)
+    found_KE = torch.empty(math.ceil(len(pairs) / every), pairs.width, device="cpu")
     seen: set[int] = set()
-    kept: list[Tensor] = []
-    for _, y_BE in pairs.blocks(math.ceil(len(pairs) / most)):
-        first: dict[int, int] = {}
+    for y_BE in pairs.targets(every):
+        fresh: dict[int, int] = {}
         for number, row in enumerate(row_bytes(y_BE)):
-            first.setdefault(hash(row), number)
-        kept.append(y_BE[[number for row, number in first.items() if row not in seen]])
-        seen.update(first)
-    return torch.cat(kept)
+            if hash(row) not in seen:
+                fresh.setdefault(hash(row), number)
+        rows_BE = functional.normalize(y_BE[list(fresh.values())], dim=1)
+        found_KE[len(seen) : len(seen) + len(fresh)] = rows_BE
+        seen.update(fresh)
+    return found_KE[: len(seen)]

@@ -24,7 +24,7 @@ from holdfast.training import TensorWriter
 from .dataset_files import TEXTS, content, is_set
 from .text_pairs import TextPair, write_pairs
 
-_CHUNK = 4096  # words converted together
+_CHUNK = 1024  # words that are in memory together
 
 
 def mapped_words(path: Path, folder: Path) -> Path:
@@ -88,7 +88,7 @@ def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                 width = len(fields) - 1
             try:
                 word = fields[0].decode()
-                row_E = np.array(fields[1:], dtype="S").astype(np.float32)
+                row_E = np.array(list(map(float, fields[1:])), dtype=np.float32)
             except ValueError:  # of numbers, or of a word that is not UTF-8
                 word, row_E = "", np.empty(0)
             if not word.strip() or len(row_E) != width or width < 2:
