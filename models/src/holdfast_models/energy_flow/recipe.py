@@ -216,6 +216,7 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         train, held_out = Sentences(train, words), Sentences(held_out, words)
     clock = Clock()
     objective = Objective(model, settings, sets, clock, place)
+    sets.expect_shuffled_reads()
     return Task(
         model=model,
         loss=objective.loss,

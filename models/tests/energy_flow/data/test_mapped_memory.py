@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from holdfast.training import TensorWriter, write_tensors
+from holdfast.training import Place, TensorWriter, resolve, write_tensors
 from holdfast_models.energy_flow.data.dataset_tool import dedup, info, make, validate
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
 from holdfast_models.energy_flow.data.precomputed import read_precomputed
@@ -27,6 +28,7 @@ from holdfast_models.energy_flow.data.targets import (
     unit_targets,
 )
 from holdfast_models.energy_flow.data.text_pairs import TextFile, TextPair, write_pairs
+from holdfast_models.energy_flow.recipe import RECIPE, build
 
 WIDTH = 1024
 SIZE = 300e6  # bytes of the large set
@@ -117,6 +119,33 @@ def test_every_format_is_opened_again_by_a_process_it_is_sent_to(
     # Numbers of rows, no rows.
     assert len(sent) < 3000 * 8 + 10_000 < x_NE.nbytes / 10
     assert torch.equal(pickle.loads(sent)[7][1], train[7][1])
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_the_system_knows_when_rows_are_read_in_no_order(tmp_path: Path, sent: bool) -> None:
+    write_tensors(tmp_path / "set", {"x": torch.randn(500, WIDTH), "y": torch.randn(500, WIDTH)})
+    options = [*OPTIONS, f"data.path={tmp_path / 'set'}"]
+    settings: Any = resolve(RECIPE, None, None, options, "none")
+    sets = load_pairs(settings.data)
+    assert "rr" not in advice(tmp_path / "set" / "y.bin")
+    del sets
+    train: Any = build(settings, Place(torch.device("cpu"), rank=1)).train
+    if sent:
+        train = pickle.loads(pickle.dumps(train))
+    train.__getitems__([3, 1])
+    assert "rr" in advice(tmp_path / "set" / "x.bin") & advice(tmp_path / "set" / "y.bin")
+
+
+def advice(path: Path) -> set[str]:
+    """What was advised for all maps of a file in this process."""
+    found: list[set[str]] = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("VmFlags:"):
+            found.append(set(line.split()[1:]))
+    return set.intersection(*found)
 
 
 def test_mean_spread_and_candidates_are_those_of_the_whole_part() -> None:

@@ -192,6 +192,12 @@ class PairSets(NamedTuple):
     teacher: Teacher | None
     sources: tuple[str, ...] = ()
 
+    def expect_shuffled_reads(self) -> None:
+        """All that reads the pairs in their order is done; training begins."""
+        for table in self.train.tables.parts:
+            if isinstance(table, EmbeddingFile):
+                table.expect_shuffled_reads()
+
 
 def load_pairs(settings: DataSettings) -> PairSets:
     """Read or make the pairs, embed them, and split them."""

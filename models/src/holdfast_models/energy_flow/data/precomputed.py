@@ -19,7 +19,7 @@ from holdfast.training import MappedTensors
 
 from .dataset_files import TEXTS, WORDS, user_cache
 from .tables import blocks_of
-from .tensor_files import read_tensors
+from .tensor_files import expect_shuffled_reads, read_tensors
 from .text_pairs import TextFile, Texts
 from .word_vectors import mapped_words
 
@@ -63,6 +63,7 @@ class EmbeddingFile:
         self.path = path
         self._opened = mapped_words(path, folder) if path.suffix in WORDS else path
         self._tables: tuple[Tensor, Tensor] | None = None
+        self._shuffled = False
         for name, table_NE in (("inputs", self.x_NE), ("targets", self.y_NE)):
             _check_table(table_NE, f"{path}: {name}")
         if self.x_NE.shape != self.y_NE.shape:
@@ -87,6 +88,12 @@ class EmbeddingFile:
         """Targets."""
         return self._pair()[1]
 
+    def expect_shuffled_reads(self) -> None:
+        """Rows are read in no order from now on, here and wherever this is sent to."""
+        self._shuffled = True
+        for table_NE in self._pair():
+            expect_shuffled_reads(table_NE)
+
     def texts(self, source: str | None = None) -> Texts:
         """The sentences that were written beside the rows; empty: there are none.
 
@@ -107,6 +114,8 @@ class EmbeddingFile:
         if self._tables is None:
             path = self._opened
             self._tables = _chosen(_mapped(path) if path.is_dir() else read_tensors(path), path)
+            if self._shuffled:
+                self.expect_shuffled_reads()
         return self._tables
 
     def __getstate__(self) -> dict[str, Any]:
