@@ -133,6 +133,12 @@ def test_the_references_are_what_their_names_say(loaded) -> None:
     assert found.references["copied input"].fvu == pytest.approx(float(copied), rel=1e-5)
 
 
+def test_eval_never_holds_the_training_part_in_memory(loaded, monkeypatch) -> None:
+    wanted = evaluate(loaded, texts=0)
+    monkeypatch.setattr(loaded.sets.train, "tensors", lambda: pytest.fail("copied whole"))
+    assert evaluate(loaded, texts=0) == wanted
+
+
 def test_written_texts_are_compared_by_their_pieces(loaded, monkeypatch) -> None:
     targets = [loaded.sets.test.text(index).target for index in range(4)]
     wrong = "nothing"
