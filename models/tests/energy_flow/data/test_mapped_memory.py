@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from holdfast.training import Place, TensorWriter, resolve, write_tensors
+from holdfast_models.energy_flow.assembly import make_vocabulary
 from holdfast_models.energy_flow.data.dataset_tool import dedup, info, make, validate
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
 from holdfast_models.energy_flow.data.precomputed import read_precomputed
@@ -27,6 +28,7 @@ from holdfast_models.energy_flow.data.targets import (
     spread_of_targets,
     unit_targets,
 )
+from holdfast_models.energy_flow.data.teachers import HashTeacher
 from holdfast_models.energy_flow.data.text_pairs import TextFile, TextPair, write_pairs
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
@@ -183,7 +185,23 @@ def test_texts_stay_in_their_file(tmp_path: Path) -> None:
     assert len(sent) < size / 10 and pickle.loads(sent)[17] == texts[17]
 
 
-@pytest.mark.parametrize("tool", [info, validate, dedup])
+def test_the_vocabulary_is_made_of_texts_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    write_pairs(path, (TextPair("many words " * 100, f"to {n % 9}") for n in range(1000)))
+    rows_NE = torch.ones(1000, 2)
+    pairs = Pairs(Tables([Embedded(rows_NE, rows_NE)]), texts=TextFile(path))
+    make_vocabulary(pairs)
+    assert peak_of(lambda: make_vocabulary(pairs)) < path.stat().st_size / 10
+
+
+def test_a_file_of_nothing_but_problems_is_told_in_few_words(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text("[]\n" * 20_000)
+    assert peak_of(lambda: validate(path)) < 200_000
+    assert "and 19990 lines more" in validate(path).lines[10]
+
+
+@pytest.mark.parametrize("tool", [info, dedup])
 def test_tools_keep_digests_of_a_set_and_not_its_texts(
     tmp_path: Path, tool: Callable[[Path], object]
 ) -> None:
@@ -193,11 +211,20 @@ def test_tools_keep_digests_of_a_set_and_not_its_texts(
     assert peak_of(lambda: tool(path)) < path.stat().st_size / 3
 
 
-def test_a_set_is_embedded_in_blocks(tmp_path: Path) -> None:
+def test_a_set_is_embedded_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+
+    def encode(self: HashTeacher, texts: Sequence[str]) -> torch.Tensor:
+        together.append(len(texts))
+        return real(self, texts)
+
+    real = HashTeacher.encode
+    monkeypatch.setattr(HashTeacher, "encode", encode)
     path = tmp_path / "set.jsonl"
     write_pairs(path, (TextPair(f"number {n}", f"to {n}") for n in range(3000)))
     settings = DataSettings(source="pairs", path=str(path), split="pair", width=64)
     make(tmp_path / "sets", settings, embedded=True)
+    assert max(together) <= 2048 and sum(together) == 6000
     (folder,) = (tmp_path / "sets").iterdir()
     ready = load_pairs(DataSettings(source="precomputed", path=str(folder), split="pair", width=64))
     for ours, theirs in zip(ready[:3], load_pairs(settings)[:3], strict=True):
