@@ -287,6 +287,20 @@ def test_a_file_without_permission_is_one_line(
     assert "Permission denied" in line and name in line
 
 
+def test_a_folder_that_cannot_be_entered_is_one_line(
+    open_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = open_folder / "closed"
+    folder.mkdir()
+    (folder / "a.pt").touch()
+    refused(folder / "a.pt", open_folder, capfd)
+    folder.chmod(0)
+    with nobody():
+        line = refused(folder / "a.pt", open_folder, capfd)
+    folder.chmod(0o700)
+    assert "closed/a.pt'; give one that is there" in line
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that everybody may enter, which those of pytest are not."""
