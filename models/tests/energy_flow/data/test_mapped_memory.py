@@ -187,8 +187,8 @@ def test_texts_stay_in_their_file(tmp_path: Path) -> None:
 
 def test_the_vocabulary_is_made_of_texts_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
-    write_pairs(path, (TextPair("many words " * 100, f"to {n % 9}") for n in range(200)))
-    rows_NE = torch.ones(200, 2)
+    write_pairs(path, (TextPair("many words " * 20, f"to {n % 9}") for n in range(1500)))
+    rows_NE = torch.ones(1500, 2)
     pairs = Pairs(Tables([Embedded(rows_NE, rows_NE)]), texts=TextFile(path))
     make_vocabulary(pairs)
     assert peak_of(lambda: make_vocabulary(pairs)) < path.stat().st_size / 10
