@@ -34,7 +34,7 @@ from holdfast_models.energy_flow.recipe import RECIPE as SOUND
 def build(settings, place):
     task = SOUND.build(settings, place)
     pairs = task.train.pairs
-    pairs._x_NE[int(pairs._rows_N[5])] = math.nan
+    pairs.tables.parts[0].x_NE[int(pairs._rows_N[5])] = math.nan
     return task
 
 RECIPE = dataclasses.replace(SOUND, build=build)

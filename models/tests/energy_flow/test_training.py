@@ -102,8 +102,8 @@ def test_memory_stays_where_it_is_over_batches_and_epochs(tmp_path: Path) -> Non
 def test_one_bad_embedding_is_one_skipped_step(tmp_path: Path) -> None:
     settings = small("train.epochs=1", "bridge.on=false")
     task = build(settings, CPU)
-    x_NE, _ = task.train._x_NE, task.train._y_NE  # type: ignore[attr-defined]
-    x_NE[int(task.train._rows_N[3])] = math.nan  # type: ignore[attr-defined]
+    pairs: Any = task.train
+    pairs.tables.parts[0].x_NE[int(pairs._rows_N[3])] = math.nan
     result, task = fit(settings, tmp_path / "run", task)
     # The batch is looked at once more to find the line, which is left out as well.
     assert result.skipped in (1, 2) and "NUM005" in result.report
@@ -115,7 +115,7 @@ def test_one_bad_batch_is_one_skipped_step_that_changes_nothing(tmp_path: Path) 
     more = ["train.holdfast.guard.replay=false", "train.holdfast.guard.explain=false"]
     task = build(small("train.epochs=1", "data.count=120", *more), CPU)
     pairs = task.train.pairs  # type: ignore[attr-defined]
-    pairs._x_NE[int(pairs._rows_N[3])] = math.nan
+    pairs.tables.parts[0].x_NE[int(pairs._rows_N[3])] = math.nan
     after = [weights(task)]
     clock = task.stepped
     assert clock is not None

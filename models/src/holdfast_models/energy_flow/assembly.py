@@ -13,7 +13,7 @@ __all__ = ["make_model", "make_vocabulary"]
 
 def make_vocabulary(trained: Pairs) -> Vocabulary:
     """The pieces of all training texts; the same pairs always give the same vocabulary."""
-    texts = [trained.text(index) for index in range(len(trained))]
+    texts = (trained.text(index) for index in range(len(trained)))
     return Vocabulary.build(text for one in texts for text in (one.input, one.target))
 
 

@@ -31,6 +31,7 @@ from .assembly import make_model
 from .channels import tell_flows
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
+from .data.targets import mean_target, spread_of_targets, unit_targets
 from .figures.pictures import draw
 from .forecast import forecast
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
@@ -39,9 +40,9 @@ from .model.noise import noise_seed
 from .model.settings import PRESETS, CarrierSettings, LatticeSettings, ModelSettings
 from .step_metrics import Stopwatch, flow_numbers, lap
 from .text.bridge import BRIDGE_PRESETS, BridgeSettings
+from .text.pieces import Pieces
 from .text.tokens import Vocabulary
 
-_LONGEST = 128  # pieces of a text that are read
 _DRAWN = 8  # samples a picture may show
 
 
@@ -105,21 +106,23 @@ class Sentences(Dataset[Any]):
 
     def __init__(self, pairs: Pairs, vocabulary: Vocabulary) -> None:
         self.pairs = pairs
-        texts = [pairs.text(index) for index in range(len(pairs))]
-        self._in_NP = vocabulary.encode([one.input for one in texts], length=_LONGEST).ids_BP
-        self._out_NP = vocabulary.encode([one.target for one in texts], length=_LONGEST).ids_BP
+        indices = range(len(pairs))
+        self._in = Pieces((pairs.text(index).input for index in indices), vocabulary)
+        self._out = Pieces((pairs.text(index).target for index in indices), vocabulary)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return (*self.pairs[index], self._in_NP[index], self._out_NP[index])
+        x_E, y_E, index = self.pairs[index]
+        one = torch.tensor([index], device="cpu")
+        return x_E, y_E, index, self._in.rows(one)[0], self._out.rows(one)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Gathered:
         """A whole batch at once."""
         batch = self.pairs.__getitems__(indices).batch
         index_B = batch[2]
-        return Gathered((*batch, self._in_NP[index_B], self._out_NP[index_B]), len(index_B))
+        return Gathered((*batch, self._in.rows(index_B), self._out.rows(index_B)), len(index_B))
 
 
 class Objective:
@@ -144,10 +147,9 @@ class Objective:
         self._model, self._settings, self._clock, self._place = model, settings, clock, place
         self._seed = noise_seed(settings.train.seed.seed, place.rank)
         self._stopwatch = Stopwatch(place.device)
-        _, trained_NE = sets.train.tensors()
-        _, held_NE = sets.validation.tensors()
-        self._variance = float((held_NE - trained_NE.mean(0)).square().sum(-1).mean())
-        self._candidates_KE = torch.unique(held_NE, dim=0)
+        mean_E = mean_target(sets.train)
+        self._variance = spread_of_targets(sets.validation, mean_E)
+        self._candidates_KE = unit_targets(sets.validation)
 
     def loss(
         self, net: nn.Module, batch: tuple[Tensor, ...]
@@ -193,9 +195,10 @@ class Objective:
         if self._candidates_KE.device != y_BE.device:
             self._candidates_KE = self._candidates_KE.to(y_BE.device)
         unit_BE = nn.functional.normalize(out.y_BE, dim=-1)
-        similar_BK = unit_BE @ nn.functional.normalize(self._candidates_KE, dim=-1).mT
+        similar_BK = unit_BE @ self._candidates_KE.mT
         own_B1 = (unit_BE * nn.functional.normalize(y_BE, dim=-1)).sum(-1, keepdim=True)
-        # The right one is among the candidates: nobody else may be as near, but for rounding.
+        # The right one is among the candidates, or would be one more: nobody else may be as near,
+        # but for rounding.
         rank_B = (similar_BK > own_B1 + 1e-6).sum(1) + 1
         return {
             "loss": embedding_loss(out.y_BE, y_BE, self._settings.loss),
@@ -218,6 +221,7 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         train, held_out = Sentences(train, words), Sentences(held_out, words)
     clock = Clock()
     objective = Objective(model, settings, sets, clock, place)
+    sets.expect_shuffled_reads()
     return Task(
         model=model,
         loss=objective.loss,

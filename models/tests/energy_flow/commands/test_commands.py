@@ -24,6 +24,7 @@ from holdfast_models.energy_flow.assembly import make_model
 from holdfast_models.energy_flow.data.dataset_tool import make
 from holdfast_models.energy_flow.data.pairs import DataSettings, Pairs, load_pairs
 from holdfast_models.energy_flow.data.provenance import changed_data, keep_data_facts
+from holdfast_models.energy_flow.data.tables import Embedded, Tables
 from holdfast_models.energy_flow.data.text_pairs import TextPair, read_pairs, write_pairs
 from holdfast_models.energy_flow.evaluation.conversation import Conversation
 from holdfast_models.energy_flow.evaluation.evaluate import evaluate
@@ -132,6 +133,12 @@ def test_the_references_are_what_their_names_say(loaded) -> None:
     assert found.references["copied input"].fvu == pytest.approx(float(copied), rel=1e-5)
 
 
+def test_eval_never_holds_the_training_part_in_memory(loaded, monkeypatch) -> None:
+    wanted = evaluate(loaded, texts=0)
+    monkeypatch.setattr(loaded.sets.train, "tensors", lambda: pytest.fail("copied whole"))
+    assert evaluate(loaded, texts=0) == wanted
+
+
 def test_written_texts_are_compared_by_their_pieces(loaded, monkeypatch) -> None:
     targets = [loaded.sets.test.text(index).target for index in range(4)]
     wrong = "nothing"
@@ -222,7 +229,9 @@ def test_a_run_goes_on_with_the_words_it_has_learned(run, loaded, tmp_path):
     assert (folder / "data.json").read_text() == (run / "data.json").read_text()
     alone = sets._replace(teacher=None)
     texts = [sets.test.text(index) for index in range(len(sets.test))]
-    moved = alone._replace(test=Pairs(*(2 * t for t in sets.test.tensors()), texts=texts))
+    moved = alone._replace(
+        test=Pairs(Tables([Embedded(*(2 * t for t in sets.test.tensors()))]), texts=texts)
+    )
     keep_data_facts(folder, alone, None)
     assert [one.key for one in changed_data(folder, moved, None, "")] == ["embeddings"]
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast import HoldfastError
 from holdfast.training import collate, write_tensors
 from holdfast_models.energy_flow.data import grammar
+from holdfast_models.energy_flow.data.dataset_files import TEXTS
 from holdfast_models.energy_flow.data.pairs import (
-    TEXTS,
     DataSettings,
     Pairs,
     cache_folder,
     load_pairs,
     load_texts,
 )
+from holdfast_models.energy_flow.data.provenance import data_facts
+from holdfast_models.energy_flow.data.tables import Embedded, Tables
 from holdfast_models.energy_flow.data.teachers import HashTeacher
 from holdfast_models.energy_flow.data.text_pairs import TextPair, write_pairs
 
@@ -63,7 +68,7 @@ def test_a_batch_is_gathered_at_once_and_equals_its_samples() -> None:
 
 
 def test_samples_have_their_index_and_an_end() -> None:
-    pairs = Pairs(X.half(), Y, rows=[5, 2])
+    pairs = Pairs(Tables([Embedded(X.half(), Y)]), rows=[5, 2])
     assert len(pairs) == 2 and pairs.width == 4
     x_E, y_E, index = pairs[-1]
     assert index == 1 and x_E.dtype == y_E.dtype == torch.float32
@@ -74,9 +79,9 @@ def test_samples_have_their_index_and_an_end() -> None:
     with pytest.raises(HoldfastError, match="have no texts"):
         pairs.text(0)
     with pytest.raises(HoldfastError, match=r"inputs \[300, 4\], targets \[3, 4\]"):
-        Pairs(X, Y[:3])
+        Tables([Embedded(X, Y[:3])])
     with pytest.raises(HoldfastError, match="1 texts"):
-        Pairs(X, Y, texts=[TextPair("a", "b")])
+        Pairs(Tables([Embedded(X, Y)]), texts=[TextPair("a", "b")])
 
 
 def test_data_stays_on_the_cpu_whatever_the_default_device_is() -> None:
@@ -155,6 +160,91 @@ def test_a_mapped_folder_keeps_texts_and_their_split(tmp_path: Path) -> None:
     mapped = load_pairs(wanted)
     assert mapped.test.text(0) == made.test.text(0)
     assert torch.equal(mapped.test.tensors()[0], made.test.tensors()[0])
+
+
+def test_several_files_are_one_set(tmp_path: Path) -> None:
+    torch.save({"x": X, "y": Y}, tmp_path / "a.pt")
+    np.save(tmp_path / "b.npy", (3 * X + 1).numpy().astype(np.float16))
+    write_tensors(tmp_path / "c", {"x": Y, "y": X})
+    files = [str(tmp_path / name) for name in ("a.pt", "b.npy", "c")]
+    wanted = {"source": "precomputed", "split": "pair", "width": 4, "normalise": False}
+    sets = load_pairs(small(**wanted, path=",".join(files)))
+    assert sets.sources == ("a.pt: 300 pairs", "b.npy: 300 pairs", "c: 300 pairs")
+    both = (3 * X + 1).half().float()
+    x_NE, y_NE = torch.cat([X, both, Y]), torch.cat([Y, both, X])
+    for number, part in enumerate(sets[:3]):
+        rows_N = part._rows_N
+        ours = [part.tensors(), next(iter(DataLoader(part, 900, collate_fn=collate)))]
+        for x_BE, y_BE, *_ in ours:
+            assert torch.equal(x_BE, x_NE[rows_N]) and torch.equal(y_BE, y_NE[rows_N])
+        # Each file is split as it would be alone.
+        alone = [load_pairs(small(**wanted, path=file))[:3][number] for file in files]
+        assert torch.equal(x_NE[rows_N], torch.cat([one.tensors()[0] for one in alone]))
+    listed = load_pairs(small(**wanted, path=tuple(files)))
+    assert torch.equal(listed.test.tensors()[0], sets.test.tensors()[0])
+
+
+def test_pairs_of_several_files_note_their_source(tmp_path: Path) -> None:
+    made = grammar.pairs(300, 0)
+    write_pairs(tmp_path / "a.jsonl", made[:200])
+    bare = [{k: v for k, v in pair.meta.items() if k != "source"} for pair in made[200:]]
+    write_pairs(
+        tmp_path / "b.jsonl",
+        (TextPair(p.input, p.target, meta) for p, meta in zip(made[200:], bare, strict=True)),
+    )
+    path = f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}"
+    sets = load_pairs(small(source="pairs", path=path, split="hard"))
+    alone = load_pairs(small(split="hard"))
+    assert torch.equal(sets.train.tensors()[0], alone.train.tensors()[0])
+    found = {part.text(n).meta["source"] for part in sets[:3] for n in range(len(part))}
+    assert found == {"grammar", "b.jsonl"}  # those that name none have their file
+    facts = data_facts(sets, None)
+    assert facts["sources"] == ["a.jsonl", "b.jsonl"]
+    assert facts["texts"] == data_facts(alone, None)["texts"]
+
+
+def test_a_comma_may_be_part_of_a_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "a,b.npy", X.numpy())
+    settings = small(source="precomputed", split="pair", path=str(tmp_path / "a,b.npy"))
+    assert settings.files == (str(tmp_path / "a,b.npy"),)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_read_a_mapped_set_ahead(tmp_path: Path, start: str) -> None:
+    write_tensors(tmp_path / "set", {"x": X, "y": Y})
+    settings = small(source="precomputed", split="pair", width=4, path=str(tmp_path / "set"))
+    train = load_pairs(settings).train
+    looked = multiprocessing.get_context(start).Value("i", 0)
+    loader = DataLoader(
+        Counted(train, looked), 8, num_workers=1, prefetch_factor=3, collate_fn=collate,
+        multiprocessing_context=start,
+    )  # fmt: skip
+    batches = iter(loader)
+    x_BE, y_BE, index_B = next(batches)
+    assert torch.equal(x_BE, train.__getitems__(index_B.tolist()).batch[0]) and len(y_BE) == 8
+    deadline = time.monotonic() + 30
+    while looked.value < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # One was taken, three more are made while nobody asks; each was gathered in one call.
+    assert looked.value == 4
+
+
+class Counted(Dataset[Any]):
+    """Counts the batches that a worker gathers."""
+
+    def __init__(self, pairs: Pairs, looked: Any) -> None:
+        self._pairs, self._looked = pairs, looked
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("one by one")
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        with self._looked.get_lock():
+            self._looked.value += 1
+        return self._pairs.__getitems__(indices)
 
 
 def test_the_cache_is_used_where_one_is_named(tmp_path: Path) -> None:

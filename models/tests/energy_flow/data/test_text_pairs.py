@@ -59,7 +59,7 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=r"none.jsonl: No such file"):
         read_pairs(tmp_path / "none.jsonl")
     (tmp_path / "raw.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(HoldfastError, match=r"raw.jsonl: not UTF-8"):
+    with pytest.raises(HoldfastError, match=r"raw.jsonl:1: not UTF-8"):
         read_pairs(tmp_path / "raw.jsonl")
 
 

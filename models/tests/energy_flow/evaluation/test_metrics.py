@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from holdfast_models.energy_flow.evaluation import metrics
 from holdfast_models.energy_flow.evaluation.metrics import quality
 from holdfast_models.energy_flow.losses import LossSettings, embedding_loss, surface_loss
 
@@ -41,6 +42,16 @@ def test_a_wrong_neighbour_has_the_second_rank() -> None:
 
 def test_what_is_equally_near_to_everything_knows_nothing() -> None:
     assert quality(torch.zeros_like(TARGETS), TARGETS, MEAN).r1 == 0.0
+
+
+def test_ranks_do_not_depend_on_how_many_predictions_are_compared_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    twice = torch.cat((TARGETS, TARGETS))
+    guessed = twice + 0.5 * torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
+    whole = quality(guessed, twice, MEAN)
+    monkeypatch.setattr(metrics, "_TOGETHER", 7)
+    assert quality(guessed, twice, MEAN) == whole and 0.1 < whole.r1 < 1
 
 
 def test_the_loss_is_zero_at_the_target_and_only_there() -> None:

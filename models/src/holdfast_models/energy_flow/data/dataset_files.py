@@ -10,10 +10,17 @@ from typing import Literal, NamedTuple
 
 from holdfast import HoldfastError
 
-SetKind = Literal["pairs", "embeddings", "mapped"]
+from .tensor_files import SUFFIXES
+
+SetKind = Literal["pairs", "embeddings", "mapped", "words"]
+
+TEXTS = "texts.jsonl"
+"""The sentences beside mapped embeddings, row by row."""
+
+WORDS = (".txt", ".vec")
+"""Text files of word vectors."""
 
 _HEADER = "tensors.json"  # what `write_tensors` writes last
-_EMBEDDINGS = {".safetensors", ".pt", ".pth"}
 
 
 class Set(NamedTuple):
@@ -26,12 +33,12 @@ class Set(NamedTuple):
 
 
 def find_sets(root: str | os.PathLike[str]) -> list[Set]:
-    """The sets of a folder by name, archived ones left out."""
+    """The sets of a folder by name, but for archived ones and text files, which may be anything."""
     try:
         entries = sorted(Path(root).iterdir())
     except OSError as error:
         raise HoldfastError(f"{root}: {error.strerror}; give a folder of sets") from None
-    return [set_at(path) for path in entries if is_set(path)]
+    return [set_at(path) for path in entries if is_set(path) and path.suffix not in WORDS]
 
 
 def is_set(path: Path) -> bool:
@@ -44,8 +51,10 @@ def _kind(path: Path) -> SetKind | None:
         return "mapped" if (path / _HEADER).is_file() else None
     if not path.is_file():
         return None
-    if path.suffix in _EMBEDDINGS:
+    if path.suffix in SUFFIXES:
         return "embeddings"
+    if path.suffix in WORDS:
+        return "words"
     return "pairs" if path.suffix == ".jsonl" else None
 
 
@@ -54,7 +63,7 @@ def set_at(path: str | os.PathLike[str]) -> Set:
     path = Path(path)
     kind = _kind(path)
     if kind is None:
-        known = ", ".join(sorted({".jsonl", *_EMBEDDINGS}))
+        known = ", ".join(sorted({".jsonl", *SUFFIXES, *WORDS}))
         raise HoldfastError(f"{path}: no set; give a {known} file or a folder of mapped tensors")
     return Set(path, kind, size_of(path), max(file.stat().st_mtime for file in _files(path)))
 
@@ -78,6 +87,12 @@ def content(path: Path) -> str:
 def size_of(path: Path) -> int:
     """Bytes of a file, or of the files of a folder."""
     return sum(file.stat().st_size for file in _files(path))
+
+
+def user_cache(name: str) -> Path:
+    """The folder for what can be made again."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "holdfast" / "energy_flow" / name
 
 
 def shown_size(size: int) -> str:

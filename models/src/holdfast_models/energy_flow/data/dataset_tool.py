@@ -9,26 +9,27 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from holdfast import HoldfastError
-from holdfast.training import write_tensors
+from holdfast.training import TensorWriter
 
-from .dataset_files import Set, content, find_sets, is_set, set_at, shown_size, size_of
-from .embeddings import embed
-from .pairs import TEXTS, DataSettings, cache_folder, load_texts
-from .precomputed import read_precomputed, row_norms
+from .dataset_files import TEXTS, Set, content, find_sets, is_set, set_at, shown_size, size_of
+from .embeddings import EmbeddingCache, embed
+from .pairs import DataSettings, cache_folder, load_texts
+from .precomputed import read_precomputed
 from .splits import possible_splits, split_pairs
-from .teachers import make_teacher
-from .text_pairs import SHORTEST, TextPair, read_pairs, scan_pairs, write_pairs
+from .teachers import Teacher, make_teacher
+from .text_pairs import SHORTEST, TextFile, TextPair, Texts, scan_pairs, write_pairs
 
 ARCHIVE = "archive"
 """The folder below a folder of sets that old ones are moved to."""
 
 _NAMED = 10  # problems named in a report
+_CHUNK = 1024  # pairs embedded together: a set may be larger than memory
 _DAY = 24 * 3600.0
 
 
@@ -65,11 +66,9 @@ def make(
     if teacher is None:
         write_pairs(path, pairs)
         return Report([f"{path}: written, {len(pairs)} pairs, {shown_size(size_of(path))}"])
-    sentences = [pair.input for pair in pairs] + [pair.target for pair in pairs]
-    x_NE, y_NE = embed(teacher, sentences, cache_folder(settings)).split(len(pairs))
     # The texts first: a folder is a set once its tensors are described, which comes last.
     write_pairs(path / TEXTS, pairs)
-    write_tensors(path, {"x": x_NE, "y": y_NE})
+    _write_embedded(path, pairs, teacher, cache_folder(settings))
     width = f"width {teacher.dim} by {teacher.name}"
     return Report([f"{path}: written, {len(pairs)} pairs, {width}, {shown_size(size_of(path))}"])
 
@@ -99,16 +98,15 @@ def info(path: str | os.PathLike[str]) -> Report:
     """What is in a set: how many pairs, how different, how split, an example."""
     found = set_at(path)
     if found.kind == "pairs":
-        return Report([f"{path}: {shown_size(found.size)}", *_described(read_pairs(path))])
-    x_NE, _ = read_precomputed(path)
-    norms_N = torch.cat([norms_N for _, norms_N in row_norms(x_NE)])
+        return Report([f"{path}: {shown_size(found.size)}", *_described(TextFile(path))])
+    opened = read_precomputed(path)
+    x_NE, texts = opened.x_NE, opened.texts()
     lines = [
         f"{path}: {shown_size(found.size)}, {found.kind}",
         f"{len(x_NE)} pairs of width {x_NE.shape[1]}, {str(x_NE.dtype).removeprefix('torch.')}, "
-        f"norms of inputs {norms_N.min():.3g} to {norms_N.max():.3g}",
+        f"norms of inputs {opened.norms.least:.3g} to {opened.norms.most:.3g}",
     ]
-    texts = found.path / TEXTS
-    return Report([*lines, *(_described(read_pairs(texts)) if texts.is_file() else [])])
+    return Report([*lines, *(_described(texts) if len(texts) else [])])
 
 
 def validate(path: str | os.PathLike[str]) -> Report:
@@ -131,16 +129,13 @@ def dedup(path: str | os.PathLike[str], *, dry_run: bool = False) -> Report:
         return _dedup_files(path, dry_run)
     if set_at(path).kind != "pairs":
         raise HoldfastError(f"{path}: holds embeddings; give a JSONL file, or a folder of sets")
-    pairs = read_pairs(path)
-    first: dict[bytes, TextPair] = {}
-    for pair in pairs:
-        first.setdefault(pair.digest, pair)
-    kept = list(first.values())
-    gone = len(pairs) - len(kept)
-    if gone and not dry_run:
-        write_pairs(path, kept)
+    pairs = TextFile(path)
+    kept = sum(1 for _ in _first_ones(pairs))
+    if kept < len(pairs) and not dry_run:
+        write_pairs(path, _first_ones(pairs))
     verb = "would be removed" if dry_run else "removed"
-    return Report([f"{path}: {gone} of {len(pairs)} pairs {verb}, {len(kept)} different ones"])
+    gone = len(pairs) - kept
+    return Report([f"{path}: {gone} of {len(pairs)} pairs {verb}, {kept} different ones"])
 
 
 def archive(
@@ -177,21 +172,48 @@ def archive(
 def _name(settings: DataSettings) -> str:
     if settings.source == "grammar":
         return f"grammar_{settings.task}_n{settings.count}_s{settings.seed}"
-    if settings.path is None or settings.source == "precomputed":
+    if settings.source not in ("pairs", "snli"):
         raise HoldfastError(
             f"data make: source {settings.source} has no texts to make a set of; "
             "use grammar, pairs or snli"
         )
-    of = f"{Path(settings.path).stem}-{content(Path(settings.path))[:8]}"
+    of = "_".join(f"{Path(file).stem}-{content(Path(file))[:8]}" for file in settings.files)
     if settings.source == "pairs":
         return f"pairs_{of}"
     return f"snli_{of}_entailment_n{settings.count}_s{settings.seed}_min{SHORTEST}"
 
 
-def _described(pairs: list[TextPair]) -> list[str]:
-    if not pairs:
+def _write_embedded(path: Path, pairs: Texts, teacher: Teacher, cache: Path | None) -> None:
+    kept = None if cache is None else EmbeddingCache(cache, teacher)
+    rest = iter(pairs)
+    with TensorWriter(path) as writer:
+        while chunk := list(islice(rest, _CHUNK)):
+            sentences = [pair.input for pair in chunk] + [pair.target for pair in chunk]
+            rows_NE = embed(teacher, sentences) if kept is None else kept.encode(sentences)
+            x_BE, y_BE = rows_NE.split(len(chunk))
+            writer.append({"x": x_BE, "y": y_BE})
+
+
+def _first_ones(pairs: Texts) -> Iterator[TextPair]:
+    """Each different pair once; remembers digests, not texts."""
+    seen: set[bytes] = set()
+    for pair in pairs:
+        digest = pair.digest
+        if digest not in seen:
+            seen.add(digest)
+            yield pair
+
+
+def _different(texts: Iterator[str]) -> int:
+    """How many texts differ; remembers hashes, not texts."""
+    return len({hash(text) for text in texts})
+
+
+def _described(pairs: Texts) -> list[str]:
+    if not len(pairs):
         return ["no pairs"]
-    inputs, targets = {pair.input for pair in pairs}, {pair.target for pair in pairs}
+    inputs = _different(pair.input for pair in pairs)
+    targets = _different(pair.target for pair in pairs)
     words = sum(len(pair.input.split()) for pair in pairs) / len(pairs)
     splits = [
         f"split {kind}: " + ", ".join(f"{part} {len(n)}" for part, n in parts.items())
@@ -199,7 +221,7 @@ def _described(pairs: list[TextPair]) -> list[str]:
         for parts in [split_pairs(pairs, kind)]
     ]
     return [
-        f"{len(pairs)} pairs, {len(inputs)} different inputs, {len(targets)} different targets, "
+        f"{len(pairs)} pairs, {inputs} different inputs, {targets} different targets, "
         f"{words:.1f} words an input",
         *splits,
         f"for example: {pairs[0].input!r} to {pairs[0].target!r}",
@@ -208,24 +230,25 @@ def _described(pairs: list[TextPair]) -> list[str]:
 
 def _validated_pairs(path: Path) -> Report:
     seen: set[bytes] = set()
-    problems: list[str] = []
-    count = 0
+    lines: list[str] = []
+    count = problems = 0
     for number, found in scan_pairs(path):
         if isinstance(found, str):
-            problems.append(f"{path}:{number}: {found}")
+            problems += 1
+            if problems <= _NAMED:
+                lines.append(f"{path}:{number}: {found}")
         else:
             count += 1
             seen.add(found.digest)
-    lines = problems[:_NAMED]
-    if len(problems) > _NAMED:
-        lines.append(f"{path}: and {len(problems) - _NAMED} lines more")
+    if problems > _NAMED:
+        lines.append(f"{path}: and {problems - _NAMED} lines more")
     lines.append(f"{path}: {count} pairs, {count - len(seen)} of them repeated")
     lines.append("not valid" if problems or not count else "valid")
     return Report(lines, bool(count) and not problems)
 
 
 def _validated_rows(found: Set) -> Report:
-    x_NE, _ = read_precomputed(found.path)
+    x_NE = read_precomputed(found.path).x_NE
     texts = found.path / TEXTS
     if texts.is_file():
         report, rows = _validated_pairs(texts), len(x_NE)

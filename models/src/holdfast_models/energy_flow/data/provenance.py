@@ -25,6 +25,7 @@ __all__ = ["FILE", "changed_data", "data_facts", "keep_data_facts"]
 FILE = "data.json"
 
 _VOCABULARY = "vocabulary"  # where it differs, a text bridge has learned other words
+_SOURCES = "sources"  # kept for people: a file with another name may hold the same data
 _DIGITS = 16  # of a digest, enough to tell two apart
 _LOOKED_AT = 1024  # rows of embeddings that are digested; a set may be larger than memory
 
@@ -42,6 +43,7 @@ def data_facts(sets: PairSets, bridge: TextBridge | None) -> Mapping[str, Any]:
         "training pairs": len(sets.train),
         "validation pairs": len(sets.validation),
         "test pairs": len(sets.test),
+        _SOURCES: list(sets.sources) or None,
         "texts": _digest(_texts(parts)) if sets.train.has_texts else None,
         "embeddings": _digest(_rows(parts)) if sets.teacher is None else None,
         "teacher": None if sets.teacher is None else sets.teacher.fingerprint[:_DIGITS],
@@ -81,7 +83,7 @@ def changed_data(
     found = [
         Difference("warning", name, known[name], now)
         for name, now in data_facts(sets, bridge).items()
-        if name in known and known[name] != now
+        if name in known and known[name] != now and name != _SOURCES
     ]
     if bridge is not None and any(one.key == _VOCABULARY for one in found):
         listed = ", ".join(f"{one.key} was {one.saved}, is {one.wanted}" for one in found)

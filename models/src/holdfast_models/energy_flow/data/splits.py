@@ -13,7 +13,8 @@ Shapes: N pairs, E teacher width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from .text_pairs import TextPair
+from .tables import Table, blocks_of
+from .text_pairs import TextPair, Texts
 
 Part = Literal["train", "validation", "test"]
 SplitKind = Literal["compositional", "hard", "pair"]
@@ -34,6 +36,9 @@ HELD_TOGETHER: dict[SplitKind, tuple[str, ...]] = {
 }
 """What of a pair's meta decides its part; nothing: its texts do."""
 
+Parts = dict[Part, "array[int]"]
+"""Numbers of the pairs of each part, in their order; 8 bytes each."""
+
 
 def part_of(key: bytes) -> Part:
     """The part that everything with this key belongs to."""
@@ -42,28 +47,40 @@ def part_of(key: bytes) -> Part:
     return "train" if tenth < 8 else "validation" if tenth == 8 else "test"
 
 
-def split_pairs(pairs: Sequence[TextPair], kind: SplitKind) -> dict[Part, list[int]]:
-    """Numbers of the pairs of each part, in their order."""
+def split_pairs(pairs: Texts, kind: SplitKind) -> Parts:
+    """The parts of pairs of sentences."""
     return _sorted_out(_key(pair, kind, number) for number, pair in enumerate(pairs))
 
 
-def possible_splits(pairs: Sequence[TextPair]) -> list[SplitKind]:
+def possible_splits(pairs: Texts) -> list[SplitKind]:
     """The splits for which every pair says what is held out together."""
-    known = set.intersection(*(set(pair.meta) for pair in pairs)) if pairs else set[str]()
+    known = {name for names in HELD_TOGETHER.values() for name in names} if len(pairs) else set()
+    for pair in pairs:
+        known &= pair.meta.keys()
     return [kind for kind, names in HELD_TOGETHER.items() if known.issuperset(names)]
 
 
-def split_rows(x_NE: Tensor, y_NE: Tensor) -> dict[Part, list[int]]:
+def split_rows(tables: Sequence[Table]) -> Parts:
     """The same for embeddings without texts, by the bytes of the two rows."""
-    return _sorted_out(_bytes(x_E) + _bytes(y_E) for x_E, y_E in zip(x_NE, y_NE, strict=True))
+    return _sorted_out(key for table in tables for key in _row_keys(table))
 
 
-def _bytes(row_E: Tensor) -> bytes:
-    return row_E.contiguous().view(torch.uint8).numpy().tobytes()  # numpy knows no bfloat16
+def _row_keys(table: Table) -> Iterator[bytes]:
+    width = table.x_NE.shape[1]
+    blocks = blocks_of(table.x_NE, width), blocks_of(table.y_NE, width)
+    for x_BE, y_BE in zip(*blocks, strict=True):
+        for x_E, y_E in zip(row_bytes(x_BE), row_bytes(y_BE), strict=True):
+            yield x_E + y_E
 
 
-def _sorted_out(keys: Iterable[bytes]) -> dict[Part, list[int]]:
-    parts: dict[Part, list[int]] = {part: [] for part in PARTS}
+def row_bytes(x_BE: Tensor) -> Iterator[bytes]:
+    """The bytes of every row."""
+    # As bytes already in torch: numpy knows no bfloat16.
+    return (row_E.tobytes() for row_E in x_BE.contiguous().view(torch.uint8).numpy())
+
+
+def _sorted_out(keys: Iterable[bytes]) -> Parts:
+    parts: Parts = {part: array("q") for part in PARTS}
     for number, key in enumerate(keys):
         parts[part_of(key)].append(number)
     return parts

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
+import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast import HoldfastError
 
@@ -34,14 +38,82 @@ class TextPair:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+class Texts(Protocol):
+    """Pairs of sentences by number: a list of them, or a file."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> TextPair: ...
+    def __iter__(self) -> Iterator[TextPair]: ...
+
+
+class TextFile:
+    """The pairs of a JSONL file, read where they are used: 8 bytes of memory for each.
+
+    Args:
+        path: see ``scan_pairs``; every line is checked now.
+        source: noted in the meta of pairs that name none.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], source: str | None = None) -> None:
+        self.path, self._source = Path(path), source
+        self._starts = array("q")
+        for number, start, row in _rows(path):
+            _or_raise(row if isinstance(row, str) else _pair(row), path, number)
+            self._starts.append(start)
+        self._map: mmap.mmap | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int, /) -> TextPair:
+        if self._map is None:
+            with self.path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start = self._starts[index]
+        end = self._map.find(b"\n", start)
+        row = _object(self._map[start : end if end >= 0 else None])
+        pair = _or_raise(row if isinstance(row, str) else _pair(row), self.path, index + 1)
+        if self._source is None or "source" in pair.meta:
+            return pair
+        return TextPair(pair.input, pair.target, {**pair.meta, "source": self._source})
+
+    def __iter__(self) -> Iterator[TextPair]:
+        return (self[index] for index in range(len(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None}
+
+
+class JoinedTexts:
+    """Several sets of pairs, one after the other."""
+
+    def __init__(self, parts: Sequence[Texts]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int, /) -> TextPair:
+        which = bisect.bisect_right(self._ends, index)
+        part = self._parts[which]
+        return part[index - self._ends[which] + len(part)]
+
+    def __iter__(self) -> Iterator[TextPair]:
+        return chain.from_iterable(self._parts)
+
+
 def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
-    """Read JSON lines ``{"input": ..., "target": ..., "meta": {...}}``; meta may be missing."""
+    """The pairs of a JSONL file as a list."""
     return [_or_raise(found, path, number) for number, found in scan_pairs(path)]
 
 
 def scan_pairs(path: str | os.PathLike[str]) -> Iterator[tuple[int, TextPair | str]]:
-    """Every line of such a file with its number, from 1: a pair, or what is wrong with it."""
-    for number, row in _rows(path):
+    """Every line of a JSONL file with its number, from 1: a pair, or what is wrong with it.
+
+    A line is ``{"input": ..., "target": ..., "meta": {...}}``; meta may be missing.
+    """
+    for number, _, row in _rows(path):
         yield number, row if isinstance(row, str) else _pair(row)
 
 
@@ -72,7 +144,7 @@ def read_snli(path: str | os.PathLike[str]) -> list[TextPair]:
     out, as is a pair that came before.
     """
     found: dict[bytes, TextPair] = {}
-    for number, found_row in _rows(path):
+    for number, _, found_row in _rows(path):
         row = _or_raise(found_row, path, number)
         first = row.get("sentence1", row.get("premise"))
         second = row.get("sentence2", row.get("hypothesis"))
@@ -97,21 +169,24 @@ def _or_raise(found: Found | str, path: str | os.PathLike[str], number: int) -> 
     return found
 
 
-def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, int, dict[str, Any] | str]]:
+    """Number, place in the file and content of every line that is not blank."""
+    start = 0
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open("rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield number, _object(line)
+                    yield number, start, _object(line)
+                start += len(line)
     except OSError as error:
         raise HoldfastError(f"{path}: {error.strerror}; give a JSONL file of pairs") from None
-    except UnicodeDecodeError:
-        raise HoldfastError(f"{path}: not UTF-8 text; give a JSONL file of pairs") from None
 
 
-def _object(line: str) -> dict[str, Any] | str:
+def _object(line: bytes) -> dict[str, Any] | str:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return "not UTF-8 text; give a JSONL file of pairs"
     except (ValueError, RecursionError) as error:
         return f"not JSON ({error}); remove or repair the line"
     if not isinstance(row, dict):

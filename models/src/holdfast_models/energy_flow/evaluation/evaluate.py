@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.pairs import Pairs
 from ..data.splits import Part
+from ..data.targets import mean_target
 from ..text.bridge import TextBridge
 from .loading import Loaded
 from .metrics import Quality, quality
@@ -90,8 +91,8 @@ def evaluate(loaded: Loaded, part: Part = "test", *, texts: int = 64) -> Evaluat
     """
     pairs: Pairs = getattr(loaded.sets, part)
     x_ME, y_ME = pairs.tensors()
-    x_NE, y_NE = loaded.sets.train.tensors()
-    mean_E = y_NE.mean(0)
+    train = loaded.sets.train
+    mean_E = mean_target(train)
     device = next(loaded.model.parameters()).device
     # As in training: where flows are scarce, their share depends on the size of a batch.
     batch = loaded.settings.train.data.batch
@@ -113,22 +114,23 @@ def evaluate(loaded: Loaded, part: Part = "test", *, texts: int = 64) -> Evaluat
         references={
             "training mean": quality(mean_E.expand_as(y_ME), y_ME, mean_E),
             "copied input": quality(x_ME, y_ME, mean_E),
-            "ridge regression": quality(_ridge(x_NE, y_NE, x_ME), y_ME, mean_E),
+            "ridge regression": quality(_ridge(train, x_ME, mean_E), y_ME, mean_E),
         },
         flows={name: total / len(pairs) for name, total in sums.items()},
         texts=_compared(loaded.model.bridge, pairs, written) if written else {},
     )
 
 
-def _ridge(x_NE: Tensor, y_NE: Tensor, x_ME: Tensor) -> Tensor:
-    """The linear map of the training pairs, applied."""
-    x_NE, y_NE, x_ME = x_NE.double(), y_NE.double(), x_ME.double()
-    from_E, to_E = x_NE.mean(0), y_NE.mean(0)
-    centred_NE = x_NE - from_E
-    gram_EE = centred_NE.mT @ centred_NE
-    gram_EE = gram_EE + _RIDGE * torch.eye(len(gram_EE), dtype=gram_EE.dtype)
-    map_EE = torch.linalg.solve(gram_EE, centred_NE.mT @ (y_NE - to_E))
-    return (x_ME - from_E) @ map_EE + to_E
+def _ridge(train: Pairs, x_ME: Tensor, to_E: Tensor) -> Tensor:
+    """The linear map of the training pairs, applied; they may be more than fit into memory."""
+    from_E = sum(x_BE.double().sum(0) for x_BE, _ in train.blocks()) / len(train)
+    gram_EE = _RIDGE * torch.eye(train.width, dtype=torch.float64)
+    moment_EE = torch.zeros_like(gram_EE)
+    for x_BE, y_BE in train.blocks():
+        centred_BE = x_BE - from_E
+        gram_EE += centred_BE.mT @ centred_BE
+        moment_EE += centred_BE.mT @ (y_BE - to_E).double()
+    return (x_ME - from_E) @ torch.linalg.solve(gram_EE, moment_EE) + to_E
 
 
 def _compared(bridge: TextBridge | None, pairs: Pairs, written: list[str]) -> dict[str, float]:

@@ -35,6 +35,9 @@ class Quality:
         return {"cosine": self.cosine, "fvu": self.fvu, "r1": self.r1, "mrr": self.mrr}
 
 
+_TOGETHER = 1024  # predictions compared with all candidates at once
+
+
 @torch.no_grad()
 def quality(y_hat_ME: Tensor, y_ME: Tensor, mean_E: Tensor) -> Quality:
     """Compare predictions with targets.
@@ -48,12 +51,10 @@ def quality(y_hat_ME: Tensor, y_ME: Tensor, mean_E: Tensor) -> Quality:
     candidates_KE, right_M = torch.unique(y_ME, dim=0, return_inverse=True)
     cosine = functional.cosine_similarity(y_hat_ME, y_ME, dim=-1).mean()
     left = (y_hat_ME - y_ME).square().sum() / (y_ME - mean_E).square().sum().clamp_min(1e-12)
-    similar_MK = (
-        functional.normalize(y_hat_ME, dim=-1) @ functional.normalize(candidates_KE, dim=-1).mT
-    )
-    own_M1 = similar_MK.gather(1, right_M[:, None])
-    # Ties count against the prediction: one that is equally near to everything knows nothing.
-    rank_M = (similar_MK >= own_M1).sum(1)
+    unit_ME = functional.normalize(y_hat_ME, dim=-1)
+    unit_KE = functional.normalize(candidates_KE, dim=-1)
+    blocks = zip(unit_ME.split(_TOGETHER), right_M.split(_TOGETHER), strict=True)
+    rank_M = torch.cat([_ranks(unit_BE, right_B, unit_KE) for unit_BE, right_B in blocks])
     return Quality(
         cosine=float(cosine),
         fvu=float(left),
@@ -61,3 +62,10 @@ def quality(y_hat_ME: Tensor, y_ME: Tensor, mean_E: Tensor) -> Quality:
         mrr=float((1.0 / rank_M.double()).mean()),
         candidates=len(candidates_KE),
     )
+
+
+def _ranks(unit_BE: Tensor, right_B: Tensor, unit_KE: Tensor) -> Tensor:
+    similar_BK = unit_BE @ unit_KE.mT
+    own_B1 = similar_BK.gather(1, right_B[:, None])
+    # Ties count against the prediction: one that is equally near to everything knows nothing.
+    return (similar_BK >= own_B1).sum(1)
