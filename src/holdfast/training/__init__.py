@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "AverageSettings": "averaging",
+    "BandSettings": "loop.health",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
     "Gathered": "data.tensor_files",
+    "HealthSettings": "loop.health",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         write_tensors,
     )
     from .device import Place
+    from .loop.health import BandSettings, HealthSettings
     from .loop.profiling import ProfileSettings
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
@@ -82,9 +85,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AverageSettings",
+    "BandSettings",
     "CompileSettings",
     "DataSettings",
     "Gathered",
+    "HealthSettings",
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",
