@@ -27,6 +27,7 @@ _HOME = {
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
     "Place": "device",
+    "PredictionWriter": "predicting",
     "ProfileSettings": "loop.profiling",
     "Recipe": "recipes",
     "Result": "trainer",
@@ -35,6 +36,7 @@ _HOME = {
     "StopSettings": "loop.stopping",
     "Streamed": "data.streaming",
     "Task": "task",
+    "TensorPredictions": "predicting",
     "TensorWriter": "data.tensor_files",
     "TrainSettings": "settings",
     "Trainer": "trainer",
@@ -44,6 +46,7 @@ _HOME = {
     "collate": "data.tensor_files",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
+    "predict": "predicting",
     "resolve": "resolving",
     "run_recipe": "recipe_run",
     "saved_config": "resolving",
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
     from .optimizers import OptimizerSettings
+    from .predicting import PredictionWriter, TensorPredictions, predict
     from .recipe_run import run_recipe
     from .recipes import Recipe
     from .resolving import resolve, saved_config
@@ -94,6 +98,7 @@ __all__ = [
     "MappedTensors",
     "OptimizerSettings",
     "Place",
+    "PredictionWriter",
     "ProfileSettings",
     "Recipe",
     "Result",
@@ -102,6 +107,7 @@ __all__ = [
     "StopSettings",
     "Streamed",
     "Task",
+    "TensorPredictions",
     "TensorWriter",
     "TrainSettings",
     "Trainer",
@@ -111,6 +117,7 @@ __all__ = [
     "collate",
     "largest_batch",
     "load_weights",
+    "predict",
     "resolve",
     "run_recipe",
     "saved_config",

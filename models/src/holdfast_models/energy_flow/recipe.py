@@ -204,6 +204,11 @@ class Objective:
             "mrr": (1.0 / rank_B).mean(),
         }
 
+    def predict(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """The embedding that the model maps each input to."""
+        out: Output = net(batch[0], step=self._clock.step)
+        return {"y_BE": out.y_BE}
+
 
 def build(settings: EnergyFlowSettings, place: Place) -> Task:
     """Data, vocabulary, model."""
@@ -223,6 +228,7 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
         train=train,
         validation=held_out,
         measure=objective.measure,
+        predict=objective.predict,
         state={"clock": clock},
         stepped=clock.stepped,
         opened=lambda folder: keep_data_facts(folder, sets, model.bridge),
