@@ -123,7 +123,7 @@ def test_a_range_of_entries_is_that_part_of_the_whole(tmp_path: Path) -> None:
 
 def test_a_stream_is_predicted_and_gone_on_with_too(tmp_path: Path) -> None:
     (x,) = rows().tensors
-    shards: list[Any] = [TensorDataset(x[:50]), TensorDataset(x[50:])]
+    shards = [TensorDataset(x[:50]), TensorDataset(x[50:])]
     predict(task(), settings(), TensorPredictions(tmp_path / "whole"))
     stream = {"data": Streamed(shards), "chunk": 16}
     with pytest.raises(KeyboardInterrupt):
