@@ -287,7 +287,7 @@ def _loader(task: Task, data: Dataset[Any], settings: TrainSettings, place: Plac
             seed=settings.seed.seed,
             workers=workers,
             collate_fn=task.collate,
-            threads=choose_threads(workers, place).worker,
+            threads=choose_threads(workers, place, given=given.threads).worker,
         )
 
     if isinstance(data, IterableDataset):

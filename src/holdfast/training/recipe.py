@@ -26,6 +26,8 @@ class Recipe:
             TrainSettings`` beside its own sections.
         build: makes model, loss and data from the settings, for one process.
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
+        platforms: settings for kinds of machines, by the names of ``holdfast.training.platforms``
+            or names of its own: ``{"h200": {"train.data.batch": 512}}``.
     """
 
     name: str
@@ -33,6 +35,9 @@ class Recipe:
     settings: type[Section]
     build: Callable[[Any, Place], Task]
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
+    platforms: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )
 

@@ -177,16 +177,17 @@ class Feed:
             workers=workers,
             collate_fn=self._task.collate,
             compiled=settings.compile.name != "none",
-            threads=choose_threads(workers, self._place).worker,
+            threads=choose_threads(workers, self._place, given=data.threads).worker,
         )
 
     def _set_threads(self) -> None:
         """Beside workers that load, fewer threads compute on a CPU; a number given stays."""
-        ours = _is_ours(self._task.train) and self._place.device.type == "cpu"
-        if not ours or "OMP_NUM_THREADS" in os.environ:
+        given = self._settings.data.threads
+        free = self._place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+        if not _is_ours(self._task.train) or (given == "auto" and not free):
             return
-        threads = choose_threads(self.workers, self._place)
-        wanted = threads.main if self.workers else self._threads
+        threads = choose_threads(self.workers, self._place, given=given)
+        wanted = threads.main if self.workers or given != "auto" else self._threads
         if wanted != torch.get_num_threads():
             torch.set_num_threads(wanted)
             self._say(f"data: {threads.why}")

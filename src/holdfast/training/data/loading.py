@@ -51,6 +51,9 @@ class DataSettings(Section):
     workers: int | Literal["auto"] = dataclasses.field(
         default="auto", metadata={"low": 0, "high": math.inf}
     )  # processes that load, per rank
+    threads: int | Literal["auto"] = dataclasses.field(
+        default="auto", metadata={"low": 1, "high": math.inf}
+    )  # torch threads of each worker; of this process where there are no workers
     prefetch: int = bounded(2, 1)  # batches each worker makes ahead
     pin: bool = True  # pinned memory, where the model is on a GPU
     persistent: bool = True  # workers live from epoch to epoch
