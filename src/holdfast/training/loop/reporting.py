@@ -151,7 +151,9 @@ class StepReporter:
         began, span = time.perf_counter(), self._between_notes
         seconds = span.seconds
         own = self._measures.take(seconds=seconds, steps=span.steps, samples=span.samples)
-        numbers = self.numbers = {**self._noted.take(), **own}
+        row = {name: self._watch.latest.get(name, math.nan) for name in ("loss", "scale")}
+        known = {name: value for name, value in row.items() if math.isfinite(value)}
+        numbers = self.numbers = {**known, **self._noted.take(), **own}
         self._watch.note("numbers", numbers)
         self._measures.cost(time.perf_counter() - began, seconds)
         span.begin()
