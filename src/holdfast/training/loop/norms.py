@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .step_numbers import figure, percent
 
 # Bins to a factor of two: a percentile is exact to 0.6 %, however many steps there were.
@@ -36,11 +38,12 @@ class Distribution:
 
     def add(self, values: Iterable[float]) -> None:
         """Count these; what is not finite, or not above zero, is left out."""
-        for value in values:
-            if 0 < value < math.inf:
-                self.count += 1
-                self.largest = max(self.largest, value)
-                self._bins[math.floor(_BINS * math.log2(value))] += 1
+        given = np.fromiter(values, dtype=np.float64)
+        known = given[(given > 0) & (given < math.inf)]
+        if len(known):
+            self.count += len(known)
+            self.largest = max(self.largest, float(known.max()))
+            self._bins.update(np.floor(_BINS * np.log2(known)).astype(np.int64).tolist())
 
     def percentile(self, share: float) -> float:
         """The number below which so many percent lie; NaN where there are none."""
@@ -66,11 +69,11 @@ class GradientNorms:
 
     def add(self, rows: Iterable[Mapping[str, float]]) -> None:
         """Count the steps of these rows."""
-        for row in rows:
-            self._norms.add([row["grad_norm"]])
-            if math.isfinite(row["clip"]) and not row["skipped"]:
-                self._taken += 1
-                self._clipped += row["clip"] < 1
+        rows = list(rows)
+        self._norms.add(row["grad_norm"] for row in rows)
+        factors = [row["clip"] for row in rows if not row["skipped"]]
+        self._taken += sum(map(math.isfinite, factors))
+        self._clipped += sum(factor < 1 for factor in factors)
 
     @property
     def clipped(self) -> float:
