@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -17,11 +18,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from holdfast.cli import main
-from holdfast.config import from_dict
+from holdfast.config import Section, from_dict
 from holdfast.errors import UsageError
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import PARTIAL, MappedTensors
-from holdfast.training.predicting import TensorPredictions, predict
+from holdfast.training.device import Place
+from holdfast.training.predicting import TensorPredictions, predict, predict_run
+from holdfast.training.recipe_run import run_recipe
+from holdfast.training.recipes import Recipe
 from holdfast.training.settings import TrainSettings
 from holdfast.training.task import Task
 
@@ -229,23 +233,40 @@ def test_an_impossible_range_is_one_line(
     assert "FIRST:LAST" in capsys.readouterr().err
 
 
-def test_the_state_of_the_task_is_that_of_the_checkpoint(trained: Path) -> None:
-    from holdfast.training import load_weights
-    from holdfast.training.predicting import _load_state
+class Clock:
+    """A state of the task that its predictions depend on."""
 
-    class Clock:
-        step = 0
+    def __init__(self) -> None:
+        self.step = 0
 
-        def state_dict(self) -> dict[str, int]:
-            return {"step": self.step}
+    def stepped(self, step: int) -> None:
+        self.step = step
 
-        def load_state_dict(self, state: Mapping[str, int]) -> None:
-            self.step = state["step"]
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self.step}
 
-    from holdfast.training import Place, resolve, saved_config
-    from holdfast.training.demo import RECIPE
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.step = state["step"]
 
-    built = RECIPE.build(resolve(RECIPE, saved_config(trained)), Place(torch.device("cpu")))
-    built.state = {"counter": Clock(), "unknown": Clock()}
-    _load_state(built, load_weights(built.model, trained))
-    assert built.state["counter"].step == 6 and built.state["unknown"].step == 0
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Section):
+    train: TrainSettings = dataclasses.field(default_factory=settings)
+
+
+def build(given: Own, place: Place) -> Task:
+    clock = Clock()
+
+    def steps(model: nn.Module, batch: tuple[Tensor]) -> Mapping[str, Tensor]:
+        return {"step": torch.full((len(batch[0]),), clock.step)}
+
+    return task(predict=steps, state={"clock": clock}, stepped=clock.stepped)
+
+
+def test_the_state_of_the_task_is_that_of_the_checkpoint(tmp_path: Path) -> None:
+    recipe = Recipe(name="mine", summary="a test", settings=Own, build=build)
+    given = Own(train=settings(steps=6))
+    assert run_recipe(recipe, given, run_dir=tmp_path / "run", quiet=True) == 0
+    out = tmp_path / "out"
+    predict_run(recipe, given, tmp_path / "run", lambda what: TensorPredictions(out, what))
+    assert set(MappedTensors(out).mapped("step").tolist()) == {6}
