@@ -76,7 +76,7 @@ def test_no_command_is_a_mistake_that_shows_the_help(capsys):
     ("words", "says"),
     [
         (["reprot"], "did you mean 'report'?"),
-        (["xyzzy"], "there are run, train, report"),
+        (["xyzzy"], "there are run, train, predict, report"),
         (["--foo"], "unknown option '--foo'"),
         (["report", "--fromat", "json"], "unknown option '--fromat', did you mean '--format'?"),
         (["report", "--fromat=json"], "did you mean '--format'?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,11 @@ from holdfast.training.device import Place
 from holdfast.training.seeding import generator
 
 
-def ranks(length: int, batch: int, world: int, epoch: int = 0, **given: bool) -> list[EpochBatches]:
+def ranks(length: int, batch: int, world: int, epoch: int = 0, **given: Any) -> list[EpochBatches]:
     made = []
     for rank in range(world):
         place = Place(torch.device("cpu"), rank, world, rank)
-        options = {"shuffle": True, **given}
+        options: Any = {"shuffle": True, **given}
         made.append(EpochBatches(length, batch, place, seed=3, **options))
         made[-1].set_epoch(epoch)
     return made
@@ -31,15 +32,16 @@ sizes = {
     "world": st.integers(1, 5),
     "shuffle": st.booleans(),
     "drop_last": st.booleans(),
+    "chunk": st.none() | st.integers(1, 30),
 }
 
 
 @given(**sizes)
 def test_ranks_together_see_the_global_batches_of_one_process(
-    length: int, share: int, world: int, shuffle: bool, drop_last: bool
+    length: int, share: int, world: int, shuffle: bool, drop_last: bool, chunk: int | None
 ) -> None:
     batch = share * world
-    options = {"shuffle": shuffle, "drop_last": drop_last}
+    options: Any = {"shuffle": shuffle, "drop_last": drop_last, "chunk": chunk}
     (alone,) = ranks(length, batch, 1, epoch=2, **options)
     single = list(alone)
     together = [list(one) for one in ranks(length, batch, world, epoch=2, **options)]
@@ -54,20 +56,27 @@ def test_ranks_together_see_the_global_batches_of_one_process(
 
 @given(**sizes)
 def test_the_length_is_the_number_of_batches(
-    length: int, share: int, world: int, shuffle: bool, drop_last: bool
+    length: int, share: int, world: int, shuffle: bool, drop_last: bool, chunk: int | None
 ) -> None:
     for every in (False, True):
         for one in ranks(
-            length, share * world, world, shuffle=shuffle, drop_last=drop_last, every=every
+            length,
+            share * world,
+            world,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            every=every,
+            chunk=chunk,
         ):
             assert len(one) == len(list(one))
 
 
 @given(**sizes)
 def test_a_validation_sees_every_sample_exactly_once(
-    length: int, share: int, world: int, shuffle: bool, drop_last: bool
+    length: int, share: int, world: int, shuffle: bool, drop_last: bool, chunk: int | None
 ) -> None:
-    every = ranks(length, share * world, world, shuffle=shuffle, drop_last=drop_last, every=True)
+    given: Any = {"shuffle": shuffle, "drop_last": drop_last, "chunk": chunk}
+    every = ranks(length, share * world, world, every=True, **given)
     batches = [batch for one in every for batch in one]
     assert sorted(chain.from_iterable(batches)) == list(range(length))
     assert all(batches)

@@ -69,27 +69,29 @@ sizes = {
     "workers": st.integers(1, 3),
     "batch": st.integers(1, 4),
     "sized": st.booleans(),
+    "chunk": st.none() | st.integers(1, 12),
 }
 
 
 @given(**sizes)
 def test_a_validation_reads_every_sample_exactly_once(
-    sizes: list[int], world: int, workers: int, batch: int, sized: bool
+    sizes: list[int], world: int, workers: int, batch: int, sized: bool, chunk: int | None
 ) -> None:
     shards = shards_of(sizes, sized=sized)
-    found = read(shards, world, workers, batch=batch, train=False)
+    found = read(shards, world, workers, batch=batch, train=False, chunk=chunk)
     flat = [sample for rank in found for worker in rank for sample in worker]
     assert sorted(flat) == list(range(sum(sizes)))
 
 
 @given(**sizes)
 def test_training_ranks_read_equal_numbers_of_other_samples(
-    sizes: list[int], world: int, workers: int, batch: int, sized: bool
+    sizes: list[int], world: int, workers: int, batch: int, sized: bool, chunk: int | None
 ) -> None:
     total = sum(sizes)
     if total < world or not sized:
         return
-    found = read(shards_of(sizes, sized=True), world, workers, batch=batch, train=True)
+    shards = shards_of(sizes, sized=True)
+    found = read(shards, world, workers, batch=batch, train=True, chunk=chunk)
     ranks = [sum(map(len, rank)) for rank in found]
     assert ranks == [total // world] * world
     flat = [sample for rank in found for worker in rank for sample in worker]
@@ -102,14 +104,20 @@ def test_training_ranks_read_equal_numbers_of_other_samples(
 
 @given(**sizes, length=st.integers(3, 40))
 def test_an_asked_length_is_read_whatever_the_shards_hold(
-    sizes: list[int], world: int, workers: int, batch: int, sized: bool, length: int
+    sizes: list[int],
+    world: int,
+    workers: int,
+    batch: int,
+    sized: bool,
+    chunk: int | None,
+    length: int,
 ) -> None:
     if not sized:
         sizes = [size + 9 for size in sizes]  # each reader needs a sample
     elif not sum(sizes):
         return
     shards = shards_of(sizes, sized=sized)
-    found = read(shards, world, workers, batch=batch, train=True, length=length)
+    found = read(shards, world, workers, batch=batch, train=True, length=length, chunk=chunk)
     assert [sum(map(len, rank)) for rank in found] == [length // world] * world
     if sized:
         often = Counter(sample for rank in found for worker in rank for sample in worker)
@@ -232,6 +240,7 @@ def test_the_length_is_that_of_the_rank() -> None:
         ([], {}, "a stream of no shards"),
         ([[1]], {"length": 0}, "a stream of length 0"),
         ([[1]], {"buffer": 0}, "a buffer of 0"),
+        ([[1]], {"chunk": 0}, "in chunks of 0"),
         ([iter([1])], {}, "can be read only once; give the function that makes it"),
         ([3], {}, "a int as a shard cannot be read"),
         (["nowhere"], {}, "no complete folder of tensors"),

@@ -106,6 +106,17 @@ def test_a_model_is_trained_validated_saved_and_reported(tmp_path: Path) -> None
     assert not net.training or all(m.training for m in net.modules())
 
 
+def test_as_many_threads_compute_as_the_settings_say(tmp_path: Path) -> None:
+    before, seen = torch.get_num_threads(), set[int]()
+
+    def counted(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.add(torch.get_num_threads())
+        return loss(net, batch)
+
+    fit(tmp_path, settings(steps=2, data={"threads": before + 2}), loss=counted)
+    assert seen == {before + 2} and torch.get_num_threads() == before
+
+
 def test_a_checkpoint_tells_how_fast_the_run_was(tmp_path: Path) -> None:
     result = fit(tmp_path, settings(epochs=2), validation=data(20, seed=1))
     assert result.run is not None

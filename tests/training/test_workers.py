@@ -93,6 +93,14 @@ def test_threads_leave_room_for_workers() -> None:
     assert choose_threads(9, CPU, 8, arm=False).main == 1
 
 
+def test_a_number_of_threads_that_was_given_is_taken() -> None:
+    threads = choose_threads(2, CPU, 8, given=3, arm=False)
+    assert (threads.main, threads.worker) == (2, 3)
+    assert choose_threads(0, CPU, 8, given=3, arm=False).main == 3
+    assert choose_threads(4, CPU, 8, given=3, arm=False).main == 1
+    assert choose_threads(1, GPU, 8, given=2, arm=True).worker == 2
+
+
 class Drawing(Dataset[Any]):
     """Samples that draw from every source of random numbers there is."""
 

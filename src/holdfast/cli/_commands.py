@@ -16,6 +16,7 @@ from ..errors import UsageError
 COMMANDS = (
     ("run", "holdfast.cli.run", "RunCommand"),
     ("train", "holdfast.cli.train", "TrainCommand"),
+    ("predict", "holdfast.cli.predict", "PredictCommand"),
     ("report", "holdfast.cli.report", "ReportCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),

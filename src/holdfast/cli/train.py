@@ -62,7 +62,8 @@ class TrainCommand:
             "--platform",
             metavar="NAME",
             default="auto",
-            help="settings for a kind of machine: auto, arm, cuda, cpu, none (default: auto)",
+            help="settings for a kind of machine: auto, gh200, h200, h100, a100, arm, cuda, cpu, "
+            "shared, none, or one of the recipe's own (default: auto)",
         )
         parser.add_argument("--quiet", action="store_true", help="no progress, no live lines")
         parser.add_argument(
@@ -98,7 +99,9 @@ class TrainCommand:
         recipe = find_recipe(args.recipe, _tell)
         run_dir, resume, config = _places(args)
         settings = resolve(recipe, config, args.preset, args.set, args.platform)
+        machine = _platform(recipe, args.platform, settings)
         if args.print_config:
+            _output.write(f"# {machine}\n")
             _output.write(to_yaml(settings))
             return 0
         if args.find_batch:
@@ -106,7 +109,9 @@ class TrainCommand:
 
             return find_recipe_batch(recipe, settings)
         if not args.quiet:
-            _tell_choices(args, config, resume, settings)
+            _tell_choices(args, config, resume)
+            if machine.partition(":")[2]:
+                _tell(machine)
         return _train(recipe, settings, run_dir, resume, args.quiet)
 
 
@@ -142,19 +147,20 @@ def _places(args: argparse.Namespace) -> tuple[str | None, bool | str | None, st
     return run_dir, True if whole else source, config
 
 
-def _tell_choices(args: argparse.Namespace, config: str | None, resume: Any, settings: Any) -> None:
-    from ..training import platforms
-
+def _tell_choices(args: argparse.Namespace, config: str | None, resume: Any) -> None:
     if resume is not None and config is not None and config != args.config:
         changed = f", changed by {' '.join(args.set)}" if args.set else ""
         _tell(f"settings of the previous run, {config}{changed}")
-    platform = platforms.named(args.platform)
-    for suggestion, line in zip(platform.suggestions, platform.lines(), strict=True):
-        value = settings
-        for name in suggestion.key.split("."):
-            value = getattr(value, name, None)
-        if str(value) == suggestion.value:
-            _tell(line)
+
+
+def _platform(recipe: Recipe, name: str, settings: Any) -> str:
+    """The kind of machine, and what it sets, in one line."""
+    from ..training import platforms
+    from ..training.recipes import in_force
+
+    found = [f"{one.key}={one.value} ({one.why})" for one in in_force(recipe, name, settings)]
+    kind = platforms.named(name, recipe.platforms).name
+    return f"platform {kind}{': ' if found else ''}{', '.join(found)}"
 
 
 def _list() -> int:
@@ -169,6 +175,8 @@ def _list() -> int:
         origin = "" if offer.source == "holdfast" else f"  [{offer.source}]"
         summary = recipe.summary.strip().partition("\n")[0]
         lines.append(f"{f'{recipe.name} '.ljust(_SPACE)}{summary}{origin}")
+        if recipe.platforms:
+            lines.append(f"{''.ljust(_SPACE)}platforms: {', '.join(recipe.platforms)}")
         if recipe.presets:
             lines.append(f"{''.ljust(_SPACE)}presets: {', '.join(recipe.presets)}")
     _output.write("".join(f"{line}\n" for line in lines))

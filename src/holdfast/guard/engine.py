@@ -452,6 +452,14 @@ class Engine:
         """The row of the newest step whose numbers are on the host."""
         return self.writer.latest
 
+    def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:
+        """Hand every row from now on to somebody, on the training thread: it must be quick."""
+        self.writer.listener = listener
+
+    def await_rows(self) -> None:
+        """Wait for the rows that are on their way from a device."""
+        attempt(self, "rows", self.writer.await_rows)
+
     @property
     def skipped(self) -> int:
         """Steps that were skipped so far, as far as is known on the host."""

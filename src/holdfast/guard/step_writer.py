@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class StepWriter:
         self.skipped = 0
         self.latest: dict[str, float] = {}
         """The row that was written last."""
+        self.listener: Callable[[Mapping[str, float]], None] | None = None
+        """Handed every row as it is written."""
         self.budget = Budget(settings.guard.budget)
         self.kernel_cost = KernelCost()
         self.scaling: ScalerPolicy | None = None
@@ -207,6 +209,8 @@ class StepWriter:
             )
         steps.put(record.step, record.time, row)
         self.latest = row
+        if self.listener is not None:
+            self.listener(row)
         if record.reading is not None and record.layers == len(guard.layers) > 0:
             norms = self._norms.get(guard.index)
             if norms is None:
@@ -245,12 +249,16 @@ class StepWriter:
             kind, data = guard.notes.pop(0)
             training.record_at(kind, training.iteration, data)
 
+    def await_rows(self) -> None:
+        """Wait until every row is written; only at the very end of a run."""
+        self._readback.poll(wait=True)
+
     def close(self, passes: int) -> None:
         """Write pending rows and the final record; ``passes``: backward passes without a step."""
         training, recorder = self.training, self.training.recorder
         if recorder is None:
             return
-        self._readback.poll(wait=True)
+        self.await_rows()
         self._write_passes()
         if self._rows == 0 and passes:
             training.not_covered(

@@ -22,6 +22,7 @@ def environment_of(summary: RunSummary) -> dict[str, str]:
         "ranks": facts.get("world", "") if facts.get("world", "1") != "1" else "",
         "guard": "; ".join(summary.changes),
         "memory": _memory(summary),
+        "norms": facts.get("gradients", ""),
         "files": "{}, {}, in {}".format(
             words.plural(summary.files[0], "file"), words.size(summary.files[1]), summary.path
         ),

@@ -222,6 +222,15 @@ def _changes(events: Iterable[Event]) -> tuple[str, ...]:
     return tuple(changes)
 
 
+def _norms(events: Iterable[Event]) -> str:
+    """The gradient norms that a trainer summed up last: of the run, or of its newest epoch."""
+    told = [event.data for event in events if event.kind == "gradient_norms" and not event.rank]
+    newest = told[-1] if told else dict[str, Any]()
+    over = f" in epoch {newest['epoch'] + 1}" if isinstance(newest.get("epoch"), int) else ""
+    parts = [f"{newest.get('line', '')}{over}", str(newest.get("advice", ""))]
+    return "; ".join(filter(None, parts))
+
+
 def _files(run: Run) -> tuple[int, int]:
     """What was recorded, without the page made of it; files of a live run may vanish meanwhile."""
     sizes: list[int] = []
@@ -231,7 +240,7 @@ def _files(run: Run) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _facts(meta: Mapping[str, Any], events: Iterable[Event]) -> dict[str, str]:
+def _facts(meta: Mapping[str, Any], events: Sequence[Event]) -> dict[str, str]:
     starts: list[Mapping[str, Any]] = [event.data for event in events if event.kind == "start"]
     start = starts[0] if starts else dict[str, Any]()
     command = meta.get("command")
@@ -244,5 +253,6 @@ def _facts(meta: Mapping[str, Any], events: Iterable[Event]) -> dict[str, str]:
         "torch": str(start.get("torch", "")),
         "device": str(start.get("device", "")),
         "world": str(start.get("world", "")),
+        "gradients": _norms(events),
     }
     return {name: value for name, value in facts.items() if value}

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "AverageSettings": "averaging",
+    "BandSettings": "loop.health",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
     "Forecast": "forecast",
     "Gathered": "data.tensor_files",
+    "HealthSettings": "loop.health",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
     "Place": "device",
+    "PredictionWriter": "predicting",
     "ProfileSettings": "loop.profiling",
     "Recipe": "recipes",
     "Result": "trainer",
@@ -34,6 +37,7 @@ _HOME = {
     "StopSettings": "loop.stopping",
     "Streamed": "data.streaming",
     "Task": "task",
+    "TensorPredictions": "predicting",
     "TensorWriter": "data.tensor_files",
     "TrainSettings": "settings",
     "Trainer": "trainer",
@@ -44,6 +48,7 @@ _HOME = {
     "free_memory": "batch_size.memory",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
+    "predict": "predicting",
     "resolve": "resolving",
     "run_recipe": "recipe_run",
     "saved_config": "resolving",
@@ -70,10 +75,12 @@ if TYPE_CHECKING:
     )
     from .device import Place
     from .forecast import Forecast
+    from .loop.health import BandSettings, HealthSettings
     from .loop.profiling import ProfileSettings
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
     from .optimizers import OptimizerSettings
+    from .predicting import PredictionWriter, TensorPredictions, predict
     from .recipe_run import run_recipe
     from .recipes import Recipe
     from .resolving import resolve, saved_config
@@ -86,14 +93,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AverageSettings",
+    "BandSettings",
     "CompileSettings",
     "DataSettings",
     "Forecast",
     "Gathered",
+    "HealthSettings",
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",
     "Place",
+    "PredictionWriter",
     "ProfileSettings",
     "Recipe",
     "Result",
@@ -102,6 +112,7 @@ __all__ = [
     "StopSettings",
     "Streamed",
     "Task",
+    "TensorPredictions",
     "TensorWriter",
     "TrainSettings",
     "Trainer",
@@ -112,6 +123,7 @@ __all__ = [
     "free_memory",
     "largest_batch",
     "load_weights",
+    "predict",
     "resolve",
     "run_recipe",
     "saved_config",

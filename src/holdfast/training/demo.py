@@ -116,6 +116,13 @@ def measure(model: nn.Module, batch_BL: Tensor) -> Mapping[str, Tensor]:
     }
 
 
+def predict(model: nn.Module, batch_BL: Tensor) -> Mapping[str, Tensor]:
+    """The likeliest next character at each place, and how likely it is."""
+    likely_BLW = model(batch_BL[:, :-1]).float().softmax(-1)
+    probability_BL, code_BL = likely_BLW.max(-1)
+    return {"code": code_BL.int(), "probability": probability_BL}
+
+
 def build(settings: DemoSettings, place: Place) -> Task:
     """Text, windows, model."""
     text = _text(settings.text)
@@ -140,6 +147,7 @@ def build(settings: DemoSettings, place: Place) -> Task:
         train=Windows(train, settings.length),
         validation=Windows(held_out, settings.length),
         measure=measure,
+        predict=predict,
     )
 
 
@@ -174,5 +182,7 @@ RECIPE = Recipe(
     summary="a character-level GRU on the documentation that comes with Python",
     settings=DemoSettings,
     build=build,
+    # The same gradient in four parts: a quarter of the memory.
+    platforms={"shared": {"train.data.batch": 16, "train.accumulate": 4}},
     presets={"tiny": {"model.hidden": 32, "train.steps": 20, "train.data.batch": 16}},
 )

@@ -28,6 +28,8 @@ class Recipe:
         build: makes model, loss and data from the settings, for one process.
         forecast: what a run of these settings takes, asked before ``build``; None: nobody knows.
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
+        platforms: settings for kinds of machines, by the names of ``holdfast.training.platforms``
+            or names of its own: ``{"h200": {"train.data.batch": 512}}``.
     """
 
     name: str
@@ -36,6 +38,9 @@ class Recipe:
     build: Callable[[Any, Place], Task]
     forecast: Callable[[Any, Place], Forecast] | None = None
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
+    platforms: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )
 

@@ -98,6 +98,8 @@ def end_lines(result: Result, recipe: Recipe) -> list[str]:
         f"  time        {result.seconds:.1f} s{compiling}, {result.rate:.0f} samples/s, "
         f"{result.skipped} steps skipped"
     )
+    if result.norms:
+        lines.append(f"  gradients   {result.norms}")
     if result.interrupted and result.run is not None:
         lines.append(f"  go on with  holdfast train {recipe.name} --resume {result.run}")
     return [*lines, result.report] if result.report else lines

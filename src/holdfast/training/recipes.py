@@ -33,6 +33,7 @@ from .recipe import Recipe
 from .resolving import (
     CONFIG,
     former_run,
+    in_force,
     resolve,
     saved_config,
     to_yaml,
@@ -44,6 +45,7 @@ __all__ = [
     "Recipe",
     "find_recipe",
     "former_run",
+    "in_force",
     "known_recipes",
     "resolve",
     "saved_config",

@@ -43,12 +43,8 @@ def resolve(
     """
     kind = recipe.settings
     data: dict[str, Any] = {}
-    machine = platforms.named(platform)
-    for suggestion in machine.suggestions:
-        text = f"{suggestion.key}={suggestion.value} (platform {machine.name})"
-        # A recipe with settings of its own may have nothing of the kind.
-        if suggestion.key in dict(_flat(_defaults(kind))):
-            _put(kind, data, suggestion.key, suggestion.value, text)
+    for one in suggested(recipe, platform):
+        _put(kind, data, one.key, one.value, f"{one.key}={one.value} (platform)")
     if preset is not None:
         for key, value in _flat(_preset(recipe, preset)):
             written = value if isinstance(value, str) else _written(value)
@@ -62,6 +58,32 @@ def resolve(
         _put(kind, data, key.strip(), value.strip(), text)
     data = _laid_over(_defaults(kind), data)
     return from_dict(data, kind=kind, source=config or "settings")
+
+
+def suggested(recipe: Recipe, platform: str = platforms.AUTO) -> list[platforms.Suggestion]:
+    """What a kind of machine sets of a recipe's settings: holdfast's own, then the recipe's."""
+    known = dict(_flat(_defaults(recipe.settings)))
+    found: dict[str, platforms.Suggestion] = {}
+    for kind in platforms.kinds(platforms.named(platform, recipe.platforms)):
+        # A recipe with settings of its own may have nothing of the kind.
+        found |= {one.key: one for one in kind.suggestions if one.key in known}
+        for key, value in _flat(recipe.platforms.get(kind.name, {})):
+            written = value if isinstance(value, str) else _written(value)
+            why = f"recipe {recipe.name} for {kind.name}"
+            found[key] = platforms.Suggestion(key=key, value=written, why=why)
+    return list(found.values())
+
+
+def in_force(recipe: Recipe, platform: str, settings: Any) -> list[platforms.Suggestion]:
+    """What of the settings of a kind of machine nobody has set otherwise."""
+    found: list[platforms.Suggestion] = []
+    for one in suggested(recipe, platform):
+        value = settings
+        for part in one.key.split("."):
+            value = getattr(value, part, None)
+        if (value if isinstance(value, str) else _written(value)) == one.value:
+            found.append(one)
+    return found
 
 
 def former_run(path: str) -> Path:

@@ -9,6 +9,7 @@ from .averaging import AverageSettings
 from .channels import LogSettings
 from .compiling import CompileSettings
 from .data.loading import DataSettings
+from .loop.health import HealthSettings
 from .loop.profiling import ProfileSettings
 from .loop.stopping import StopSettings
 from .loop.validation import ValidationSettings
@@ -41,6 +42,7 @@ class TrainSettings(Section):
     average: AverageSettings = AverageSettings()
     validation: ValidationSettings = ValidationSettings()
     stop: StopSettings = StopSettings()
+    health: HealthSettings = HealthSettings()
     compile: CompileSettings = CompileSettings()
     profile: ProfileSettings = ProfileSettings()
     log: LogSettings = LogSettings()

@@ -15,6 +15,9 @@ Loss = Callable[[nn.Module, Any], "Tensor | tuple[Tensor, Scalars]"]
 """``loss(model, batch)``: a scalar, the mean over the samples of the batch; with it, if you
 like, further numbers by name, which are averaged and shown."""
 
+Predict = Callable[[nn.Module, Any], Mapping[str, Tensor]]
+"""``predict(model, batch)``: tensors by name, one row for each sample of the batch."""
+
 Data = Dataset[Any] | Iterable[Any]
 """A dataset, which the trainer loads as its settings say, or a loader of your own."""
 
@@ -31,6 +34,8 @@ class Task:
         validation: what it is measured on; None: nothing is.
         measure: ``measure(model, batch)`` for validation, numbers by name, "loss" among them;
             ``loss`` by default.
+        predict: ``predict(model, batch)``, what the trained model says about each sample, as
+            tensors by name; ``holdfast predict`` writes them.
         collate: makes a batch of samples, where the trainer makes the loader.
         state: what else is to be saved and resumed, by name (``state_dict``/``load_state_dict``).
         stepped: called after every optimizer step with its number, from 1.
@@ -47,6 +52,7 @@ class Task:
     train: Data
     validation: Data | None = None
     measure: Callable[[nn.Module, Any], Scalars] | None = None
+    predict: Predict | None = None
     collate: Callable[[list[Any]], Any] | None = None
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stepped: Callable[[int], None] | None = None

@@ -24,6 +24,7 @@ from .data.transfer import Transfer, count
 from .device import Place
 from .loop.accumulation import Window
 from .loop.artifacts import tell_ended
+from .loop.health import Health
 from .loop.interrupts import Interrupts
 from .loop.loop import (
     Counter,
@@ -66,6 +67,8 @@ class Result:
     best_step: int = 0
     run: Path | None = None
     interrupted: bool = False
+    norms: str = ""
+    """How large gradients were before clipping, and what that says of the clip."""
     report: str = ""
 
 
@@ -160,6 +163,7 @@ class Trainer:
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
+        guarded = _guarded(settings, place, validated=task.validation is not None)
         guard = watch(
             model,
             optimizer,
@@ -170,7 +174,7 @@ class Trainer:
             resume=self._resume,
             run_dir=self._run_dir,
             name=self._name,
-            settings=_guarded(settings, place, validated=task.validation is not None),
+            settings=guarded,
             say=progress.say if place.main else None,
         )
         with guard:
@@ -187,6 +191,7 @@ class Trainer:
                 optimizer=optimizer,
                 compiled=compiled,
             )
+            health = Health(settings.health, guarded.clip.norm, guard, progress.say)
             transfer = Transfer(place.device)
             examination = ValidationSchedule(
                 settings.validation,
@@ -222,6 +227,7 @@ class Trainer:
                     watch=guard,
                     window=window,
                     telling=telling,
+                    health=health,
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
@@ -232,6 +238,7 @@ class Trainer:
             with Interrupts() as interrupts:
                 why = loop.run(interrupts)
             trained = telling.run.seconds
+            norms = health.run_ends()
             progress.ends()
             if task.ended is not None and folder is not None and place.main:
                 tell_ended(task.ended, folder, progress.say)
@@ -247,6 +254,7 @@ class Trainer:
             best_step=standing.best_step,
             run=None if folder is None else folder.path,
             interrupted=interrupts.asked is not None,
+            norms=norms,
             report=guard.report() if place.main else "",
         )
 

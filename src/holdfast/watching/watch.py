@@ -264,6 +264,14 @@ class Watch:
         """The row of the newest step whose numbers are on the host; its columns by name."""
         return self.engine.latest
 
+    def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:
+        """Call somebody with every row once its numbers are on the host; it must be quick."""
+        self.engine.each_row(listener)
+
+    def await_rows(self) -> None:
+        """Wait for the rows that are on their way from a device; for the end of a run."""
+        self.engine.await_rows()
+
     @property
     def replaying(self) -> bool:
         """Whether the current batch was fed before, so that an investigation can trace it.

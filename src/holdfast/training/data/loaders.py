@@ -17,10 +17,11 @@ from torch.utils.data import (
 )
 
 from ..device import Place
+from ..loop.step_numbers import size as bytes_text
 from ..settings import TrainSettings
 from ..task import Data, Task
-from .loading import Loader, make_loader
-from .sampling import share
+from .loading import Loader, make_loader, sample_bytes
+from .sampling import CHUNKS, share
 from .streaming import Streamed
 from .workers import (
     choose_threads,
@@ -54,6 +55,7 @@ class Feed:
         self._loader: Iterable[Any] | None = None
         self._validation: Iterable[Any] | None = None
         self.length = _length(self._training())
+        self._tell_chunks()
 
     def _first_choice(self) -> tuple[int, str]:
         given, dataset = self._settings.data, cast("Dataset[Any]", self._task.train)
@@ -63,6 +65,20 @@ class Feed:
         if given.workers == "auto":
             seconds = measure_loading(lambda: self._make(dataset, train=True, workers=0))
         return choose_workers(given, self._place, seconds, None)
+
+    def _tell_chunks(self) -> None:
+        """What the chunks of a stream take of the host's memory, before it is taken."""
+        stream = getattr(self._training(), "dataset", None)
+        if not isinstance(stream, Streamed) or stream.chunk is None:
+            return
+        data, size, readers = self._settings.data, sample_bytes(stream), max(1, self.workers)
+        ahead = data.prefetch * (self.usual or 0) if self.workers else 0
+        most = readers * size * (CHUNKS * stream.chunk + ahead)
+        self._say(
+            f"data: chunks of {stream.chunk} samples, {CHUNKS} at once in "
+            f"{'this process' if not self.workers else f'each of {readers} workers'}: "
+            f"at most {bytes_text(most)}"
+        )
 
     def _look_at_ranks(self, data: Data) -> None:
         world = self._place.world
@@ -161,16 +177,17 @@ class Feed:
             workers=workers,
             collate_fn=self._task.collate,
             compiled=settings.compile.name != "none",
-            threads=choose_threads(workers, self._place).worker,
+            threads=choose_threads(workers, self._place, given=data.threads).worker,
         )
 
     def _set_threads(self) -> None:
         """Beside workers that load, fewer threads compute on a CPU; a number given stays."""
-        ours = _is_ours(self._task.train) and self._place.device.type == "cpu"
-        if not ours or "OMP_NUM_THREADS" in os.environ:
+        given = self._settings.data.threads
+        free = self._place.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+        if not _is_ours(self._task.train) or (given == "auto" and not free):
             return
-        threads = choose_threads(self.workers, self._place)
-        wanted = threads.main if self.workers else self._threads
+        threads = choose_threads(self.workers, self._place, given=given)
+        wanted = threads.main if self.workers or given != "auto" else self._threads
         if wanted != torch.get_num_threads():
             torch.set_num_threads(wanted)
             self._say(f"data: {threads.why}")

@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from ...checkpoint import rng
 from ...config import Section, bounded
 from ...errors import SettingsError, UsageError
 from ..device import Place
@@ -32,6 +33,7 @@ from ..seeding import generator
 from .sampling import EpochBatches, share
 from .streaming import Streamed
 from .tensor_files import collate
+from .transfer import tensors
 
 Start = Literal["auto", "fork", "spawn", "forkserver"]
 
@@ -49,11 +51,16 @@ class DataSettings(Section):
     workers: int | Literal["auto"] = dataclasses.field(
         default="auto", metadata={"low": 0, "high": math.inf}
     )  # processes that load, per rank
+    threads: int | Literal["auto"] = dataclasses.field(
+        default="auto", metadata={"low": 1, "high": math.inf}
+    )  # torch threads of each worker; of this process where there are no workers
     prefetch: int = bounded(2, 1)  # batches each worker makes ahead
     pin: bool = True  # pinned memory, where the model is on a GPU
     persistent: bool = True  # workers live from epoch to epoch
     shuffle: bool = True
     drop_last: bool = False
+    chunk: int | None = bounded(None, 1)  # samples read at once, of data larger than memory
+    chunk_mb: float | None = bounded(None, 0.0, above=True)  # a chunk is made smaller to fit
     timeout: float = bounded(0.0, 0.0)  # seconds a batch may take in a worker; 0: any time
     start: Start = "auto"  # how workers are started
 
@@ -89,7 +96,8 @@ def make_loader(
     options: dict[str, Any] = {}
     if isinstance(dataset, IterableDataset):
         if isinstance(dataset, Streamed):
-            dataset = dataset.joined(place, mine, seed=seed, train=train)
+            chunk = chunk_of(dataset, settings)
+            dataset = dataset.joined(place, mine, seed=seed, train=train, chunk=chunk)
         options |= {"batch_size": mine, "drop_last": train and settings.drop_last}
     else:
         options["batch_sampler"] = _batches(dataset, settings, place, train=train, seed=seed)
@@ -193,6 +201,27 @@ class _WorkerStart:
         torch.set_num_threads(self._threads)
 
 
+def chunk_of(dataset: Any, settings: DataSettings) -> int | None:
+    """Samples in a chunk: as many as asked for, as far as they fit into ``chunk_mb``."""
+    asked = settings.chunk or getattr(dataset, "chunk", None)
+    if settings.chunk_mb is None:
+        return asked
+    fits = max(1, int(settings.chunk_mb * 1e6 / max(1, sample_bytes(dataset))))
+    return fits if asked is None else min(asked, fits)
+
+
+def sample_bytes(dataset: Any) -> int:
+    """Memory of the tensors in the first sample, 0 where there is none; dice lie as before."""
+    rolled = rng.state()
+    try:
+        first = dataset.first() if isinstance(dataset, Streamed) else dataset[0]
+    except (StopIteration, IndexError):
+        return 0
+    finally:
+        rng.put_back(rolled)
+    return sum(tensor.nbytes for tensor in tensors(first))
+
+
 def start_method(given: Start, sent: Any, *, compiled: bool = False) -> tuple[str, str]:
     """How to start workers, and why in one line.
 
@@ -237,6 +266,7 @@ def _batches(
         seed=seed,
         drop_last=settings.drop_last,
         every=not train,
+        chunk=chunk_of(dataset, settings),
     )
     if train and not len(batches):
         raise SettingsError(

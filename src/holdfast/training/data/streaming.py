@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -19,10 +19,24 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...errors import UsageError
 from ..device import Place
 from ..seeding import mixed
-from .tensor_files import MappedTensors
+from .sampling import CHUNKS
+from .tensor_files import Gathered, MappedTensors
 
 T = TypeVar("T")
-Shard = str | os.PathLike[str] | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]
+
+
+class Indexed(Protocol):
+    """A dataset: samples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+Shard = str | os.PathLike[str] | Indexed | Iterable[Any] | Callable[[], Iterable[Any]]
+
+Piece = tuple[int, int, int]
+"""A shard, and the first and the last but one of its samples."""
 
 # Salts: the order of shards and that of samples must not follow from each other.
 _SHARDS, _SAMPLES = 1, 2
@@ -35,6 +49,11 @@ class Streamed(IterableDataset[Any]):
     whole shards are dealt out, or, where there are fewer shards than processes, every process
     reads all of them and keeps its part. At most ``buffer`` samples are held by each.
 
+    With ``chunk``, shards of known length are cut into ranges of so many samples. The ranges of
+    all shards come in another order in every epoch, each is read at once (``__getitems__`` of its
+    shard, where there is one), and the samples of two of them are mixed. At most two are held by
+    each process, so one large file feeds all of them.
+
     >>> list(Streamed([[1, 2], [3, 4, 5]], shuffle=False))
     [1, 2, 3, 4, 5]
     """
@@ -46,6 +65,7 @@ class Streamed(IterableDataset[Any]):
         length: int | None = None,
         shuffle: bool | None = None,
         buffer: int = 1024,
+        chunk: int | None = None,
         keys: Sequence[str] | None = None,
         form: str = "tuple",
     ) -> None:
@@ -59,6 +79,7 @@ class Streamed(IterableDataset[Any]):
             shuffle: shards in another order every epoch, and samples through the buffer; by
                 default while training.
             buffer: samples among which the next one is drawn; more are mixed better.
+            chunk: samples that are read at once; the setting ``data.chunk`` goes before it.
             keys: of folders of tensors, which; see ``MappedTensors``.
             form: of folders of tensors, "tuple" or "dict" samples.
         """
@@ -69,11 +90,15 @@ class Streamed(IterableDataset[Any]):
             raise UsageError(f"a stream of length {length}; give at least 1, or None for all")
         if buffer < 1:
             raise UsageError(f"a stream with a buffer of {buffer}; give at least 1")
+        if chunk is not None and chunk < 1:
+            raise UsageError(f"a stream in chunks of {chunk}; give at least 1")
         sizes = [len(shard) if _is_sized(shard) else None for shard in self._shards]
         self._sizes = None if None in sizes else [size or 0 for size in sizes]
         self._asked = length
         self._shuffle = shuffle
         self._buffer = buffer
+        self.chunk = chunk
+        """Samples that are read at once; None: one."""
         self._place = Place(torch.device("cpu"))
         self._batch = 1
         self._seed = 0
@@ -81,12 +106,15 @@ class Streamed(IterableDataset[Any]):
         # Shared: workers that live from epoch to epoch hold a copy of this object, not this one.
         self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
-    def joined(self, place: Place, batch: int, *, seed: int, train: bool) -> Streamed:
+    def joined(
+        self, place: Place, batch: int, *, seed: int, train: bool, chunk: int | None = None
+    ) -> Streamed:
         """This rank's part of it, in batches of ``batch``; ``make_loader`` asks for it.
 
         A stream of its own: the same one may be trained on and validated on side by side.
         """
         mine = copy.copy(self)
+        mine.chunk = chunk or self.chunk
         mine._place, mine._batch, mine._seed, mine._train = place, batch, seed, train
         mine._epoch = self._epoch.clone().share_memory_()
         mine._check_share()
@@ -112,6 +140,10 @@ class Streamed(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Another epoch, another order; workers that are alive know it when they begin again."""
         self._epoch.fill_(int(epoch))
+
+    def first(self) -> Any:
+        """The first sample of the first shard that has one; ``StopIteration`` where none has."""
+        return next(sample for shard in self._shards for sample in _samples(shard))
 
     def __len__(self) -> int:
         """Samples of this rank in an epoch."""
@@ -152,23 +184,53 @@ class Streamed(IterableDataset[Any]):
 
     def _ranged(self, part: range, epoch: int, worker: int) -> Iterator[Any]:
         """The samples of a range of the shards put end to end."""
-        where = self._mixed(self._positions(part, epoch), epoch, worker)
+        pieces = self._pieces_of(part, epoch)
+        if self.chunk is not None:
+            return self._chunked(pieces, epoch, worker)
+        positions = ((shard, index) for shard, *ends in pieces for index in range(*ends))
+        where = self._mixed(positions, epoch, worker)
         return (self._shards[shard][index] for shard, index in where)
 
-    def _positions(self, part: range, epoch: int) -> Iterator[tuple[int, int]]:
+    def _chunked(self, pieces: Iterator[Piece], epoch: int, worker: int) -> Iterator[Any]:
+        """The samples of these pieces, two pieces in memory at once."""
+        rng = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
+        together = CHUNKS if self._shuffles else 1
+        while window := list(islice(pieces, together)):
+            blocks = [_block(self._shards[shard], *ends) for shard, *ends in window]
+            where = [(b, i) for b, block in enumerate(blocks) for i in range(len(block))]
+            if self._shuffles:
+                rng.shuffle(where)
+            for number, index in where:
+                yield _row(blocks[number], index)
+            del blocks  # before the next are read
+
+    def _pieces_of(self, part: range, epoch: int) -> Iterator[Piece]:
+        """What lies in a range of the epoch; it may go through the shards several times."""
         assert self._sizes is not None
         held = sum(self._sizes)
         at = part.start
         while at < part.stop:
             again, inside = divmod(at, held)
-            order = self._order(epoch, again)
-            ends = accumulate(self._sizes[shard] for shard in order)
-            for shard, end in zip(order, ends, strict=True):
-                begin = end - self._sizes[shard]
-                stop = min(end, inside + part.stop - at)
-                for index in range(max(0, inside - begin), stop - begin):
-                    yield shard, index
+            order = self._pieces(epoch, again)
+            ends = accumulate(last - first for _, first, last in order)
+            for (shard, first, last), end in zip(order, ends, strict=True):
+                begin = end - (last - first)
+                low, high = max(begin, inside), min(end, inside + part.stop - at)
+                if low < high:
+                    yield shard, first + low - begin, first + high - begin
             at = min(part.stop, (again + 1) * held)
+
+    def _pieces(self, epoch: int, again: int) -> list[Piece]:
+        """Every shard, or every chunk of every shard, in the order of an epoch."""
+        assert self._sizes is not None
+        pieces = [
+            (shard, first, min(first + (self.chunk or size), size))
+            for shard, size in enumerate(self._sizes)
+            for first in range(0, size, self.chunk or size or 1)
+        ]
+        if self._shuffles:
+            random.Random(mixed(self._seed, _SHARDS, epoch, again)).shuffle(pieces)
+        return pieces
 
     def _dealt(self, count: int | None, epoch: int, worker: int, workers: int) -> Iterator[Any]:
         """The samples of every so-many-th shard, ``count`` of them or all there are."""
@@ -204,7 +266,7 @@ class Streamed(IterableDataset[Any]):
         if not self._shuffles:
             return items
         rng = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
-        return _through(items, self._buffer, rng)
+        return _through(items, CHUNKS * self.chunk if self.chunk else self._buffer, rng)
 
     @property
     def _shuffles(self) -> bool:
@@ -220,6 +282,23 @@ def _through(items: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
         held[at] = item
     rng.shuffle(held)
     yield from held
+
+
+def _block(shard: Any, first: int, last: int) -> Sequence[Any]:
+    """The samples of a range, read at once where the shard can."""
+    if hasattr(shard, "__getitems__"):
+        return shard.__getitems__(range(first, last))
+    return [shard[index] for index in range(first, last)]
+
+
+def _row(block: Sequence[Any], index: int) -> Any:
+    """A sample that does not keep its whole block in memory."""
+    row = block[index]
+    if not isinstance(block, Gathered):
+        return row
+    if isinstance(row, dict):
+        return {key: value.clone() for key, value in row.items()}
+    return tuple(value.clone() for value in row)
 
 
 def _opened(shard: Any, keys: Sequence[str] | None, form: Any) -> Any:

@@ -24,6 +24,8 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from ...errors import UsageError
 
 HEADER = "tensors.json"
+PARTIAL = "unfinished.json"
+"""Describes what of a folder that is still written is safe; another writer may go on from it."""
 _FORMAT = "holdfast tensors 1"
 _KEY = re.compile(r"\w[\w.-]*")
 _DTYPES = {
@@ -51,10 +53,21 @@ class TensorWriter:
             writer.append({"x": x, "y": y})
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False
+    ) -> None:
+        """Where to write.
+
+        Args:
+            folder: made where it is not there.
+            overwrite: replace what it holds.
+            resume: go on after what was last kept by a writer that was interrupted.
+        """
         self.folder = Path(folder)
         self.length = 0
         """Samples written so far."""
+        self.noted: dict[str, Any] = {}
+        """Plain values that are kept beside the tensors."""
         self._kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         self._files: dict[str, BinaryIO] = {}
         header = self.folder / HEADER
@@ -64,6 +77,10 @@ class TensorWriter:
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         header.unlink(missing_ok=True)
+        if resume and not overwrite and (self.folder / PARTIAL).exists():
+            self._go_on()
+        else:
+            (self.folder / PARTIAL).unlink(missing_ok=True)
 
     def append(self, chunk: Mapping[str, Any]) -> None:
         """Add samples: tensors, arrays or lists by name, all of the same length."""
@@ -85,25 +102,54 @@ class TensorWriter:
             self._files[key].write(raw.numpy().data)
         self.length += next(iter(lengths.values())) or 0
 
+    def keep(self) -> None:
+        """Make what was written so far safe: ``resume`` goes on from here."""
+        if self._kinds:
+            self._describe(PARTIAL)
+
     def close(self) -> None:
         """Write the description; from now on the folder can be read."""
         if not self._kinds:
             raise UsageError(f"{self.folder}: nothing was written; append at least one chunk")
+        self._describe(HEADER)
+        self._close_files()
+        (self.folder / PARTIAL).unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Close the files and leave the folder unfinished."""
+        self._close_files()
+
+    def _describe(self, name: str) -> None:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        self._close_files()
         described = {
             key: {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape)}
             for key, (dtype, shape) in self._kinds.items()
         }
         header = {"format": _FORMAT, "byteorder": sys.byteorder, "length": self.length}
-        part = self.folder / f"{HEADER}.part"
+        noted = {"noted": self.noted} if self.noted else {}
+        part = self.folder / f"{name}.part"
         with part.open("w", encoding="utf-8") as file:
-            json.dump({**header, "tensors": described}, file, indent=1)
+            json.dump({**header, "tensors": described, **noted}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(self.folder / HEADER)
+        part.replace(self.folder / name)
+
+    def _go_on(self) -> None:
+        """Open what was kept; what came after it is cut off."""
+        self.length, self._kinds = _read_header(self.folder, PARTIAL)
+        known = json.loads((self.folder / PARTIAL).read_text(encoding="utf-8"))
+        self.noted = dict(known.get("noted", {}))
+        for key, (dtype, shape) in self._kinds.items():
+            path = self.folder / f"{key}.bin"
+            size = self.length * math.prod(shape) * dtype.itemsize
+            if not path.exists() or path.stat().st_size < size:
+                self._close_files()
+                raise UsageError(f"{path}: is shorter than {PARTIAL} says; write the folder again")
+            file = self._files[key] = path.open("r+b")
+            file.truncate(size)
+            file.seek(size)
 
     def _begin(self, kinds: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         for key, (dtype, _) in kinds.items():
@@ -130,7 +176,7 @@ class TensorWriter:
         if kind is None:
             self.close()
         else:
-            self._close_files()
+            self.stop()
 
 
 class MappedTensors(Dataset[Any]):
@@ -273,8 +319,10 @@ def _shown(kinds: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(named)
 
 
-def _read_header(folder: Path) -> tuple[int, dict[str, tuple[torch.dtype, tuple[int, ...]]]]:
-    path = folder / HEADER
+def _read_header(
+    folder: Path, name: str = HEADER
+) -> tuple[int, dict[str, tuple[torch.dtype, tuple[int, ...]]]]:
+    path = folder / name
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
         if header["format"] != _FORMAT or header["byteorder"] != sys.byteorder:

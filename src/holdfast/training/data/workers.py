@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...checkpoint import rng
 from ...checkpoint.loader_pass import generators, put_generators_back
@@ -128,14 +128,23 @@ def improve(
 
 
 def choose_threads(
-    workers: int, place: Place, cores: int | None = None, *, arm: bool | None = None
+    workers: int,
+    place: Place,
+    cores: int | None = None,
+    *,
+    given: int | Literal["auto"] = "auto",
+    arm: bool | None = None,
 ) -> Threads:
     """Torch threads beside so many workers: no more threads than cores in all.
 
     More threads than cores make every one of them slower. Sums over several threads are added up
     in another order: a run that is to be repeated bit for bit keeps its number of threads.
+    ``given`` is the setting ``data.threads``.
     """
     cores = cores_here() if cores is None else cores
+    if given != "auto":
+        main = max(1, cores - workers * given) if workers else given
+        return Threads(main, given, f"{_threads(main)}: data.threads is {given}")
     if not workers:
         return Threads(cores, 1, f"{_threads(cores)}: one for each core, no workers beside them")
     if _is_arm(arm) and workers == 1:

@@ -23,6 +23,7 @@ from ..schedules import Schedule
 from ..settings import TrainSettings
 from ..task import Loss
 from .accumulation import Window
+from .health import Health
 from .interrupts import Interrupts
 from .profiling import Profiler
 from .reporting import StepReporter
@@ -50,6 +51,7 @@ class Parts:
     watch: Watch
     window: Window
     telling: StepReporter
+    health: Health
     examination: ValidationSchedule
     profiler: Profiler
     stepped: Callable[[int], None] | None
@@ -99,7 +101,8 @@ class Loop:
                     return why
             with parts.telling.aside():
                 parts.examination.epoch_ends(epoch, self.step)
-            parts.telling.epoch_ends(epoch, self.step)
+            norms = parts.health.epoch_ends(epoch)
+            parts.telling.epoch_ends(epoch, self.step, norms)
             parts.feed.epoch_ends(parts.telling.wait_share, parts.telling.wait_seconds)
             why = parts.examination.why_stop
             if epoch + 1 == settings.epochs:
@@ -186,6 +189,7 @@ class Loop:
         """
         parts = self._parts
         parts.telling.stepped(self.step)
+        parts.health.stepped(self.step, parts.telling.numbers)
         if self._agreed(interrupts):
             parts.watch.save()
             return f"it was told to stop ({self._name(interrupts)})"

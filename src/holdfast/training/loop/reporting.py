@@ -26,7 +26,7 @@ B = TypeVar("B")
 _performance = channels.get("performance")
 _profiling = channels.get("profiling")
 _training = channels.get("training")
-# Steps between two records of what a loss function returns beside the loss.
+# Steps between two records of the numbers of a run.
 _NOTED_EVERY = 50
 
 
@@ -49,7 +49,8 @@ class StepReporter:
         self._watch, self._optimizer, self._compiled = watch, optimizer, compiled
         self._readings, self._noted = StepAverages(), StepAverages()
         self._measures = Measures(place, watch, optimizer, progress.say)
-        self._has_extra = False
+        self.numbers: Mapping[str, float] = {}
+        """What was noted last."""
         self._epoch = 0
         self.wait_share = 0.0
         """Share of the last epoch that the loop waited for data."""
@@ -86,7 +87,6 @@ class StepReporter:
         self._readings.add(kept, samples)
         if extra:
             self._noted.add(kept, samples)
-            self._has_extra = True
         for span in self._spans:
             span.samples += samples
 
@@ -120,7 +120,7 @@ class StepReporter:
         """An optimizer step is over; shown now and then."""
         for span in self._spans:
             span.steps += 1
-        if self._has_extra and step % _NOTED_EVERY == 0:
+        if step % _NOTED_EVERY == 0:
             self._note(step)
         if _performance.on:
             _performance(self._performance, step)
@@ -151,7 +151,9 @@ class StepReporter:
         began, span = time.perf_counter(), self._between_notes
         seconds = span.seconds
         own = self._measures.take(seconds=seconds, steps=span.steps, samples=span.samples)
-        numbers = {**self._noted.take(), **own}
+        row = {name: self._watch.latest.get(name, math.nan) for name in ("loss", "scale")}
+        known = {name: value for name, value in row.items() if math.isfinite(value)}
+        numbers = self.numbers = {**known, **self._noted.take(), **own}
         self._watch.note("numbers", numbers)
         self._measures.cost(time.perf_counter() - began, seconds)
         span.begin()
@@ -169,8 +171,8 @@ class StepReporter:
             part for part in (f"step {step}: {rate:.0f} samples/s", times, others) if part
         )
 
-    def epoch_ends(self, epoch: int, step: int) -> None:
-        """The one line about an epoch."""
+    def epoch_ends(self, epoch: int, step: int, norms: str = "") -> None:
+        """The one line about an epoch; ``norms``: what is known of its gradients."""
         span = self._whole_epoch
         of = f"/{self._epochs}" if self._epochs is not None else ""
         self.wait_share = span.waited / span.seconds
@@ -180,6 +182,8 @@ class StepReporter:
             f"epoch {epoch + 1}{of}: step {step}, loss {loss:.4g}, {span.seconds:.1f} s, "
             f"{span.samples * self._place.world / span.seconds:.0f} samples/s, "
             f"data wait {self.wait_share:.0%}, skipped {self._watch.skipped}"
+            + f", {norms}"
+            * bool(norms)
         )
 
 
