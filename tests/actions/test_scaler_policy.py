@@ -106,8 +106,29 @@ def exploded(policy: ScalerPolicy, loop: Loop, outlier: torch.Tensor | None = No
 
 def test_an_explosion_divides_by_ten_down_to_the_floor() -> None:
     policy, loop = policy_and_loop()
+    loop.step()
     scales = [exploded(policy, loop) for _ in range(5)]
     assert scales == pytest.approx([102.4, 10.24, 1.024, 1.0, 1.0])
+
+
+def test_an_explosion_that_is_an_overflow_too_is_counted_once() -> None:
+    policy, loop = policy_and_loop()
+    loop.step()
+    for how in (None, torch.tensor(1.0)):
+        scale = loop.scaler.get_scale()
+        policy.explosion(how)
+        assert loop.step(INF) == scale / 2
+        policy.updated(loop.scaler)
+        assert loop.scaler.get_scale() == pytest.approx(scale / 10)
+
+
+def test_a_loss_on_a_device_that_is_not_finite_counts_as_an_explosion() -> None:
+    policy, loop = policy_and_loop()
+    loop.step()
+    for loss, expected in [(3.0, 1024.0), (INF, 102.4), (float("nan"), 10.24)]:
+        policy.explosion(torch.tensor(0.0), torch.tensor([loss]))
+        policy.updated(loop.scaler)
+        assert loop.scaler.get_scale() == pytest.approx(expected)
 
 
 def test_an_explosion_starts_the_count_of_clean_steps_anew() -> None:

@@ -174,7 +174,8 @@ def _scaler(data: Mapping[str, Any]) -> Rescue:
         return Rescue(
             what=f"made the GradScaler grow slower, from a scale of {scale}", variant=what
         )
-    cause = "a gradient explosion" if what == "explosion" else what
+    known = {"explosion": "a gradient explosion", "nonfinite": "a non-finite loss"}
+    cause = known.get(what, what)
     return Rescue(what=f"set the loss scale to {scale}", why=f"after {cause}" if cause else "")
 
 
