@@ -225,3 +225,12 @@ def test_a_scale_set_by_hand_is_left_as_it_is() -> None:
     loop.step()
     loop.scaler.update(0.5)
     assert loop.scaler.get_scale() == 0.5
+
+
+def test_a_resumed_scaler_goes_on_with_its_scale_and_the_numbers_of_now() -> None:
+    loop = Loop(apply_scaler_policy("cpu"))
+    loop.step(INF)
+    fresh = apply_scaler_policy("cpu", ScalerSettings(growth=3.0, backoff=0.25, interval=7))
+    fresh.load_state_dict(loop.scaler.state_dict())
+    assert (fresh.get_scale(), fresh.get_growth_factor()) == (512.0, 3.0)
+    assert (fresh.get_backoff_factor(), fresh.get_growth_interval()) == (0.25, 7)

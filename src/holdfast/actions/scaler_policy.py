@@ -51,11 +51,7 @@ class ScalerPolicy:
             return
         self._mine.add(scaler)
         state = scaler.state_dict()
-        ours = {
-            "growth_factor": self._settings.growth,
-            "backoff_factor": self._settings.backoff,
-            "growth_interval": self._settings.interval,
-        }
+        ours = _numbers(self._settings)
         # One that has counted clean steps, or has our numbers, goes on from a checkpoint.
         begun = state["_growth_tracker"] > 0 or state.items() >= ours.items()
         scale = max(state["scale"] if begun else self._settings.init, self._settings.floor)
@@ -144,11 +140,24 @@ class _CalmGradScaler(torch.amp.GradScaler):
         super().__setstate__(state)
         self._take_policy(self.settings)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with a saved scale; its growth and backoff are those of the settings."""
+        super().load_state_dict(state_dict and state_dict | _numbers(self.settings))
+
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Update the scale, then hold the floor; a scale set by hand is kept."""
         super().update(new_scale)
         if new_scale is None:
             self.policy.updated(self)
+
+
+def _numbers(settings: ScalerSettings) -> dict[str, Any]:
+    """The settings, as the state of a scaler calls them."""
+    return {
+        "growth_factor": settings.growth,
+        "backoff_factor": settings.backoff,
+        "growth_interval": settings.interval,
+    }
 
 
 def policy_of(scaler: Any) -> ScalerPolicy | None:
