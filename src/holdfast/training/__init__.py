@@ -20,6 +20,7 @@ _HOME = {
     "AverageSettings": "averaging",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
+    "Difference": "differences",
     "Gathered": "data.tensor_files",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         write_tensors,
     )
     from .device import Place
+    from .differences import Difference
     from .loop.profiling import ProfileSettings
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
@@ -84,6 +86,7 @@ __all__ = [
     "AverageSettings",
     "CompileSettings",
     "DataSettings",
+    "Difference",
     "Gathered",
     "LogSettings",
     "MappedTensors",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Section
 from ..errors import UsageError
+from .differences import Compare
 
 if TYPE_CHECKING:
     from .device import Place
@@ -26,6 +27,11 @@ class Recipe:
             TrainSettings`` beside its own sections.
         build: makes model, loss and data from the settings, for one process.
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
+        may_change: settings that do not shape what is saved, so that a run may be resumed with
+            others: names or patterns, ``("pictures", "data.path")``. All other settings outside
+            ``train`` have to stay as they were.
+        compare: instead of that, a function of two settings, the run's first, that says what
+            differs and how much it matters.
     """
 
     name: str
@@ -35,6 +41,8 @@ class Recipe:
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )
+    may_change: tuple[str, ...] = ()
+    compare: Compare | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", self.name):

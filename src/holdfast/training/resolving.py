@@ -15,6 +15,7 @@ from ..config.strict import Word, put
 from ..errors import RunFolderError, SettingsError, UsageError
 from ..run import Run
 from . import platforms
+from .differences import flat
 from .recipe import Recipe
 
 CONFIG = "train.yaml"
@@ -47,10 +48,10 @@ def resolve(
     for suggestion in machine.suggestions:
         text = f"{suggestion.key}={suggestion.value} (platform {machine.name})"
         # A recipe with settings of its own may have nothing of the kind.
-        if suggestion.key in dict(_flat(_defaults(kind))):
+        if suggestion.key in dict(flat(_defaults(kind))):
             _put(kind, data, suggestion.key, suggestion.value, text)
     if preset is not None:
-        for key, value in _flat(_preset(recipe, preset)):
+        for key, value in flat(_preset(recipe, preset)):
             written = value if isinstance(value, str) else _written(value)
             _put(kind, data, key, written, f"{key}={written} (preset {preset})")
     if config is not None:
@@ -155,14 +156,6 @@ def _preset(recipe: Recipe, name: str) -> Mapping[str, Any]:
         f"did you mean {near[0]!r}?" if near else f"there are {known}" if known else "it has none"
     )
     raise UsageError(f"recipe {recipe.name} has no preset {name!r}; {hint}")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(cast(Mapping[str, Any], value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _mapping(path: str) -> Mapping[Any, Any]:

@@ -31,6 +31,7 @@ from .assembly import make_model
 from .channels import tell_flows
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
+from .evaluation.compatibility import resume_differences
 from .figures.pictures import draw
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
 from .model.energy_flow import EnergyFlow, Output
@@ -272,6 +273,7 @@ RECIPE = Recipe(
     summary="a lattice of recurrent energy carriers that maps one sentence to another",
     settings=EnergyFlowSettings,
     build=build,
+    compare=resume_differences,
     presets={
         name: {
             "model": model,
