@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..checkpoint.training_state import TrainingState
+from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
 from ..diagnosis.nonfinite.investigation import Investigation
@@ -482,9 +482,17 @@ class Engine:
         self.phases.guard += seconds
         self.phases.last += seconds
 
-    def state_is(self, training_state: TrainingState | None) -> None:
-        """What the run consists of, from somebody who knows and saves it; None: search again."""
+    def state_is(
+        self,
+        training_state: TrainingState | None,
+        best: Callable[[], BestState | None] = lambda: None,
+    ) -> None:
+        """What the run consists of, from somebody who knows and saves it; None: search again.
+
+        ``best`` reads the best state by validation.
+        """
         self.recovery.live.given = training_state
+        self.recovery.best_state = best
         if training_state is not None:
             self.recovery.checkpoints.wanted = False
 

@@ -127,7 +127,7 @@ class Watch:
         if entry is not None:
             self._checkpoints.resume(entry)
         # We know what the run consists of and where it is in its data: the guard need not guess.
-        engine.state_is(training_state)
+        engine.state_is(training_state, self._checkpoints.best)
         for optimizer in self._optimizers:
             if self._own:
                 self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
