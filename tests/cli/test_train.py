@@ -158,6 +158,10 @@ def test_the_printed_settings_are_settings(trained, capsys):
             ["mine", "--resume", "first", "--set", "train.average.decay=0.9"],
             "train.average.decay was 0, is 0.9",
         ),
+        (
+            ["mine", "--resume", "first", "--set", "train.precision=fp16"],
+            "train.precision was auto, is fp16",
+        ),
         (["mine", "--resume", "other"], "recipe was stranger, is mine"),
         (["mine", "--resume", "latest"], "no run of mine with a checkpoint under runs"),
         (["mine", "--resume", "best"], "no run of mine with a checkpoint under runs"),

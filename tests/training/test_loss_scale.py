@@ -36,7 +36,7 @@ def scales(tmp_path: Path, factor: float, **given: Any) -> tuple[list[float], li
     how = settings(epochs=8, precision="fp16", **given)
     Trainer(model(), loss, data(), settings=how, run_dir=tmp_path / "run", progress=Seen()).fit()
     reader = LaneReader(Run.open(tmp_path / "run"), "r0")
-    told = [event.data for event in reader.events() if event.kind == "scaler"]
+    told = [dict(event.data) for event in reader.events() if event.kind == "scaler"]
     return [float(scale) for scale in reader.steps()["scale"][BAD - 2 : BAD + 3]], told
 
 
