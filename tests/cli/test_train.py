@@ -263,6 +263,12 @@ def test_the_best_checkpoint_of_a_run_goes_on_in_a_folder_of_its_own(trained, ca
     assert trained.pop()["run_dir"] == "b" and capsys.readouterr().err == ""
 
 
+def test_the_best_checkpoint_is_refused_in_one_line_too(trained, capsys):
+    saved(run_folder("runs/a"), 3.0, 1.0)
+    told = one_line(capsys, "mine", "--resume", "best", "--set", "width=6")
+    assert told.startswith("runs/a cannot go on with these settings: width was 5, is 6")
+
+
 def test_a_damaged_best_is_passed_over(trained):
     first, best, _ = saved(run_folder("runs/a"), 1.5, 1.0, 2.0)
     best.write_bytes(b"x" * best.stat().st_size)

@@ -136,6 +136,8 @@ class _Start:
     resume: bool | str | Path | None = None
     former: Path | None = None
     """The run that is resumed, where there is one."""
+    choice: str = ""
+    """What to say about the checkpoint that was chosen."""
 
 
 def _start(args: argparse.Namespace, recipe: Recipe) -> _Start:
@@ -193,10 +195,14 @@ def _from_best(args: argparse.Namespace, config: str | None, former: Path) -> _S
             f"{former} goes on beyond its best checkpoint; leave --run-dir out or name a new folder"
         )
     entry = best_checkpoint(former, int(os.environ.get("RANK", "0")))
-    if not args.quiet:
-        where = args.run_dir or "a new folder"
-        _tell(f"the best checkpoint of {former} is that of step {entry.step}; going on in {where}")
-    return _Start(run_dir=args.run_dir, config=config, resume=entry.path, former=former)
+    where = args.run_dir or "a new folder"
+    return _Start(
+        run_dir=args.run_dir,
+        config=config,
+        resume=entry.path,
+        former=former,
+        choice=f"the best checkpoint of {former} is that of step {entry.step}; going on in {where}",
+    )
 
 
 def _check_resume(args: argparse.Namespace, recipe: Recipe, start: _Start, settings: Any) -> None:
@@ -208,6 +214,8 @@ def _check_resume(args: argparse.Namespace, recipe: Recipe, start: _Start, setti
     found, why_not = compare_with_run(recipe, settings, start.former)
     if args.quiet:
         return
+    if start.choice:
+        _tell(start.choice)
     if why_not:
         _tell(f"the settings were not compared with those of the run: {why_not}")
     own = start.config is not None and start.config != args.config
