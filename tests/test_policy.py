@@ -90,6 +90,30 @@ def test_a_thousand_good_steps_give_the_rollbacks_back(good, left):
     assert rules.allow("OPT001", 100 + good + 1).left == left
 
 
+def test_after_the_last_rollback_the_best_state_by_validation_is_restored():
+    chosen = policy("checkpoint.metric=accuracy", "rollback.best=2")
+    steps = range(0, 600, 100)
+    found = [chosen.allow("OPT003", step) for step in steps]
+    assert [one.do for one in found] == [
+        *[("rollback", "lower_lr")] * 3, *[("restore_best", "lower_lr")] * 2, ("stop",)
+    ]  # fmt: skip
+    assert [one.left for one in found] == [2, 1, 0, 1, 0, 0]
+    assert found[-1].stop and found[-1].why.endswith(", then restore_best + lower_lr 2 times")
+    assert "then restore_best + lower_lr 2 times, then stop" in chosen.rule("OPT003").text
+
+
+@pytest.mark.parametrize("off", ["checkpoint.metric=loss", "rollback.best=0", "checkpoint.best=0"])
+def test_without_a_best_state_the_run_is_stopped_after_the_last_rollback(off):
+    chosen = policy("checkpoint.metric=accuracy", off)
+    found = [chosen.allow("OPT003", step) for step in range(0, 400, 100)]
+    assert [one.stop for one in found] == [False, False, False, True]
+
+
+def test_a_skip_is_not_followed_by_the_best_state():
+    rules = policy("checkpoint.metric=accuracy").rules
+    assert {rule.on for rule in rules if rule.best} == {"NUM003", "OPT001", "OPT003"}
+
+
 def test_a_step_is_left_out_even_while_the_rule_cools_down():
     rules = policy("policy.NUM001.cooldown=10", "policy.NUM001=skip,rollback")
     assert rules.allow("NUM001", 5).do == ("skip", "rollback")
@@ -119,6 +143,12 @@ def test_other_codes_are_observed(code):
         ("guard.skip=false", "NUM001", ("observe",), "guard.skip is false"),
         ("guard.skip=false", "OPT002", ("clip",), "guard.skip is false"),
         ("rollback.snapshots=0", "OPT003", ("observe",), "rollback.snapshots is 0"),
+        (
+            "policy.OPT001=restore_best,lower_lr",
+            "OPT001",
+            ("observe",),
+            "checkpoint.metric names no validation",
+        ),
         ("quarantine.write=false", "NUM005", ("skip",), "quarantine.write is false"),
         ("spike.detect=false", "OPT002", ("observe",), "spike.detect is false"),
         ("rollback.reset_moments=true", "OPT001", ("rollback", "reset_moments"), ""),

@@ -21,16 +21,18 @@ from .config import Settings
 from .config.rules import EVERY, POSSIBLE, codes_of
 
 OBSERVE = ("observe",)
-_GOING_BACK = frozenset({"rollback", "lower_lr", "reset_moments"})
+_GOING_BACK = frozenset({"rollback", "restore_best", "lower_lr", "reset_moments"})
+_LAST_RESORT = ("restore_best", "lower_lr")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """What is done about a code, or about all codes that begin so.
 
-    ``budget`` times, then the run is stopped; ``reset_after`` good steps in between start the count
-    anew. Within ``cooldown`` steps of one time nothing but a skip is done. ``why`` says what
-    takes an action away that the rule would have.
+    ``budget`` times, then ``best`` times the best state by validation with a lower learning rate,
+    then the run is stopped; ``reset_after`` good steps in between start the count anew. Within
+    ``cooldown`` steps of one time nothing but a skip is done. ``why`` says what takes an action
+    away that the rule would have.
     """
 
     on: str
@@ -38,6 +40,7 @@ class Rule:
     cooldown: int = 0
     budget: int = 1000
     reset_after: int = 1
+    best: int = 0
     why: str = ""
 
     @property
@@ -51,7 +54,9 @@ class Rule:
         what = " + ".join(self.do)
         if not self.acts or "stop" in self.do:
             return f"{what} ({self.why})" if self.why else what
-        limit = f"stop after {_times(self.budget, self.reset_after)}"
+        often = _times(self.budget, self.reset_after)
+        last = f"then {' + '.join(_LAST_RESORT)} {_count(self.best)}, then stop"
+        limit = f"{often}, {last}" if self.best else f"stop after {often}"
         parts = [limit, f"{self.cooldown} steps apart" if self.cooldown else "", self.why]
         return f"{what} ({'; '.join(filter(None, parts))})"
 
@@ -184,13 +189,21 @@ def _decided(rule: Rule, code: str, count: int) -> Decision:
         return Decision(do=rule.do, stop=True, why=f"the policy says stop on {code}")
     if count < rule.budget:
         return Decision(do=rule.do, left=rule.budget - count - 1)
+    if count < rule.budget + rule.best:
+        return Decision(do=_LAST_RESORT, left=rule.budget + rule.best - count - 1)
     often = _times(rule.budget, rule.reset_after)
     why = f"the budget of {code} is spent: {' + '.join(rule.do)} {often}"
+    if rule.best:
+        why += f", then {' + '.join(_LAST_RESORT)} {_count(rule.best)}"
     return Decision(do=("stop",), stop=True, why=why)
 
 
+def _count(times: int) -> str:
+    return f"{times} time{'s' * (times > 1)}"
+
+
 def _times(budget: int, reset_after: int) -> str:
-    times = f"{budget} time{'s' * (budget > 1)}"
+    times = _count(budget)
     return (
         f"{times} in a row"
         if reset_after == 1
@@ -203,7 +216,7 @@ def _resolved(rule: Rule, settings: Settings) -> Rule:
     given = [name for name in settings.policy if rule.on in (*codes_of(name), name)]
     for name in sorted(given, key=lambda name: 0 if name == EVERY else len(name)):
         said = settings.policy[name]
-        if "rollback" in (said.do or ()) and "rollback" not in rule.do:
+        if _back(said.do or ()) and not _back(rule.do):
             # A thousand skips are cheap; a thousand times back to the same place is no training.
             rule = replace(rule, budget=_TRIES, reset_after=_RESET_AFTER)
         changes = {
@@ -214,7 +227,20 @@ def _resolved(rule: Rule, settings: Settings) -> Rule:
         rule = replace(rule, **changes)
     if settings.rollback.reset_moments and "rollback" in rule.do:
         rule = replace(rule, do=tuple(dict.fromkeys((*rule.do, "reset_moments"))))
-    return _possible(rule, settings)
+    rule = _possible(rule, settings)
+    able = "restore_best" in POSSIBLE.get(rule.on, ())
+    if able and "rollback" in rule.do and _validated(settings):
+        rule = replace(rule, best=settings.rollback.best)
+    return rule
+
+
+def _back(do: Iterable[str]) -> bool:
+    return not {"rollback", "restore_best"}.isdisjoint(do)
+
+
+def _validated(settings: Settings) -> bool:
+    """Whether the best checkpoint is one by validation; the loss of the last steps is none."""
+    return settings.checkpoint.metric != "loss" and settings.checkpoint.best > 0
 
 
 def _possible(rule: Rule, settings: Settings) -> Rule:
@@ -224,6 +250,8 @@ def _possible(rule: Rule, settings: Settings) -> Rule:
         off["guard.skip is false"] = frozenset({"skip"})
     if not settings.rollback.snapshots:
         off["rollback.snapshots is 0"] = _GOING_BACK
+    if "restore_best" in rule.do and not _validated(settings):
+        off["checkpoint.metric names no validation"] = _GOING_BACK
     if not settings.quarantine.write:
         off["quarantine.write is false"] = frozenset({"quarantine"})
     if not settings.spike.detect and rule.on.startswith("OPT"):

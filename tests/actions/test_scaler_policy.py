@@ -106,8 +106,29 @@ def exploded(policy: ScalerPolicy, loop: Loop, outlier: torch.Tensor | None = No
 
 def test_an_explosion_divides_by_ten_down_to_the_floor() -> None:
     policy, loop = policy_and_loop()
+    loop.step()
     scales = [exploded(policy, loop) for _ in range(5)]
     assert scales == pytest.approx([102.4, 10.24, 1.024, 1.0, 1.0])
+
+
+def test_an_explosion_that_is_an_overflow_too_is_counted_once() -> None:
+    policy, loop = policy_and_loop()
+    loop.step()
+    for how in (None, torch.tensor(1.0)):
+        scale = loop.scaler.get_scale()
+        policy.explosion(how)
+        assert loop.step(INF) == scale / 2
+        policy.updated(loop.scaler)
+        assert loop.scaler.get_scale() == pytest.approx(scale / 10)
+
+
+def test_a_loss_on_a_device_that_is_not_finite_counts_as_an_explosion() -> None:
+    policy, loop = policy_and_loop()
+    loop.step()
+    for loss, expected in [(3.0, 1024.0), (INF, 102.4), (float("nan"), 10.24)]:
+        policy.explosion(torch.tensor(0.0), torch.tensor([loss]))
+        policy.updated(loop.scaler)
+        assert loop.scaler.get_scale() == pytest.approx(expected)
 
 
 def test_an_explosion_starts_the_count_of_clean_steps_anew() -> None:
@@ -204,3 +225,12 @@ def test_a_scale_set_by_hand_is_left_as_it_is() -> None:
     loop.step()
     loop.scaler.update(0.5)
     assert loop.scaler.get_scale() == 0.5
+
+
+def test_a_resumed_scaler_goes_on_with_its_scale_and_the_numbers_of_now() -> None:
+    loop = Loop(apply_scaler_policy("cpu"))
+    loop.step(INF)
+    fresh = apply_scaler_policy("cpu", ScalerSettings(growth=3.0, backoff=0.25, interval=7))
+    fresh.load_state_dict(loop.scaler.state_dict())
+    assert (fresh.get_scale(), fresh.get_growth_factor()) == (512.0, 3.0)
+    assert (fresh.get_backoff_factor(), fresh.get_growth_interval()) == (0.25, 7)

@@ -106,6 +106,20 @@ def test_one_that_was_asked_for_is_not_pushed_out(make_writer, make_state, store
     assert told[0][2]["failed"] == "not written: step 2, which was asked for, is waiting"
 
 
+def test_the_best_by_the_metric_is_not_pushed_out(make_writer, make_state, store, told):
+    """The end of a short run is saved before the best state of a moment ago was written."""
+    writer, held = make_writer(last=9, metric="val"), Held()
+    hand_over(writer, make_state, 1, ready=held)
+    assert held.begun.wait(PATIENCE)
+    for step, val in [(2, 0.5), (3, 0.3), (4, 0.9), (5, None)]:
+        meta = {"metrics": {} if val is None else {"val": val}}
+        assert hand_over(writer, make_state, step, meta=meta)
+    held.go.set()
+    assert writer.wait(PATIENCE)
+    assert [entry.step for entry in store.entries()] == [1, 3, 5]
+    assert [step for _, step, data in told if "failed" in data] == [2, 4]
+
+
 def test_closing_writes_what_waits(make_writer, make_state, store):
     writer, held = make_writer(last=9), Held()
     hand_over(writer, make_state, 1, ready=held)

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from holdfast.checkpoint.file import save
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.tree import flatten
 from holdfast.cli import main
 from holdfast.config import Section
 from holdfast.errors import HoldfastError
 from holdfast.run import Run
 from holdfast.training import recipes
+from holdfast.training.differences import Difference
 from holdfast.training.recipes import (
     CONFIG,
     Recipe,
@@ -142,7 +147,30 @@ def test_the_printed_settings_are_settings(trained, capsys):
         (["mine", "--set", "train.optimizer.lr=fast"], "must be a number above 0"),
         (["mine", "--set", "train.accumulate=0"], "a whole number of at least 1"),
         (["mine", "--set", "train.epochs=null"], "the run would never end"),
-        (["mine", "--resume"], "write --resume RUN or add --run-dir DIR"),
+        (["mine", "--resume"], "write --resume RUN, --resume latest or add --run-dir DIR"),
+        (["mine", "--resume", "first", "--set", "width=6"], "width was 5, is 6"),
+        (["mine", "--resume", "first", "--preset", "small"], "width was 5, is 2"),
+        (
+            ["mine", "--resume", "first", "--set", "train.optimizer.name=sgd"],
+            "train.optimizer.name was adamw, is sgd",
+        ),
+        (
+            ["mine", "--resume", "first", "--set", "train.average.decay=0.9"],
+            "train.average.decay was 0, is 0.9",
+        ),
+        (
+            ["mine", "--resume", "first", "--set", "train.precision=fp16"],
+            "train.precision was auto, is fp16",
+        ),
+        (["mine", "--resume", "other"], "recipe was stranger, is mine"),
+        (["mine", "--resume", "latest"], "no run of mine with a checkpoint under runs"),
+        (["mine", "--resume", "best"], "no run of mine with a checkpoint under runs"),
+        (["mine", "--resume", "first@best"], "no good checkpoint that was validated"),
+        (["mine", "--resume", "gone@best"], "the run folder gone does not exist"),
+        (
+            ["mine", "--resume", "first@best", "--run-dir", "first"],
+            "goes on beyond its best checkpoint",
+        ),
         (["mine", "--resume", "gone"], "the run folder gone does not exist"),
         (["mine", "--resume", "gone", "--preset", "small"], "the run folder gone does not exist"),
         (["mine", "--run-dir", "gone", "--resume"], "the run folder gone does not exist"),
@@ -153,6 +181,7 @@ def test_the_printed_settings_are_settings(trained, capsys):
 )
 def test_a_mistake_is_one_line_before_anything_is_built(trained, capsys, words, says):
     run_folder()
+    Run.create("other", {"script": "stranger"})
     assert says in one_line(capsys, *words)
     assert not trained
 
@@ -166,7 +195,8 @@ def test_a_run_goes_on_in_its_own_folder_with_its_own_settings(trained, capsys):
         assert (call["settings"].width, call["settings"].train.epochs) == (5, 9)
         told = capsys.readouterr().err
         assert told == (
-            f"holdfast: settings of the previous run, {path / CONFIG}, changed by train.epochs=9\n"
+            f"holdfast: settings of the previous run, {path / CONFIG}, "
+            "changed: train.epochs 3 -> 9\n"
         )
 
 
@@ -187,9 +217,14 @@ def test_a_run_may_go_on_in_another_folder(trained):
 
 def test_given_settings_replace_those_of_the_run(trained, capsys):
     run_folder()
-    assert main(["train", "mine", "--resume", "first", "--preset", "small"]) == 5
-    assert (trained[0]["settings"].width, trained[0]["resume"]) == (2, True)
-    assert capsys.readouterr().err == ""
+    Path("mine.yaml").write_text("width: 5\ntrain: {epochs: 7, data: {batch: 16}}\n")
+    assert main(["train", "mine", "--resume", "first", "--config", "mine.yaml"]) == 5
+    assert (trained[0]["settings"].train.epochs, trained[0]["resume"]) == (7, True)
+    assert capsys.readouterr().err == (
+        "holdfast: settings of your own, changed: train.epochs 3 -> 7, "
+        "train.data.batch 32 -> 16\n"
+        "holdfast: warning: train.data.batch was 32, is 16\n"
+    )
 
 
 def test_checkpoints_that_lie_by_themselves_need_settings(trained, capsys):
@@ -202,6 +237,74 @@ def test_checkpoints_that_lie_by_themselves_need_settings(trained, capsys):
 def test_a_run_without_saved_settings_says_what_to_do(trained, capsys):
     (run_folder() / CONFIG).unlink()
     assert f"has no {CONFIG}" in one_line(capsys, "mine", "--resume", "first")
+
+
+def saved(run: Path, *validations: float) -> list[Path]:
+    """Checkpoints of a run, ten steps apart, with what validation said of each."""
+    store = CheckpointStore(run / "checkpoints")
+    store.folder.mkdir()
+    for step, value in enumerate(validations, 1):
+        tree = flatten({"weight": torch.ones(4)})
+        meta = {"step": 10 * step, "metrics": {"validation": value}}
+        save(store.path(10 * step), *tree, meta)
+    return [entry.path for entry in store.entries()]
+
+
+def test_the_best_checkpoint_of_a_run_goes_on_in_a_folder_of_its_own(trained, capsys):
+    _, best, _ = saved(run_folder("runs/a"), 3.0, 1.0, 2.0)
+    for words in (["runs/a@best"], ["best"], ["latest@best"]):
+        assert main(["train", "mine", "--resume", *words]) == 5
+        call = trained.pop()
+        assert call["run_dir"] is None and call["resume"].samefile(best)
+        assert call["settings"].width == 5
+        told = capsys.readouterr().err
+        assert "the best checkpoint of runs/a is that of step 20; going on in a new folder" in told
+    assert main(["train", "mine", "--resume", "best", "--run-dir", "b", "--quiet"]) == 5
+    assert trained.pop()["run_dir"] == "b" and capsys.readouterr().err == ""
+
+
+def test_the_best_checkpoint_is_refused_in_one_line_too(trained, capsys):
+    saved(run_folder("runs/a"), 3.0, 1.0)
+    told = one_line(capsys, "mine", "--resume", "best", "--set", "width=6")
+    assert told.startswith("runs/a cannot go on with these settings: width was 5, is 6")
+
+
+def test_a_damaged_best_is_passed_over(trained):
+    first, best, _ = saved(run_folder("runs/a"), 1.5, 1.0, 2.0)
+    best.write_bytes(b"x" * best.stat().st_size)
+    assert main(["train", "mine", "--resume", "best"]) == 5
+    assert trained[0]["resume"].samefile(first)
+
+
+def test_the_newest_run_of_a_recipe_is_found_among_others(trained):
+    for name, script, day in (("a", "mine", 1), ("b", "mine", 2), ("c", "stranger", 3)):
+        run = Run.create(f"runs/{name}", {"script": script, "created": f"2026-01-0{day}T00:00:00"})
+        (run.path / CONFIG).write_text(to_yaml(Own(width=5)))
+        saved(run.path, 1.0)
+    Run.create("runs/d", {"script": "mine", "created": "2026-01-04T00:00:00"})  # nothing saved yet
+    assert main(["train", "mine", "--resume", "latest"]) == 5
+    assert (trained[0]["run_dir"], trained[0]["resume"]) == ("runs/b", True)
+
+
+def test_a_recipe_says_which_of_its_settings_may_change(trained, monkeypatch, capsys):
+    run_folder()
+    monkeypatch.setitem(RECIPE.__dict__, "may_change", ("wid*",))
+    assert main(["train", "mine", "--resume", "first", "--set", "width=6"]) == 5
+    assert trained[0]["settings"].width == 6
+    assert "changed: width 5 -> 6" in capsys.readouterr().err
+
+
+def test_a_recipe_may_compare_its_settings_itself(trained, monkeypatch, capsys):
+    run_folder()
+
+    def compare(saved: Own, wanted: Own) -> list[Difference]:
+        odd = saved.width % 2 != wanted.width % 2
+        return [Difference("error" if odd else "warning", "width", saved.width, wanted.width)]
+
+    monkeypatch.setitem(RECIPE.__dict__, "compare", compare)
+    assert "width was 5, is 6" in one_line(capsys, "mine", "--resume", "first", "--set", "width=6")
+    assert main(["train", "mine", "--resume", "first", "--set", "width=7"]) == 5
+    assert "holdfast: warning: width was 5, is 7\n" in capsys.readouterr().err
 
 
 def test_what_the_machine_suggests_is_told_unless_it_was_set(trained, capsys):

@@ -53,7 +53,7 @@ def build(settings, place):
         validation=torch.utils.data.TensorDataset(x[:20], y[:20]), stepped=stepped,
     )
 
-RECIPE = Recipe(name="mine", summary="a test", settings=Mine, build=build)
+RECIPE = Recipe(name="mine", summary="a test", settings=Mine, build=build, may_change=("pause",))
 """
 
 NOISY = [

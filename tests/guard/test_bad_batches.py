@@ -272,10 +272,14 @@ def test_on_request_a_script_s_scaler_is_calm(make: Make) -> None:
     train(data, scaler=scaler, loss_of=overflowing({5, 6, 7, *range(10, 40)}))
     close(engine, recorder)
     seen = scales(recorder)
-    assert seen[:9] == [1024.0] * 5 + [1536.0, 768.0, 384.0, 192.0]
+    assert seen[:9] == pytest.approx([1024.0] * 5 + [1536.0, 153.6, 15.36, 1.536])
     assert min(seen) == 1.0
     assert seen[-1] == 1.5, "it has begun to grow again"
-    assert recorder.of_kind("scaler") == [{"what": "policy", "scale": 1024.0}]
+    told = [(event["what"], event["scale"]) for event in recorder.of_kind("scaler")]
+    assert told == [
+        ("policy", 1024.0),
+        *(("nonfinite", pytest.approx(scale)) for scale in (153.6, 15.36, 1.536, 1.0)),
+    ], "at its floor there is nothing to tell"
 
 
 def test_without_the_request_it_is_left_alone(make: Make) -> None:

@@ -56,3 +56,11 @@ def test_it_goes_on_where_it_was_saved() -> None:
     other.load_state_dict(one.state_dict())
     other.validated(3, {"loss": 2.0})
     assert other.why_stop and not one.why_stop
+
+
+def test_a_best_by_another_metric_is_not_taken_over():
+    old = BestSoFar(StopSettings())
+    old.validated(3, {"loss": 0.5, "accuracy": 0.7})
+    new = BestSoFar(StopSettings(metric="accuracy", mode="max"))
+    new.load_state_dict(old.state_dict())
+    assert new.validated(4, {"loss": 0.6, "accuracy": 0.2}) and new.best == 0.2

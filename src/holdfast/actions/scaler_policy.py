@@ -2,9 +2,9 @@
 
 torch's own scaler begins at 65,536, doubles, and may halve for ever: a run whose gradients are
 really infinite ends with a scale of zero. Here the scale begins at 1,024, grows by half every 200
-clean steps, is halved by an overflow and divided by ten when gradients explode, and never falls
-below 1. All of it goes through what a scaler offers to everybody; one whose private scale was
-replaced raises on the second overflow in a row.
+clean steps, is halved by an overflow, divided by ten when gradients explode or the loss itself is
+not finite, and never falls below 1. All of it goes through what a scaler offers to everybody; one
+whose private scale was replaced raises on the second overflow in a row.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class ScalerPolicy:
         self._mine: weakref.WeakSet[Any] = weakref.WeakSet()
         self._used: weakref.ref[Any] | None = None
         self._exploded: Tensor | bool = False
+        self._target: Tensor | None = None
 
     def adopt(self, scaler: Any) -> None:
         """``scaler`` is about to scale a loss; the first time, it gets our numbers."""
@@ -50,26 +51,35 @@ class ScalerPolicy:
             return
         self._mine.add(scaler)
         state = scaler.state_dict()
-        ours = {
-            "growth_factor": self._settings.growth,
-            "backoff_factor": self._settings.backoff,
-            "growth_interval": self._settings.interval,
-        }
+        ours = _numbers(self._settings)
         # One that has counted clean steps, or has our numbers, goes on from a checkpoint.
         begun = state["_growth_tracker"] > 0 or state.items() >= ours.items()
         scale = max(state["scale"] if begun else self._settings.init, self._settings.floor)
         scaler.load_state_dict(state | ours | {"scale": scale})
         self._news[scaler] = scale
 
-    def explosion(self, outlier: Tensor | None = None) -> None:
-        """The gradients of the step before the next update have exploded.
+    def explosion(self, outlier: Tensor | None = None, loss: Tensor | None = None) -> None:
+        """The gradients of the step before the next update have exploded, or are not finite.
 
         Args:
             outlier: where that is decided on a device: the ``outlier`` bits of the step, odd for
                 an explosion. Nothing is read back, so that ranks which decide alike keep the same
                 scale; the count of clean steps goes on.
+            loss: the loss on a device: one that is not finite counts as an explosion.
         """
-        self._exploded = True if outlier is None else outlier.detach().reshape(()) % 2 == 1
+        scaler = None if self._used is None else self._used()
+        scale = None if scaler is None else scaler._get_scale_async()
+        if scale is None:
+            return
+        # The update may halve the scale for the same step: the cut is one of the scale before it.
+        self._target = scale * self._settings.explosion
+        signs: list[Tensor] = []
+        if outlier is not None:
+            signs.append(outlier.detach().reshape(()) % 2 == 1)
+        if loss is not None:
+            loss = loss.detach().reshape(())
+            signs.append(loss - loss != 0)
+        self._exploded = True if not signs else signs[0] if len(signs) == 1 else signs[0] | signs[1]
 
     def lowered(self, scale: float) -> float:
         """The scale after an explosion."""
@@ -88,7 +98,9 @@ class ScalerPolicy:
         if exploded is True:
             # The host knows: an incident, in which it may ask, and clean steps are counted anew.
             state = scaler.state_dict()
-            lower = {"scale": self.lowered(state["scale"]), "_growth_tracker": 0}
+            assert self._target is not None
+            scale = max(float(self._target), self._settings.floor)
+            lower = {"scale": scale, "_growth_tracker": 0}
             scaler.load_state_dict(state | lower)
             exploded = False
         self._hold_floor(scaler, exploded)
@@ -96,8 +108,9 @@ class ScalerPolicy:
     def _hold_floor(self, scaler: Any, exploded: Tensor | bool) -> None:
         scale, floor = scaler._get_scale_async(), float(self._settings.floor)
         if isinstance(exploded, Tensor):
-            factor = torch.where(exploded, self._settings.explosion, 1.0)
-            scale = scale * factor.to(scale.device, non_blocking=True)
+            assert self._target is not None
+            exploded = exploded.to(scale.device, non_blocking=True)
+            scale = torch.where(exploded, self._target, scale)
         elif scale.is_cpu:
             if scale.item() < floor:
                 scaler.update(floor)
@@ -127,6 +140,10 @@ class _CalmGradScaler(torch.amp.GradScaler):
         super().__setstate__(state)
         self._take_policy(self.settings)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with a saved scale; its growth and backoff are those of the settings."""
+        super().load_state_dict(state_dict and state_dict | _numbers(self.settings))
+
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Update the scale, then hold the floor; a scale set by hand is kept."""
         super().update(new_scale)
@@ -134,10 +151,26 @@ class _CalmGradScaler(torch.amp.GradScaler):
             self.policy.updated(self)
 
 
+def _numbers(settings: ScalerSettings) -> dict[str, Any]:
+    """The settings, as the state of a scaler calls them."""
+    return {
+        "growth_factor": settings.growth,
+        "backoff_factor": settings.backoff,
+        "growth_interval": settings.interval,
+    }
+
+
+def policy_of(scaler: Any) -> ScalerPolicy | None:
+    """The policy that a scaler carries itself; it also applies it."""
+    return scaler.policy if isinstance(scaler, _CalmGradScaler) else None
+
+
 def apply_scaler_policy(
     device: str = "cuda", settings: ScalerSettings | None = None, *, enabled: bool = True
 ) -> torch.amp.GradScaler:
     """Make a ``GradScaler`` that follows this policy by itself, whoever updates it.
+
+    Under ``holdfast run``, ``holdfast.watch`` and in the trainer the guard tells it of explosions.
 
     >>> apply_scaler_policy("cpu").get_scale()
     1024.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.copying import copied
-from holdfast.checkpoint.store import FOLDER, CheckpointStore
+from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter
 from holdfast.config import CheckpointSettings
@@ -119,6 +119,19 @@ class Saver:
         """Wait for what is being written."""
         if self._writer is not None:
             self._writer.wait(LAST_WAIT)
+
+    @property
+    def metric(self) -> str:
+        """What decides which is the best."""
+        return self._settings.metric
+
+    def best(self, rank: int = 0) -> Entry | None:
+        """The best by the metric, proven whole, once everything is written."""
+        writer = self._opened()
+        if writer is None:
+            return None
+        writer.wait(LAST_WAIT)
+        return writer.store.best(self.metric, self._settings.mode, rank=rank, proven=True)
 
     def tell_news(self) -> None:
         """Record what the thread has written, or could not write."""

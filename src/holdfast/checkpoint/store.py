@@ -140,24 +140,33 @@ class CheckpointStore:
         size): ranks must not go on from different steps because one was killed before it saved.
         """
         everything = self.entries()
-        whole = [entry for entry in everything if not entry.damage]
-        having = {(entry.step, entry.rank) for entry in whole}
         for entry in reversed([entry for entry in everything if entry.rank == rank]):
             entry = entry.checked() if entry.good or not good else entry
             if entry.damage:
                 if refused is not None:
                     refused(entry)
-            elif entry.good or not good:
-                ranks = {other.rank for other in whole if other.world == entry.world}
-                if all((entry.step, other) in having for other in ranks):
-                    return entry
+            elif (entry.good or not good) and _on_all_ranks(entry, everything):
+                return entry
         return None
 
     def best(
-        self, metric: str = "loss", mode: Literal["min", "max"] = "min", *, rank: int = 0
+        self,
+        metric: str = "loss",
+        mode: Literal["min", "max"] = "min",
+        *,
+        rank: int = 0,
+        proven: bool = False,
     ) -> Entry | None:
-        """The good checkpoint with the best value of a metric; the newer one of equals."""
-        return next(iter(_ranked(self.entries(rank), metric, mode)), None)
+        """The good checkpoint with the best value of a metric; the newer one of equals.
+
+        With ``proven`` it is read to its end, and all ranks must have its step, as in ``latest``.
+        """
+        everything = self.entries()
+        mine = [entry for entry in everything if entry.rank == rank]
+        for entry in _ranked(mine, metric, mode):
+            if not proven or (_on_all_ranks(entry, everything) and not entry.checked().damage):
+                return entry
+        return None
 
     def prune(
         self,
@@ -256,6 +265,13 @@ def _why(error: CheckpointError) -> str:
 def _is(path: Path, suffix: str) -> bool:
     stem = path.stem.removesuffix(SECOND) if suffix == DATA else path.stem
     return path.suffix == suffix and NAME.fullmatch(stem) is not None
+
+
+def _on_all_ranks(entry: Entry, everything: Iterable[Entry]) -> bool:
+    """Whether every rank that has checkpoints here, in a world of that size, has this step."""
+    whole = [other for other in everything if not other.damage]
+    ranks = {other.rank for other in whole if other.world == entry.world}
+    return ranks <= {other.rank for other in whole if other.step == entry.step}
 
 
 def _ranked(entries: Iterable[Entry], metric: str, mode: str) -> list[Entry]:

@@ -17,7 +17,7 @@ reference to them (a compiled graph, a fused kernel's list, a view) goes on seei
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,14 @@ PARTS = ("models", "optimizers", "schedulers", "scaler", "ema", "others", "dice"
 """What ``put_back`` can be asked for, in the order in which it is done."""
 
 _NOT_MADE: Form = ("none", ())
+
+
+class BestState(NamedTuple):
+    """The state that validation found best, read back from its checkpoint."""
+
+    tree: Mapping[str, Any]
+    step: int
+    value: float
 
 
 class TrainingState:

@@ -1,13 +1,14 @@
 """Saving in the background: the training hands over a state in host memory and goes on.
 
-One thread, one place in the queue. A failure (a full disk, a folder that cannot be written, a
-poisoned state) is reported as data, never raised into the training. Reports and ``release`` come
-from the writer's thread.
+One thread, one place in the queue and one more for the best by the metric. A failure (a full disk,
+a folder that cannot be written, a poisoned state) is reported as data, never raised into the
+training. Reports and ``release`` come from the writer's thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -32,7 +33,7 @@ PERIODIC = ("step", "time")
 _NICENESS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     skeleton: Any
     tensors: Sequence[Tensor]
@@ -49,6 +50,12 @@ class _Job:
     @property
     def rank(self) -> int:
         return int(self.meta.get("rank", 0))
+
+    def gain(self, settings: CheckpointSettings) -> float:
+        """How good it is by the metric of the settings; minus infinity if that is not known."""
+        value = float(self.meta.get("metrics", {}).get(settings.metric, math.nan))
+        value = -value if settings.mode == "min" else value
+        return value if math.isfinite(value) else -math.inf
 
 
 class BackgroundWriter:
@@ -68,7 +75,7 @@ class BackgroundWriter:
         self._settings = settings
         self._tell_raw = tell
         self._change = threading.Condition()
-        self._pending: _Job | None = None
+        self._pending: list[_Job] = []
         self._busy = False
         self._closed = False
         self._opened = False
@@ -92,32 +99,41 @@ class BackgroundWriter:
         not change until ``release`` is called, which happens exactly once, whatever becomes of
         the state. ``ready`` is called before they are read, for copies still under way. While
         one state is written one more can wait; of several the newest does, but a periodic one
-        (``PERIODIC``) does not replace one that was asked for. ``exempt`` names tensors that
-        may hold infinities.
+        (``PERIODIC``) does not replace one that was asked for, and one that is better by the
+        metric waits beside it. ``exempt`` names tensors that may hold infinities.
         """
         job = _Job(skeleton, tensors, meta, kind, release, ready, exempt)
         alone = False
         if os.getpid() != self._pid:
             return self._drop(job, "this process was forked from the one that writes")
         with self._change:
-            waiting = self._pending
+            asked = [one for one in self._pending if one.kind not in PERIODIC]
             if self._closed:
-                lost, why = job, "the writer is closed"
-            elif waiting is not None and waiting.kind not in PERIODIC and kind in PERIODIC:
-                lost, why = job, f"step {waiting.step}, which was asked for, is waiting"
+                lost, why = [job], "the writer is closed"
+            elif asked and kind in PERIODIC:
+                lost, why = [job], f"step {asked[-1].step}, which was asked for, is waiting"
             else:
-                lost, why = waiting, f"step {job.step} came before its turn"
-                self._pending = job
+                waiting, why = self._pending, f"step {job.step} came before its turn"
+                self._pending = [*self._better(job), job]
+                lost = [one for one in waiting if one not in self._pending]
                 alone = not self._start()
                 self._change.notify_all()
-        if lost is not None:
-            self._drop(lost, why)
-        if lost is job:
+        for one in lost:
+            self._drop(one, why)
+        if job in lost:
             return None
         if alone:
-            self._pending = None
-            self._write(job)
+            waiting, self._pending = self._pending, []
+            for one in waiting:
+                self._write(one)
         return self.store.path(job.step, job.rank)
+
+    def _better(self, job: _Job) -> list[_Job]:
+        """The best one that is waiting, if it is better than ``job``."""
+        best = max(self._pending, key=lambda one: one.gain(self._settings), default=None)
+        if best is None or not self._settings.best:
+            return []
+        return [best] if best.gain(self._settings) > job.gain(self._settings) else []
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to write; False when the time ran out."""
@@ -158,9 +174,9 @@ class BackgroundWriter:
                 self._busy = False
                 self._change.notify_all()
                 self._change.wait_for(lambda: self._pending or self._closed)
-                job, self._pending = self._pending, None
-                if job is None:
+                if not self._pending:
                     return
+                job = self._pending.pop(0)
                 self._busy = True
             self._write(job)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ..training.recipes import Recipe
 
 _SPACE = 14
+_SHOWN = 8  # changed settings that a line names
+_LATEST, _BEST = "latest", "best"
 
 
 class TrainCommand:
@@ -23,13 +26,15 @@ class TrainCommand:
 
     RECIPE is a name from --list, path/to/file.py:NAME or package.module:NAME. Settings come
     from the recipe's defaults, then the platform, the preset, the file and --set; each overrides
-    those before it. --resume continues an interrupted run exactly.
+    those before it. --resume continues an interrupted run exactly; a setting that its state
+    does not fit is refused by name, others may change.
 
       holdfast train demo
       holdfast train demo --set train.optimizer.lr=1e-3 --set train.steps=500
       holdfast train demo --preset NAME --print-config > mine.yaml
       holdfast train demo --config mine.yaml --run-dir out/first
       holdfast train demo --resume out/first
+      holdfast train demo --resume out/first@best --set train.optimizer.lr=1e-4
       torchrun --nproc-per-node 2 -m holdfast train demo
     """
 
@@ -56,7 +61,9 @@ class TrainCommand:
             nargs="?",
             const=True,
             help="continue from the newest good checkpoint of RUN, or of --run-dir, with the "
-            "settings of that run; --config and --preset replace them, --set changes them",
+            "settings of that run; --config and --preset replace them, --set changes them. "
+            "RUN@best: from its best checkpoint by validation, in a new folder. latest: the newest "
+            "run of this recipe in the runs folder; best: latest@best",
         )
         parser.add_argument(
             "--platform",
@@ -97,8 +104,8 @@ class TrainCommand:
         from ..training.recipes import find_recipe, resolve, to_yaml
 
         recipe = find_recipe(args.recipe, _tell)
-        run_dir, resume, config = _places(args)
-        settings = resolve(recipe, config, args.preset, args.set, args.platform)
+        start = _start(args, recipe)
+        settings = resolve(recipe, start.config, args.preset, args.set, args.platform)
         machine = _platform(recipe, args.platform, settings)
         if args.print_config:
             _output.write(f"# {machine}\n")
@@ -108,49 +115,121 @@ class TrainCommand:
             from ..training.recipe_run import find_recipe_batch
 
             return find_recipe_batch(recipe, settings)
-        if not args.quiet:
-            _tell_choices(args, config, resume)
-            if machine.partition(":")[2]:
-                _tell(machine)
-        return _train(recipe, settings, run_dir, resume, args.quiet)
+        _check_resume(args, recipe, start, settings)
+        if not args.quiet and machine.partition(":")[2]:
+            _tell(machine)
+        return _train(recipe, settings, start, args.quiet)
 
 
-def _train(recipe: Recipe, settings: Any, run_dir: str | None, resume: Any, quiet: bool) -> int:
-    if run_dir is not None and resume is None and "RANK" not in os.environ:
+def _train(recipe: Recipe, settings: Any, start: _Start, quiet: bool) -> int:
+    if start.run_dir is not None and start.resume is None and "RANK" not in os.environ:
         # Said before a model is built. With several ranks another may have made it just now.
-        Run.create(run_dir, {"script": recipe.name}).remove_if_empty()
+        Run.create(start.run_dir, {"script": recipe.name}).remove_if_empty()
     from ..training.recipe_run import run_recipe
 
-    return run_recipe(recipe, settings, run_dir=run_dir, resume=resume, quiet=quiet)
+    return run_recipe(recipe, settings, run_dir=start.run_dir, resume=start.resume, quiet=quiet)
 
 
-def _places(args: argparse.Namespace) -> tuple[str | None, bool | str | None, str | None]:
-    """The folder of the run, what it goes on from, and the file with its settings."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Start:
+    """Where a run goes, what it goes on from, and the file with its settings."""
+
+    run_dir: str | None
+    config: str | None
+    resume: bool | str | Path | None = None
+    former: Path | None = None
+    """The run that is resumed, where there is one."""
+    choice: str = ""
+    """What to say about the checkpoint that was chosen."""
+
+
+def _start(args: argparse.Namespace, recipe: Recipe) -> _Start:
     if args.resume is None:
-        return args.run_dir, None, args.config
+        return _Start(run_dir=args.run_dir, config=args.config)
     from ..training.recipes import former_run, saved_config
+    from ..training.resuming import check_recipe
 
     if args.resume is True and args.run_dir is None:
-        raise UsageError("--resume does not say which run; write --resume RUN or add --run-dir DIR")
-    source: str = args.run_dir if args.resume is True else args.resume
+        raise UsageError(
+            "--resume does not say which run; write --resume RUN, --resume latest or add "
+            "--run-dir DIR"
+        )
     given = args.config is not None or args.preset is not None
+    source, best = _source(args, recipe)
     try:
         former = former_run(source)
     except RunFolderError:
         # Checkpoints that lie by themselves are enough where the settings come from elsewhere.
-        if not given or args.resume is True or not os.path.exists(source):
+        if not given or args.resume is True or not os.path.exists(source) or best:
             raise
-        return args.run_dir, source, args.config
+        return _Start(run_dir=args.run_dir, config=args.config, resume=source)
+    check_recipe(recipe, former)
     config = args.config if given else saved_config(former)
+    if best:
+        return _from_best(args, config, former)
     run_dir = args.run_dir or str(former)
     whole = Path(source).resolve() == former.resolve() == Path(run_dir).resolve()
-    return run_dir, True if whole else source, config
+    resume = True if whole else source
+    return _Start(run_dir=run_dir, config=config, resume=resume, former=former)
 
 
-def _tell_choices(args: argparse.Namespace, config: str | None, resume: Any) -> None:
-    if resume is not None and config is not None and config != args.config:
-        changed = f", changed by {' '.join(args.set)}" if args.set else ""
-        _tell(f"settings of the previous run, {config}{changed}")
+def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:
+    """The path that --resume means, and whether its best checkpoint is meant."""
+    word = args.run_dir if args.resume is True else args.resume
+    if os.path.exists(word) and word not in (_LATEST, _BEST):
+        return word, False
+    best = word == _BEST or word.endswith(f"@{_BEST}")
+    word = _LATEST if word == _BEST else word.removesuffix(f"@{_BEST}")
+    if word != _LATEST:
+        return word, best
+    from ..training.recipes import resolve
+    from ..training.resuming import newest_run
+
+    settings = resolve(recipe, args.config, args.preset, args.set, args.platform)
+    return str(newest_run(recipe, settings.train.holdfast.run.root)), best
+
+
+def _from_best(args: argparse.Namespace, config: str | None, former: Path) -> _Start:
+    """The best checkpoint of a run; its later ones stay what they are, in their own folder."""
+    from ..training.resuming import best_checkpoint
+
+    if args.run_dir is not None and Path(args.run_dir).resolve() == former.resolve():
+        raise UsageError(
+            f"{former} goes on beyond its best checkpoint; leave --run-dir out or name a new folder"
+        )
+    entry = best_checkpoint(former, int(os.environ.get("RANK", "0")))
+    where = args.run_dir or "a new folder"
+    return _Start(
+        run_dir=args.run_dir,
+        config=config,
+        resume=entry.path,
+        former=former,
+        choice=f"the best checkpoint of {former} is that of step {entry.step}; going on in {where}",
+    )
+
+
+def _check_resume(args: argparse.Namespace, recipe: Recipe, start: _Start, settings: Any) -> None:
+    """Refuse settings that the saved state does not fit, and say what else has changed."""
+    if start.former is None:
+        return
+    from ..training.resuming import compare_with_run
+
+    found, why_not = compare_with_run(recipe, settings, start.former)
+    if args.quiet:
+        return
+    if start.choice:
+        _tell(start.choice)
+    if why_not:
+        _tell(f"the settings were not compared with those of the run: {why_not}")
+    own = start.config is not None and start.config != args.config
+    if own or found:
+        head = f"settings of the previous run, {start.config}" if own else "settings of your own"
+        shown = [one.change for one in found[:_SHOWN]]
+        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        _tell(f"{head}, changed: {', '.join([*shown, *more])}" if found else head)
+    for one in found:
+        if one.level == "warning":
+            _tell(one.line)
 
 
 def _platform(recipe: Recipe, name: str, settings: Any) -> str:

@@ -111,6 +111,7 @@ class RollbackSettings(Section):
     cost: float = bounded(0.005, 0.0, 1.0)  # share of the step time they may take
     memory: float = bounded(0.25, 0.0, 1.0)  # share of the free host memory they may take
     lr: float = bounded(0.5, 0.0, 1.0, above=True)  # factor of `lower_lr` on the learning rate
+    best: int = bounded(2, 0)  # times that the best state by validation follows the last rollback
     schedule: bool = False  # roll learning-rate schedules back too; else they follow the loop
     reset_moments: bool = False  # reset the optimizer state after a rollback
 

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from holdfast.config.strict import Section, bounded
 
 Action = Literal[
-    "observe", "skip", "clip", "rollback", "lower_lr", "reset_moments", "quarantine", "checkpoint",
-    "stop",
+    "observe", "skip", "clip", "rollback", "restore_best", "lower_lr", "reset_moments",
+    "quarantine", "checkpoint", "stop",
 ]  # fmt: skip
 
 EVERY = "ALL"
@@ -34,11 +34,11 @@ _CODE = re.compile(r"[A-Z]{2,8}(\d{3})?")
 POSSIBLE: Mapping[str, tuple[Action, ...]] = {
     "NUM001": ("skip", "quarantine", *_BACK, "stop"),
     "NUM002": ("skip", "quarantine", *_BACK, "stop"),
-    "NUM003": (*_BACK, "stop"),
+    "NUM003": (*_BACK, "restore_best", "stop"),
     "NUM005": ("skip", "quarantine", "stop"),
-    "OPT001": (*_BACK, "stop"),
+    "OPT001": (*_BACK, "restore_best", "stop"),
     "OPT002": ("skip", "clip", "lower_lr", "stop"),
-    "OPT003": (*_BACK, "stop"),
+    "OPT003": (*_BACK, "restore_best", "stop"),
 }
 
 
@@ -79,9 +79,14 @@ class RuleSettings(Section):
                     said = f"{action} is not possible for {code}; choose from {choice}"
                     meant = "" if code in POSSIBLE else _meant(code)
                     raise ValueError(f"{said}; {meant}" if meant else said)
+        if "rollback" in self.do and "restore_best" in self.do:
+            raise ValueError(
+                "rollback and restore_best are two ways back; write one of them (after the last "
+                "rollback rollback.best says how often the best state is restored)"
+            )
         for action in _BACK[1:]:
             goes_back = any("rollback" in POSSIBLE[code] for code in codes)
-            if goes_back and action in self.do and "rollback" not in self.do:
+            if goes_back and action in self.do and not {"rollback", "restore_best"} & {*self.do}:
                 raise ValueError(
                     f"{action} needs a rollback; write [rollback, {action}] or remove it"
                 )

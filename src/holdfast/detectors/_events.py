@@ -54,9 +54,13 @@ def rolled_back(
     detector: Detector, window: Window, event: Event, story: str, advice: str, **evidence: Any
 ) -> Finding:
     """The finding of a rollback; ``story`` says what the loss did."""
+    steps, to = f"{number(event, 'steps'):.0f} steps", f"step {number(event, 'to'):.0f}"
+    what = f"rolled back {steps} to {to}"
+    if "validation" in event.data:
+        what = f"went back {steps} to the best state by validation, that of {to}"
     finding = detector.finding(
         window,
-        f"rolled back {number(event, 'steps'):.0f} steps to step {number(event, 'to'):.0f}{story}",
+        f"{what}{story}",
         advice,
         severity=Severity.ERROR,
         evidence={

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..checkpoint.training_state import TrainingState
+from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
 from ..diagnosis.nonfinite.investigation import Investigation
@@ -309,7 +309,7 @@ class Engine:
             record.batches = self._ledger.step()
         self._previous, self._losses = window, self._new_losses()
         self._early = self._rng = None
-        self.writer.close_step(guard, record)
+        self.writer.close_step(guard, record, window)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.step_ended, record, sys._getframe())
         elif record.step >= self.watchers.resumes:
@@ -386,18 +386,17 @@ class Engine:
         self._open.pop(id(optimizer), None)
         window = self._window()
         note_skip(record, scaler)
+        record.told_to = self.investigation.replaying
         guard.note_losses(record, window)
         self._finish(guard, record, window)
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        if self.writer.scaling is not None:
-            attempt(self, "scaler policy", self.writer.scaling.adopt, scaler)
+        attempt(self, "scaler policy", self.writer.scaler_used, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:
         """``scaler.update()`` has run."""
-        if self.writer.scaling is not None:
-            attempt(self, "scaler policy", self.writer.scaling.updated, scaler)
+        attempt(self, "scaler policy", self.writer.scaler_updated, scaler)
 
     # ------------------------------------------------------------------ data
 
@@ -491,9 +490,17 @@ class Engine:
         self.phases.guard += seconds
         self.phases.last += seconds
 
-    def state_is(self, training_state: TrainingState | None) -> None:
-        """What the run consists of, from somebody who knows and saves it; None: search again."""
+    def state_is(
+        self,
+        training_state: TrainingState | None,
+        best: Callable[[], BestState | None] = lambda: None,
+    ) -> None:
+        """What the run consists of, from somebody who knows and saves it; None: search again.
+
+        ``best`` reads the best state by validation.
+        """
         self.recovery.live.given = training_state
+        self.recovery.best_state = best
         if training_state is not None:
             self.recovery.checkpoints.wanted = False
 

@@ -55,7 +55,14 @@ def note_skip(record: StepRecord, scaler: Any) -> None:
         record.row["scale"] = scale.item()
 
 
-def exploded(record: StepRecord) -> bool:
-    """Whether the gradient norm of a scaled step was far above its baseline."""
-    row = record.row
-    return row.get("outlier", 0.0) % 2 == 1 and not math.isnan(row["scale"])
+def why_lower(record: StepRecord) -> str:
+    """Why the scale must fall further than an overflow lets it; empty for ordinary steps.
+
+    An overflow is found by the scaler while the loss is finite. A loss that is not finite makes
+    the norm so at any scale.
+    """
+    if math.isnan(record.row["scale"]) or record.told_to:
+        return ""
+    if record.loss_bad:
+        return "nonfinite"
+    return "explosion" if record.row.get("outlier", 0.0) % 2 == 1 else ""

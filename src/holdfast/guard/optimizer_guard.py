@@ -105,6 +105,7 @@ class OptimizerGuard:
                 record.see_gradients(self.norms.read(grads, easy))
             self.note_losses(record, losses)
             # Who decides is asked only where it matters.
+            record.told_to = leave_out
             record.losses_decide = leave_out or (record.loss_bad and losses_decide())
             self._look_on_host(optimizer, record, scale, looked_at)
             if not record.bad and not record.late:

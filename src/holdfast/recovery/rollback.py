@@ -6,6 +6,9 @@
 A rollback is tried on one batch before it is kept: a new stage of a curriculum looks like damage
 until old weights see the new data. The loop goes on with the next data, so the data that did the
 damage is skipped.
+
+What comes back after the last rollback of the budget is beyond the snapshots, which are some steps
+old: the best state by validation is restored from its checkpoint, with a lower learning rate.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..actions.lower_learning_rate import lower_learning_rates
+from ..checkpoint.training_state import BestState
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
@@ -70,6 +74,9 @@ class Recovery:
         self._troubles: dict[int, DamageWatch] = {}
         self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
+        self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
+        self.best_state: Callable[[], BestState | None] = lambda: None
+        """Reads the best state by validation; None where nothing was validated."""
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
         self._look_at = 0.0
@@ -154,7 +161,8 @@ class Recovery:
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        if self._ordered is not None or self._ending is not None or self._training.has_orders:
+        waiting = (self._ordered, self._ending, self._to_best)
+        if waiting != (None, None, None) or self._training.has_orders:
             return True
         if step < self._look_at:
             return False
@@ -175,6 +183,10 @@ class Recovery:
             self._obey(order, step)
         if self._ending is not None:
             self._stop(*self._ending)
+        if self._to_best is not None:
+            (guard, suspicion, decision), self._to_best = self._to_best, None
+            self._restore_best(guard, suspicion, decision, step)
+            return
         if self._ordered is not None and self._trial is None:
             (guard, suspicion), self._ordered = self._ordered, None
             self._go_back(guard, suspicion, step, fed)
@@ -236,7 +248,11 @@ class Recovery:
         rule = self._policy.rule(suspicion.code)
         if "stop" in rule.do:
             self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
-        if "rollback" not in rule.do or guard.detect_only or self._policy.rests(rule.on, step):
+        if guard.detect_only or self._policy.rests(rule.on, step):
+            return
+        if "restore_best" in rule.do:
+            self._restore_best(guard, suspicion, self._policy.allow(suspicion.code, step), step)
+        if "rollback" not in rule.do:
             return
         if self.live.changed():
             self.snapshots.clear()
@@ -244,6 +260,11 @@ class Recovery:
             target = self.snapshots.best()
         else:
             target = self.snapshots.before(suspicion.first - 1)
+        if (target is None or not _finite(target)) and rule.best:
+            decision = self._policy.allow(suspicion.code, step)
+            lower = replace(decision, do=(*decision.do, "lower_lr"))
+            self._restore_best(guard, suspicion, lower, step)
+            return
         if target is None or not _finite(target):
             self._training.not_covered(
                 "rolling back", f"no good snapshot was taken before step {suspicion.first}"
@@ -252,7 +273,7 @@ class Recovery:
         began = time.perf_counter()
         kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
-        self._put_back(target, fed=fed)
+        self._put_back(target.state(), dice=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
         self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
@@ -284,7 +305,7 @@ class Recovery:
             return
         self._trial = None
         trial.target.release()
-        self._put_back(trial.kept, everything=True)
+        self._put_back(trial.kept.state(), everything=True)
         found = trial.suspicion
         data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
@@ -300,6 +321,10 @@ class Recovery:
         trial.target.release()
         found = trial.suspicion
         decision = self._policy.allow(found.code, step)
+        if "restore_best" in decision.do:
+            # Between two steps: the gradients of this one belong to other weights.
+            self._to_best = trial.guard, found, decision
+            return
         if decision.stop:
             self._ending = found.code, decision, step
         factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
@@ -311,40 +336,82 @@ class Recovery:
                 optimizer.state.clear()
         if tried > found.limit:
             trial.guard.outliers.learn_anew()  # older weights, an older level
-        self._last_rollback = step
-        self.snapshots.forget_after(trial.target.step)
-        for trouble in self._troubles.values():
-            trouble.calm()
-        self._training.record_at(
-            "rollback",
+        self._went_back(
+            trial.guard,
+            found,
             step,
             {
-                "opt": trial.guard.index,
                 "to": trial.target.step,
                 "steps": trial.undone,
-                "why": found.why,
-                "loss": found.loss,
-                "usual": found.usual,
                 "tried": tried,
-                "first": found.first,
                 "lr_factor": factor,
                 "moments_reset": reset,
                 "ms": trial.ms,
-                "code": found.code,
                 "left": decision.left,
             },
         )
 
-    def _put_back(self, snapshot: Snapshot, *, fed: bool = False, everything: bool = False) -> None:
+    def _restore_best(
+        self, guard: Guarded, found: Suspicion, decision: Decision, step: int
+    ) -> None:
+        """Go back to the best state by validation; stop the run where there is none."""
+        if decision.stop:
+            self._stop(found.code, decision, step)
+        began = time.perf_counter()
+        best = self._read_best()
+        if best is None:
+            why = f"{found.code} is beyond rollbacks, and there is no best state by validation yet"
+            self._stop(found.code, replace(decision, do=("stop",), stop=True, why=why), step)
+            return
+        self._put_back(best.tree)
+        factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
+        if factor != 1.0:
+            self._lower_rates()
+        guard.outliers.learn_anew()  # other weights, another level
+        self._went_back(
+            guard,
+            found,
+            step + 1,  # the row of this one may have been written
+            {
+                "to": best.step,
+                "steps": step + 1 - best.step,
+                "validation": best.value,
+                "lr_factor": factor,
+                "ms": (time.perf_counter() - began) * 1e3,
+                "left": decision.left,
+            },
+        )
+
+    def _read_best(self) -> BestState | None:
+        try:
+            return self.best_state()
+        except Exception as error:
+            self._training.failure("reading the best state", error)
+            return None
+
+    def _went_back(
+        self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
+    ) -> None:
+        self._last_rollback = step
+        self.snapshots.forget_after(int(data["to"]))
+        for trouble in self._troubles.values():
+            trouble.calm()
+        about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
+        losses = {"loss": found.loss, "usual": found.usual}
+        self._training.record_at("rollback", step, {**about, **losses, **data})
+
+    def _put_back(
+        self, saved: Mapping[str, Any], *, dice: bool = False, everything: bool = False
+    ) -> None:
         """Restore the run. State that follows the loop stays, since the loop has gone on."""
         mine = self.live.training_state()
-        state = dict(snapshot.state())
+        state = dict(saved)
         parts = {"models", "optimizers", "scaler", "ema"}
         if everything or self._settings.rollback.schedule:
             parts.add("schedulers")
         else:
             state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
-        if everything or (fed and snapshot.epoch == self._epoch):
+        if everything or dice:
             parts.add("dice")
         mine.put_back(state, parts=parts)
         self._training.restored()

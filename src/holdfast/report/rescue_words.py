@@ -75,8 +75,12 @@ def _rollback(data: Mapping[str, Any]) -> Rescue:
         f"it took {words.duration(ms / 1000)}" if math.isfinite(ms) else "",
         f"{left} allowed" if "left" in data else "",
     ]
+    what = f"rolled back {words.plural(_count(data, 'steps'), 'step')}"
+    if "validation" in data:
+        value = words.figure(number_in(data, "validation"))
+        what = f"went back to the best state by validation ({value})"
     return Rescue(
-        what=f"rolled back {words.plural(_count(data, 'steps'), 'step')}",
+        what=what,
         why=", ".join(filter(None, parts)),
         after=", ".join(filter(None, back)),
         code=text_in(data, "code"),
@@ -174,7 +178,8 @@ def _scaler(data: Mapping[str, Any]) -> Rescue:
         return Rescue(
             what=f"made the GradScaler grow slower, from a scale of {scale}", variant=what
         )
-    cause = "a gradient explosion" if what == "explosion" else what
+    known = {"explosion": "a gradient explosion", "nonfinite": "a non-finite loss"}
+    cause = known.get(what, what)
     return Rescue(what=f"set the loss scale to {scale}", why=f"after {cause}" if cause else "")
 
 

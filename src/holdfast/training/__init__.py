@@ -22,6 +22,7 @@ _HOME = {
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
     "Forecast": "forecast",
+    "Difference": "differences",
     "Gathered": "data.tensor_files",
     "HealthSettings": "loop.health",
     "LogSettings": "channels",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         write_tensors,
     )
     from .device import Place
+    from .differences import Difference
     from .forecast import Forecast
     from .loop.health import BandSettings, HealthSettings
     from .loop.profiling import ProfileSettings
@@ -96,6 +98,7 @@ __all__ = [
     "BandSettings",
     "CompileSettings",
     "DataSettings",
+    "Difference",
     "Forecast",
     "Gathered",
     "HealthSettings",

@@ -30,7 +30,8 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _WITHOUT_DECAY = (*_NORMS, *_EMBEDDINGS)
 
-_NUMBERS = ("lr", "weight_decay", "betas", "momentum", "eps")
+NUMBERS = ("lr", "weight_decay", "betas", "momentum", "eps")
+"""The settings that an optimizer takes as they are."""
 _FUSED_DEVICES = ("cuda", "cpu")
 _FUSED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # Fused Adagrad exists on CUDA from 2.13 at the latest; 2.11 refuses it.
@@ -102,7 +103,7 @@ def check(settings: OptimizerSettings) -> type[Optimizer]:
     for option, value in _options(kind, settings).items():
         if option not in taken and None not in taken:
             left = "set it to 0" if option == "weight_decay" else "leave it out"
-            others = ", ".join(name for name in taken if name in _NUMBERS)
+            others = ", ".join(name for name in taken if name in NUMBERS)
             raise SettingsError(
                 f"{shown}: {kind.__name__} takes no {option} ({value}); {left}. "
                 f"Of the settings it takes {others}"
@@ -121,7 +122,7 @@ def check(settings: OptimizerSettings) -> type[Optimizer]:
 
 def _options(kind: type[Optimizer], settings: OptimizerSettings) -> dict[str, Any]:
     """What is asked for: every number that is not null."""
-    asked = {name: getattr(settings, name) for name in _NUMBERS}
+    asked = {name: getattr(settings, name) for name in NUMBERS}
     if not settings.weight_decay and "weight_decay" not in _taken(kind):
         del asked["weight_decay"]  # no decay is what such a class does
     return {name: value for name, value in asked.items() if value is not None}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Section
 from ..errors import UsageError
+from .differences import Compare
 
 if TYPE_CHECKING:
     from .device import Place
@@ -30,6 +31,11 @@ class Recipe:
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
         platforms: settings for kinds of machines, by the names of ``holdfast.training.platforms``
             or names of its own: ``{"h200": {"train.data.batch": 512}}``.
+        may_change: settings that do not shape what is saved, so that a run may be resumed with
+            others: names or patterns, ``("pictures", "data.path")``. All other settings outside
+            ``train`` have to stay as they were.
+        compare: instead of that, a function of two settings, the run's first, that says what
+            differs and how much it matters.
     """
 
     name: str
@@ -43,6 +49,8 @@ class Recipe:
     platforms: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )
+    may_change: tuple[str, ...] = ()
+    compare: Compare | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", self.name):

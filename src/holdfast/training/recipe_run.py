@@ -15,6 +15,7 @@ from .batch_size.finding import largest_batch
 from .device import Place
 from .forecast import announce
 from .recipes import CONFIG, Recipe, to_yaml
+from .resuming import adopt
 from .task import Task
 from .trainer import Result, Trainer
 
@@ -43,6 +44,8 @@ def run_recipe(
 
     def opened(folder: Path) -> None:
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
+        if isinstance(resume, Path) and resume.is_file() and resume.parent.parent != folder:
+            adopt(resume, folder)
 
     with distributed.joined(train.device) as place:
         if recipe.forecast is not None:

@@ -15,6 +15,7 @@ from ..config.strict import Word, put
 from ..errors import RunFolderError, SettingsError, UsageError
 from ..run import Run
 from . import platforms
+from .differences import flat
 from .recipe import Recipe
 
 CONFIG = "train.yaml"
@@ -46,7 +47,7 @@ def resolve(
     for one in suggested(recipe, platform):
         _put(kind, data, one.key, one.value, f"{one.key}={one.value} (platform)")
     if preset is not None:
-        for key, value in _flat(_preset(recipe, preset)):
+        for key, value in flat(_preset(recipe, preset)):
             written = value if isinstance(value, str) else _written(value)
             _put(kind, data, key, written, f"{key}={written} (preset {preset})")
     if config is not None:
@@ -62,12 +63,12 @@ def resolve(
 
 def suggested(recipe: Recipe, platform: str = platforms.AUTO) -> list[platforms.Suggestion]:
     """What a kind of machine sets of a recipe's settings: holdfast's own, then the recipe's."""
-    known = dict(_flat(_defaults(recipe.settings)))
+    known = dict(flat(_defaults(recipe.settings)))
     found: dict[str, platforms.Suggestion] = {}
     for kind in platforms.kinds(platforms.named(platform, recipe.platforms)):
         # A recipe with settings of its own may have nothing of the kind.
         found |= {one.key: one for one in kind.suggestions if one.key in known}
-        for key, value in _flat(recipe.platforms.get(kind.name, {})):
+        for key, value in flat(recipe.platforms.get(kind.name, {})):
             written = value if isinstance(value, str) else _written(value)
             why = f"recipe {recipe.name} for {kind.name}"
             found[key] = platforms.Suggestion(key=key, value=written, why=why)
@@ -177,14 +178,6 @@ def _preset(recipe: Recipe, name: str) -> Mapping[str, Any]:
         f"did you mean {near[0]!r}?" if near else f"there are {known}" if known else "it has none"
     )
     raise UsageError(f"recipe {recipe.name} has no preset {name!r}; {hint}")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(cast(Mapping[str, Any], value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _mapping(path: str) -> Mapping[Any, Any]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -48,10 +48,15 @@ class ScheduleSettings(Section):
     div: float = bounded(25.0, 1.0)  # onecycle: it begins with a share of 1/div
     final_div: float = bounded(1e4, 1.0)  # onecycle: and ends with 1/final_div of that
 
+    @property
+    def needs_length(self) -> bool:
+        """Whether the number of steps of the run shapes it."""
+        return self.name in ("linear", "cosine", "onecycle")
+
 
 def check(settings: ScheduleSettings, steps: int | None) -> None:
     """Raise ``SettingsError`` where the schedule cannot run; ``steps`` is None if unknown."""
-    if settings.name in ("linear", "cosine", "onecycle") and steps is None:
+    if settings.needs_length and steps is None:
         raise SettingsError(
             f"schedule {settings.name!r} needs the number of steps, and the data has no length; "
             "set steps, or choose constant, restarts or plateau"
@@ -103,6 +108,19 @@ class Schedule:
         """A step of the optimizer is over: set the rates of the next."""
         self._notice()
         self._count += 1
+        self._write()
+
+    def retune(self, bases: Sequence[float] | None = None, *, anew: bool = False) -> None:
+        """Set the rates of the next step by the settings, not by a state that was loaded.
+
+        Args:
+            bases: what the factor is multiplied with from here on; as it was by default.
+            anew: forget what a plateau has lowered.
+        """
+        if bases is not None:
+            self._bases = list(bases)
+        if anew:
+            self._level, self._bad = 1.0, 0
         self._write()
 
     def validated(self, value: float) -> None:

@@ -49,6 +49,7 @@ from .task import (
     Scalars,
     Task,
 )
+from .tuning import Tuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,7 @@ class Trainer:
         net = distributed.wrap(model, place)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
+        tuning = Tuning(optimizer, schedule, settings.optimizer, settings.schedule, steps)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
         guard = watch(
@@ -170,7 +172,7 @@ class Trainer:
             scheduler=schedule,
             scaler=precision.scaler,
             ema=average,
-            state={**own, **task.state},
+            state={**own, **task.state, "tuning": tuning},
             resume=self._resume,
             run_dir=self._run_dir,
             name=self._name,
@@ -182,6 +184,9 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
+            if tuning.changes:
+                progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
+                guard.note("settings_changed", {"changes": tuning.changes})
             telling = StepReporter(
                 progress,
                 place,

@@ -23,7 +23,7 @@ from ..checkpoint.data_position import Position
 from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.saver import LAST_WAIT, Saver
-from ..checkpoint.training_state import TrainingState, has_state
+from ..checkpoint.training_state import BestState, TrainingState, has_state
 from ..config import CheckpointSettings
 from ..errors import CheckpointError, UsageError
 from ..guard.engine import Engine
@@ -171,6 +171,14 @@ class LoopCheckpoints:
         return self._saver.save(
             tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
         )
+
+    def best(self) -> BestState | None:
+        """The best state by the metric of the settings, read from disk; None without one."""
+        entry = self._saver.best(self._rank)
+        if entry is None:
+            return None
+        tree, _ = load(entry.path)
+        return BestState(tree, entry.step, entry.metric(self._saver.metric))
 
     def _unknown_schedule(self) -> bool:
         groups = [group for one in self._training_state.optimizers for group in one.param_groups]

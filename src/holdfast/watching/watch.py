@@ -127,7 +127,7 @@ class Watch:
         if entry is not None:
             self._checkpoints.resume(entry)
         # We know what the run consists of and where it is in its data: the guard need not guess.
-        engine.state_is(training_state)
+        engine.state_is(training_state, self._checkpoints.best)
         for optimizer in self._optimizers:
             if self._own:
                 self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
@@ -218,8 +218,10 @@ class Watch:
                 if self._own:
                     self.engine.scaler_ends(optimizer)
         if self._scaler is not None:
-            self._scaler.update()
-            if self._own:
+            # A batch that is computed once more says nothing new about the scale.
+            again = self._own and self.engine.replaying
+            self._scaler.update(self._scaler.get_scale() if again else None)
+            if self._own and not again:
                 self.engine.scaler_updated(self._scaler)
         if zero_grad:
             for optimizer in self._optimizers:

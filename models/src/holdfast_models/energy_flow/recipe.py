@@ -34,6 +34,7 @@ from .channels import tell_flows
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
 from .data.targets import mean_target, spread_of_targets, unit_targets
+from .evaluation.compatibility import resume_differences
 from .figures.pictures import draw
 from .forecast import forecast
 from .losses import LossSettings, cosine, embedding_loss, surface_loss
@@ -286,6 +287,7 @@ RECIPE = Recipe(
     settings=EnergyFlowSettings,
     build=build,
     forecast=forecast,
+    compare=resume_differences,
     presets={
         name: {
             "model": model,

@@ -74,6 +74,15 @@ def test_another_behaviour_is_a_warning(override: str) -> None:
     assert told(override) == [("warning", override.partition("=")[0])]
 
 
+def test_a_run_goes_on_with_the_bridge_it_has_and_a_loaded_one_need_not() -> None:
+    assert RECIPE.compare is not None
+    found = RECIPE.compare(settings(), settings("bridge.on=false", "model.flows.reflect=false"))
+    assert [(one.level, one.key) for one in found] == [
+        ("error", "bridge.on"),
+        ("warning", "model.flows.reflect"),
+    ]
+
+
 def test_a_value_that_null_stands_for_is_no_difference() -> None:
     drift = settings().model.z_drift
     assert told("model.flows.steps=3", f"model.carrier.z_drift={drift}") == []

@@ -70,9 +70,16 @@ class BestSoFar:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        return {"best": self.best, "best_step": self.best_step, "without": self.without}
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "without": self.without,
+            "by": [self._settings.metric, self._settings.mode],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there; a best by another metric is none."""
+        if list(state["by"]) != [self._settings.metric, self._settings.mode]:
+            return
         self.best = float(state["best"])
         self.best_step, self.without = int(state["best_step"]), int(state["without"])

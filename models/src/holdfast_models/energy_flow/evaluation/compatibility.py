@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from holdfast import HoldfastError
+from holdfast.training import Difference
 
-__all__ = ["Difference", "Level", "check", "differences"]
+__all__ = ["Difference", "check", "differences", "resume_differences"]
 
-Level = Literal["error", "warning", "note"]
+_Level = Literal["error", "warning", "note"]
 
 _SIZES = (
     "model.lattice.width",
@@ -63,20 +64,6 @@ _TRAINING = {  # how far apart, as a share of the run's value, is worth a line
 }
 
 
-class Difference(NamedTuple):
-    """One setting that is not as it was in the run."""
-
-    level: Level
-    key: str
-    saved: Any
-    wanted: Any
-
-    @property
-    def line(self) -> str:
-        """For people."""
-        return f"{self.level}: {self.key} was {_shown(self.saved)}, is {_shown(self.wanted)}"
-
-
 def differences(saved: Any, wanted: Any) -> list[Difference]:
     """What differs between two settings of the family, errors first.
 
@@ -85,6 +72,19 @@ def differences(saved: Any, wanted: Any) -> list[Difference]:
         wanted: of the model they are meant for.
     """
     return [*_errors(saved, wanted), *_warnings(saved, wanted), *_notes(saved, wanted)]
+
+
+def resume_differences(saved: Any, wanted: Any) -> list[Difference]:
+    """What differs for a run that goes on: a bridge cannot be added to it, or removed.
+
+    Args:
+        saved: of the run.
+        wanted: to go on with.
+    """
+    return [
+        one._replace(level="error") if one.key == "bridge.on" else one
+        for one in differences(saved, wanted)
+    ]
 
 
 def check(saved: Any, wanted: Any, source: str) -> list[Difference]:
@@ -98,9 +98,7 @@ def check(saved: Any, wanted: Any, source: str) -> list[Difference]:
     found = differences(saved, wanted)
     wrong = [one for one in found if one.level == "error"]
     if wrong:
-        listed = ", ".join(
-            f"{one.key} is {_shown(one.saved)} there and {_shown(one.wanted)} here" for one in wrong
-        )
+        listed = ", ".join(f"{one.key} is {one.was} there and {one.now} here" for one in wrong)
         raise HoldfastError(
             f"{source}: its weights do not fit: {listed}; leave these as they were, or train anew"
         )
@@ -137,7 +135,7 @@ def _notes(saved: Any, wanted: Any) -> Iterator[Difference]:
             yield Difference("note", key, was, now)
 
 
-def _unequal(level: Level, keys: Sequence[str], saved: Any, wanted: Any) -> Iterator[Difference]:
+def _unequal(level: _Level, keys: Sequence[str], saved: Any, wanted: Any) -> Iterator[Difference]:
     for key in keys:
         was, now = _value(saved, key), _value(wanted, key)
         if was != now:
@@ -145,7 +143,7 @@ def _unequal(level: Level, keys: Sequence[str], saved: Any, wanted: Any) -> Iter
 
 
 def _derived(
-    level: Level, key: str, saved: Any, wanted: Any, value: Callable[[Any], Any]
+    level: _Level, key: str, saved: Any, wanted: Any, value: Callable[[Any], Any]
 ) -> Iterator[Difference]:
     was, now = value(saved), value(wanted)
     if was != now:
@@ -154,9 +152,3 @@ def _derived(
 
 def _value(settings: Any, key: str) -> Any:
     return reduce(getattr, key.split("."), settings)
-
-
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
