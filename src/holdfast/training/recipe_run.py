@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.search import Resume
-from . import distributed, seeding
+from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
 from .device import Place
 from .recipes import CONFIG, Recipe, to_yaml
@@ -43,7 +43,7 @@ def run_recipe(
     def opened(folder: Path) -> None:
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
 
-    with distributed.joined(train.device) as place:
+    with distributed.joined(train.device) as place, channels.written(train.log, place):
         task = _built(recipe, settings, place)
         trainer = Trainer.of(
             task, train, run_dir=run_dir, resume=resume, name=recipe.name, opened=opened

@@ -15,6 +15,10 @@ Loss = Callable[[nn.Module, Any], "Tensor | tuple[Tensor, Scalars]"]
 """``loss(model, batch)``: a scalar, the mean over the samples of the batch; with it, if you
 like, further numbers by name, which are averaged and shown."""
 
+TOKENS = "tokens"
+"""Among these numbers: how many tokens the batch holds, without padding; not averaged, but shown
+as tokens per second."""
+
 Data = Dataset[Any] | Iterable[Any]
 """A dataset, which the trainer loads as its settings say, or a loader of your own."""
 

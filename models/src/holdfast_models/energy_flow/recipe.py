@@ -28,7 +28,7 @@ from holdfast.training import (
 )
 
 from .assembly import make_model
-from .channels import tell_flows
+from .channels import tell_beginning, tell_pass
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
 from .figures.pictures import draw
@@ -104,6 +104,11 @@ class Sentences(Dataset[Any]):
         self._in_NP = vocabulary.encode([one.input for one in texts], length=_LONGEST).ids_BP
         self._out_NP = vocabulary.encode([one.target for one in texts], length=_LONGEST).ids_BP
 
+    @property
+    def bytes(self) -> int:
+        """Of the texts as numbers."""
+        return self._in_NP.nbytes + self._out_NP.nbytes
+
     def __len__(self) -> int:
         return len(self.pairs)
 
@@ -174,11 +179,12 @@ class Objective:
                     whole=self._place.world > 1,
                 )
             total = total + text
-            told |= parts
+            pad = model.bridge.vocabulary.pad
+            told |= parts | {"tokens": (batch[3] != pad).sum() + (batch[4] != pad).sum()}
         told |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
         if out.flows is not None:
             told |= flow_numbers(out.flows.stats)
-            tell_flows(out.flows.stats)
+            tell_pass(model, out, step=step, seed=self._seed)
         return total, told | self._stopwatch.take()
 
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -211,6 +217,9 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
     if model.bridge is not None:
         words = model.bridge.vocabulary
         train, held_out = Sentences(train, words), Sentences(held_out, words)
+    texts = [part.bytes for part in (train, held_out) if isinstance(part, Sentences)]
+    seeds = noise_seed(settings.train.seed.seed, place.rank), settings.data.seed
+    tell_beginning(sets, model, seeds=seeds, text=sum(texts))
     clock = Clock()
     objective = Objective(model, settings, sets, clock, place)
     return Task(
