@@ -388,9 +388,8 @@ def test_the_caches_tell_how_they_were_used(tmp_path: Path) -> None:
         LogSettings(channels=("cache",)), Place(torch.device("cpu")), lines.append
     )
     try:
-        for _ in range(2):
-            made = task(f"data.cache_dir={tmp_path}", "bridge.cache=2")
-        bridge = made.model.bridge.eval()
+        _, again = (task(f"data.cache_dir={tmp_path}", "bridge.cache=2") for _ in range(2))
+        bridge = again.model.bridge.eval()
         bridge.read(["a man", "a dog"])
         bridge.read(["a dog", "a cat", "a man"])
     finally:

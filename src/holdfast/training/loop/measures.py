@@ -75,7 +75,7 @@ class Measures:
             "memory and utilization are left out from here on"
         )
 
-    def utilization(self) -> Mapping[str, float]:
+    def utilization(self) -> dict[str, float]:
         """How busy the GPU is, as the driver said within the last second."""
         now = time.monotonic()
         if self._busy and now - self._asked >= _APART:
