@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,6 +26,7 @@ from holdfast.diagnosis.source.growers import (
     refers_to_itself,
 )
 from holdfast.diagnosis.watchpoint import Watchpoint
+from holdfast.training.task import Task
 
 # A search ends after some milliseconds: of a clock that no other process makes go faster.
 pytestmark = pytest.mark.usefixtures("clock")
@@ -88,6 +93,54 @@ def test_many_things_hide_nothing_beside_them(monkeypatch, kind, count):
     kept = {"deep": {"inside": [0]}}
     found = [held.path for held in walk(sys._getframe())]
     assert "kept['deep']['inside']" in found, (things, kept)
+
+
+def as_a_library(body: str, **given: Any) -> None:
+    """Run some lines as an installed package does in whose command no frame is the user's."""
+    source = f"import sys\ndef run({', '.join(given)}):\n    {body}\n"
+    file = Path(sysconfig.get_path("purelib")) / "somebodys" / "loop.py"
+    names: dict[str, Any] = {}
+    exec(compile(source, str(file), "exec"), names)
+    thread = Thread(target=names["run"], kwargs=given)
+    thread.start()
+    thread.join()
+
+
+class Objective:
+    def __init__(self):
+        self.kept = [0]
+
+    def loss(self):
+        self.kept.append(0)
+
+
+@pytest.mark.parametrize("handed", ["object", "method", "task"])
+def test_what_a_librarys_loop_was_handed_is_found(handed):
+    """Nothing else may lead to the loss function: under ``holdfast train``, for one."""
+    kept, value = objective(handed)
+    results: list[Any] = []
+    as_a_library(
+        "results.append(walk(sys._getframe()))", walk=walk, value=value, own=[0], results=results
+    )
+    found = {held.path: held for held in results[0]}
+    path = "value.kept" if handed == "object" else "Objective.kept"
+    assert found[path].value is kept and found[path].file == __file__
+    assert "own" not in found, "what the library keeps for itself"
+
+
+def objective(handed: str) -> tuple[list[int], Any]:
+    one = Objective()
+    model, loss = torch.nn.Linear(1, 1), cast("Any", one.loss)
+    kinds = {"object": one, "method": loss, "task": Task(model=model, loss=loss, train=())}
+    return one.kept, kinds[handed]
+
+
+def test_lines_are_followed_where_no_function_of_the_users_runs_yet():
+    one = Objective()
+    watch = Watchpoint([Length(one.kept)])
+    as_a_library("watch.start(sys._getframe()); loss(); watch.stop()", watch=watch, loss=one.loss)
+    (change,) = watch.changes[0]
+    assert (change.function, change.line) == ("loss", Objective.loss.__code__.co_firstlineno + 1)
 
 
 def test_bytes_of_values():

@@ -203,3 +203,49 @@ def test_the_demo_learns_and_leaves_its_settings(tmp_path: Path):
     assert loss < 0.9 * entropy, (loss, entropy, time.monotonic() - began)
     assert "hidden: 64" in (run / "train.yaml").read_text()
     assert (run / "report.html").is_file()
+
+
+LEAKING = """
+import dataclasses
+import torch
+from torch import nn
+from holdfast import Section
+from holdfast.training import Recipe, Task, TrainSettings
+
+class Texts(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.texts = [f"text number {number}" for number in range(count)]
+    def __len__(self):
+        return len(self.texts)
+    def __getitem__(self, index):
+        return torch.randn(16), torch.tensor(float(len(self.texts[index])))
+
+class Objective:
+    def __init__(self):
+        self.outputs = []
+    def loss(self, model, batch):
+        out = model(batch[0])
+        self.outputs.append(out)
+        return nn.functional.mse_loss(out[:, 0], batch[1])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mine(Section):
+    train: TrainSettings = TrainSettings(steps=24)
+
+def build(settings, place):
+    return Task(model=nn.Linear(16, 2048), loss=Objective().loss, train=Texts(5000))
+
+RECIPE = Recipe(name="leaking", summary="a test", settings=Mine, build=build)
+"""
+
+
+def test_a_list_that_a_recipe_appends_to_is_named_with_its_line(tmp_path: Path):
+    """No function of the user's is on the stack when our own loop ends a step."""
+    path = tmp_path / "leaking.py"
+    path.write_text(LEAKING)
+    ended = train(*words(str(path), tmp_path / "run", ["train.data.workers=0"]))
+    assert ended.returncode == 0, ended.stderr
+    line = LEAKING.splitlines().index("        self.outputs.append(out)") + 1
+    said = " ".join(ended.stdout.split())
+    assert "Objective.outputs keeps the graphs of past steps alive" in said, ended.stdout
+    assert f"leaking.py:{line}" in said and "MEM002" in said

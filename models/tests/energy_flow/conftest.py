@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from holdfast_models.energy_flow.model.lattice import Core
 from holdfast_models.energy_flow.model.settings import (
@@ -14,6 +18,42 @@ from holdfast_models.energy_flow.model.settings import (
     LatticeSettings,
     ModelSettings,
 )
+
+
+class LivingMemory(TorchDispatchMode):
+    """Remembers the storages that operations within it make, without keeping them alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[StorageWeakRef] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {one.untyped_storage()._cdata for one in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for leaf in _tensors(result):
+            if leaf.untyped_storage()._cdata not in given:
+                self._made.append(StorageWeakRef(leaf.untyped_storage()))
+        return result
+
+    @property
+    def bytes(self) -> int:
+        """Of the storages that still exist."""
+        sizes: dict[int, int] = {}
+        for one in self._made:
+            found = torch.UntypedStorage._new_with_weak_ptr(one.cdata)
+            if found is not None:
+                sizes[one.cdata] = found.nbytes()
+        return sum(sizes.values())
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+@pytest.fixture
+def living_memory() -> LivingMemory:
+    """What the operations within it leave behind: before a step nothing, so after it nothing."""
+    return LivingMemory()
 
 
 @pytest.fixture

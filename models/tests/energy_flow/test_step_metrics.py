@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from holdfast.training import (
     Trainer,
     channels,
     resolve,
+    run_recipe,
 )
 from holdfast.training.loop.progress import Progress
+from holdfast_models.energy_flow import recipe, step_metrics
 from holdfast_models.energy_flow.recipe import RECIPE, build
 from holdfast_models.energy_flow.step_metrics import Stopwatch, lap
 
@@ -91,6 +94,7 @@ def test_flows_are_counted_as_they_end() -> None:
     reached = (flows.exit_N > 0) & ~flows.projected_N
     assert told["flows_reached_output"] == reached.sum()
     assert told["completion_rate"] == pytest.approx(float(reached.sum() / taken))
+    assert told["flow_convergence_steps"] == 4 and 1 < told["mean_steps"] < 3
 
 
 # ------------------------------------------------------------------ times
@@ -197,6 +201,16 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("step", [0, 9])
 def test_the_loss_of_a_batch_reads_nothing_back_timed_or_not(step: int) -> None:
     made = task("model.convergence.on=false")
@@ -213,16 +227,176 @@ def test_the_loss_of_a_batch_reads_nothing_back_timed_or_not(step: int) -> None:
     assert reads.count == 1
 
 
-def test_channels_of_the_lattice_tell_what_the_flows_did_and_read_nothing_while_off() -> None:
-    made = task("train.log.channels=spawn")  # a name that settings accept
+# ------------------------------------------------------------------ units and sources
+
+
+class HostClock:
+    """Seconds that pass where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def slowly(self, function: Any, seconds: float) -> Any:
+        def run(*given: Any, **how: Any) -> Any:
+            self.now += seconds
+            return function(*given, **how)
+
+        return run
+
+
+def test_times_are_of_their_parts_and_in_their_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part takes another time: one for the other, or seconds for milliseconds, is seen."""
+    made, clock = task(), HostClock()
+    monkeypatch.setattr(step_metrics.time, "perf_counter", clock)
+    monkeypatch.setattr(made.model.core, "forward", clock.slowly(made.model.core.forward, 0.2))
+    monkeypatch.setattr(made.model.input, "forward", clock.slowly(made.model.input.forward, 0.03))
+    monkeypatch.setattr(made.model.bridge, "loss", clock.slowly(made.model.bridge.loss, 0.004))
+    made.stepped(9)
+    _, told = made.loss(made.model, made.train.__getitems__(range(4)).batch)
+    assert told["flow_time"] == pytest.approx(0.2)  # seconds
+    assert told["energy_computation_time_ms"] == pytest.approx(230)
+    assert told["text_bridge_time_ms"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("drift", "steps"), [(0.6, 2), (0.4, 3), (0.05, 4)])
+def test_convergence_steps_are_the_lattice_steps_of_the_pass(drift: float, steps: int) -> None:
+    """Of four; with less drift flows need longer to the faces."""
+    made = task("bridge.on=false", f"model.carrier.z_drift={drift}", "model.flows.spawn_most=0",
+                "model.convergence.least_steps=1", "model.convergence.every=1",
+                "model.flows.noise_cells=0")  # fmt: skip
+    with torch.no_grad():
+        made.model.core.carrier.move_end.weight.zero_()
+        made.model.core.carrier.move_end.bias.zero_()
+    _, told = made.loss(made.model, made.train.__getitems__(range(4)).batch)
+    assert told["flow_convergence_steps"] == steps
+    assert told["flow_convergence_steps"].dtype == torch.float32
+
+
+def test_tokens_of_a_batch_are_the_pieces_of_its_texts_without_padding() -> None:
+    made = task()
     batch = made.train.__getitems__(range(4)).batch
-    said: list[str] = []
-    chosen = LogSettings(channels=("spatial", "energy", "spawn", "convergence"))
-    undo = channels.setup(chosen, Place(torch.device("cpu")), said.append)
+    _, told = made.loss(made.model, batch)
+    words = made.model.bridge.vocabulary
+    texts = [made.train.pairs.text(index) for index in range(4)]
+    pieces = [words.row(text, 128) for one in texts for text in (one.input, one.target)]
+    assert told["tokens"] == sum(map(len, pieces)) < batch[3].numel() + batch[4].numel()
+    assert "tokens" not in task("bridge.on=false").loss(made.model, batch)[1]
+
+
+# ------------------------------------------------------------------ channels
+
+NUMBER = r"-?\d[\d.e+-]*"
+OF_THE_LATTICE = {
+    "spatial": (13, r"\d+% of the surface is filled; .* \d+% left at z = 0, \d+% at z = depth"),
+    "energy": (18, rf"flows begin with {NUMBER} to {NUMBER}, end with mean {NUMBER} and"),
+    "spawn": (19, r"\d+ flows, \d+ of them children, 0 died; room for 100000"),
+    "convergence": (20, r"(not )?converged at step \d of 4: \d+% of flows had reached a face"),
+    "relative": (23, rf"from where they began flows moved {NUMBER} cells in x, {NUMBER} in y and"),
+    "spawn_movement": (24, r"\d+ children of \d+ flows, born in lattice steps \d to \d, ended"),
+    "reflection": (25, r"\d+ of 16 flows of the first sample met a side wall; \d+ times in"),
+    "importance": (26, rf"weights before the softmax of \d+ flows that .*: {NUMBER} to {NUMBER}"),
+}
+OF_THE_TRAINER = {
+    "verbose": r"batch of 4: loss .*spawned_flows \d+",
+    "cache": r"no embedding cache: 120 different ones of 120 texts computed",
+    "forward": rf"compact mode, 4 samples: input surface {NUMBER} to {NUMBER}, output surface",
+    "memory": r"data: \d+ \+ \d+ \+ \d+ pairs, 0\.008 MB of embeddings, 0\.\d+ MB of texts",
+    "training": rf"step 1: throughput_samples_per_sec {NUMBER}, throughput_tokens_per_sec {NUMBER}",
+    "init": r"noise with seed 0, data with seed 0; vocabulary of \d+ pieces",
+    "performance": r"step 1: \d+ samples/s; .*forward",
+    "profiling": rf"step 1: resident {NUMBER} GB",
+}
+
+
+def test_every_channel_of_the_contract_writes_something_in_a_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nine of twelve were silent in 52 steps."""
+    names = [*OF_THE_TRAINER, *OF_THE_LATTICE]
+    numbers = {channels.get(name).number for name in names}
+    assert numbers == set(range(11, 27))
+    log = [f"train.log.channels={','.join(names)}", "train.log.first=2"]
+    settings = resolve(RECIPE, None, None, [*SMALL, *log, "train.steps=2"], "none")
+    run_recipe(RECIPE, settings, run_dir=tmp_path / "run")
+    lines = capfd.readouterr().err.splitlines()
+    wanted = OF_THE_TRAINER | {name: text for name, (_, text) in OF_THE_LATTICE.items()}
+    for name, pattern in wanted.items():
+        said = [line for line in lines if line.startswith(f"[{name}] ")]
+        assert said and re.match(rf"\[{name}\] {pattern}", said[0]), (name, said[:1])
+    assert not [line for line in lines if "could not be made" in line]
+    assert len([line for line in lines if line.startswith("[spatial]")]) == 2, "of four batches"
+    assert not channels.get("spawn").on
+
+
+def test_channels_of_the_lattice_compute_nothing_while_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many operations as without them; each that is on adds some."""
+    made = task("bridge.on=false")
+    batch = made.train.__getitems__(range(4)).batch
+
+    def operations(*names: str) -> int:
+        undo = channels.setup(LogSettings(channels=names), Place(torch.device("cpu")), print)
+        try:
+            with Operations() as counted:
+                made.loss(made.model, batch)
+        finally:
+            undo()
+        return counted.count
+
+    off = operations()
+    alone = {name: operations(name) for name in OF_THE_LATTICE}
+    assert [name for name, count in alone.items() if count <= off] == []
+    monkeypatch.setattr(recipe, "tell_pass", lambda *given, **how: None)
+    assert operations() == off
+
+
+@pytest.mark.parametrize(("drift", "said"), [
+    (0.6, "converged at step 2 of 4: 100% of flows had reached a face"),
+    (0.05, "not converged at step 4 of 4: 0% of flows had reached a face"),
+])  # fmt: skip
+def test_the_channel_says_at_which_step_flows_converged(drift: float, said: str) -> None:
+    made = task("bridge.on=false", f"model.carrier.z_drift={drift}", "model.flows.spawn_most=0",
+                "model.convergence.least_steps=1", "model.convergence.every=1",
+                "model.flows.noise_cells=0")  # fmt: skip
+    with torch.no_grad():
+        made.model.core.carrier.move_end.weight.zero_()
+        made.model.core.carrier.move_end.bias.zero_()
+    lines: list[str] = []
+    undo = channels.setup(
+        LogSettings(channels=("convergence", "relative", "reflection")),
+        Place(torch.device("cpu")),
+        lines.append,
+    )
     try:
-        made.loss(made.model, batch)
+        made.loss(made.model, made.train.__getitems__(range(4)).batch)
     finally:
         undo()
-    names = ["spatial", "energy", "spawn", "convergence"]
-    assert [line.split("] ")[0] for line in said] == [f"[{name}" for name in names]
-    assert [channels.get(name).number for name in names] == [13, 18, 19, 20]
+    convergence, relative, reflection = lines
+    assert convergence == f"[convergence] {said}"
+    planes = 4.0 if drift == 0.6 else 4 * 4 * drift  # a step of 1 is 4 of 8 planes
+    assert f"0.00 cells in x, 0.00 in y and {planes:.2f} planes in z" in relative
+    assert "0 of 16 flows of the first sample met a side wall; 0 times in" in reflection
+
+
+def test_the_caches_tell_how_they_were_used(tmp_path: Path) -> None:
+    lines: list[str] = []
+    undo = channels.setup(
+        LogSettings(channels=("cache",)), Place(torch.device("cpu")), lines.append
+    )
+    try:
+        _, again = (task(f"data.cache_dir={tmp_path}", "bridge.cache=2") for _ in range(2))
+        bridge = again.model.bridge.eval()
+        bridge.read(["a man", "a dog"])
+        bridge.read(["a dog", "a cat", "a man"])
+    finally:
+        undo()
+    embeddings = [line for line in lines if "embedding cache" in line]
+    assert "0 hits, 120 misses; 120 rows kept" in embeddings[0]
+    assert "120 hits, 0 misses; 120 rows kept" in embeddings[1]
+    assert "[cache] text cache: room for 2 surfaces and 2 texts; training bypasses it" in lines
+    used = [line for line in lines if "text cache, surfaces" in line]
+    assert used[-1].endswith("2 hits, 3 misses, 1 evictions; 2 of 2 kept")

@@ -80,11 +80,10 @@ class Watchpoint:
                 at.f_trace = self._line
                 self._traced.append(at)
                 inner = inner or at
-        if inner is None:
-            return False
-        self._tokens = [probe.token(inner) for probe in self._probes]
+        # Where a library runs the loop, the user's functions are yet to be called.
+        self._tokens = [probe.token(inner or frame) for probe in self._probes]
         # The line that is being executed belongs to what happens next, until another begins.
-        self._at = inner, inner.f_lineno
+        self._at = (inner, inner.f_lineno) if inner is not None else None
         self.active = self.began = True
         sys.settrace(self._call)
         return True

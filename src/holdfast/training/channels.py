@@ -13,6 +13,7 @@ place in the code the first few messages are written, then every k-th.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import logging
@@ -248,6 +249,16 @@ def setup(
         channel.begin_anew()
     _apply(state)
     return lambda: _apply(before)
+
+
+@contextlib.contextmanager
+def written(settings: LogSettings, place: Place) -> Iterator[None]:
+    """Let the channels of a run write inside; see ``setup``."""
+    undo = setup(settings, place)
+    try:
+        yield
+    finally:
+        undo()
 
 
 def _apply(state: _State) -> None:

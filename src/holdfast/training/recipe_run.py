@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.search import Resume
-from . import distributed, seeding
+from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
 from .device import Place
 from .forecast import announce
@@ -47,7 +47,7 @@ def run_recipe(
         if isinstance(resume, Path) and resume.is_file() and resume.parent.parent != folder:
             adopt(resume, folder)
 
-    with distributed.joined(train.device) as place:
+    with distributed.joined(train.device) as place, channels.written(train.log, place):
         if recipe.forecast is not None:
             say = print if place.main and not quiet else _nobody
             announce(recipe.name, recipe.forecast(settings, place), place, say)

@@ -15,6 +15,10 @@ Loss = Callable[[nn.Module, Any], "Tensor | tuple[Tensor, Scalars]"]
 """``loss(model, batch)``: a scalar, the mean over the samples of the batch; with it, if you
 like, further numbers by name, which are averaged and shown."""
 
+TOKENS = "tokens"
+"""Among these numbers: how many tokens the batch holds, without padding; not averaged, but shown
+as tokens per second."""
+
 Predict = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 """``predict(model, batch)``: tensors by name, one row for each sample of the batch."""
 

@@ -22,6 +22,7 @@ from .compiling import Compiled
 from .data.loaders import Feed
 from .data.transfer import Transfer, count
 from .device import Place
+from .initial_state import tell_initial_state
 from .loop.accumulation import Window
 from .loop.artifacts import tell_ended
 from .loop.health import Health
@@ -44,6 +45,7 @@ from .recompute import keep_activations, recompute
 from .schedules import Schedule
 from .settings import TrainSettings
 from .task import (
+    TOKENS,
     Data,
     Loss,
     Scalars,
@@ -140,6 +142,7 @@ class Trainer:
         task, settings = self.task, self.settings
         began = time.perf_counter()
         model = task.model.to(place.device)
+        tell_initial_state(model, settings.seed)
         recompute(model, settings.recompute)
         stack.callback(keep_activations, model)
         feed = Feed(task, settings, place, progress.say)
@@ -297,6 +300,7 @@ def _validation(
             if task.measure is not None:
                 return task.measure(task.model, batch)
             loss, extra = split(task.loss(task.model, batch))
+            extra.pop(TOKENS, None)
             return {"loss": loss, **extra}
 
     def measure(model: nn.Module, batch: Any) -> Scalars:

@@ -30,7 +30,7 @@ from holdfast.training import (
 from holdfast.training import DataSettings as Loading
 
 from .assembly import make_model
-from .channels import tell_flows
+from .channels import tell_beginning, tell_pass
 from .data.pairs import DataSettings, Pairs, PairSets, load_pairs
 from .data.provenance import keep_data_facts
 from .data.targets import mean_target, spread_of_targets, unit_targets
@@ -115,6 +115,11 @@ class Sentences(Dataset[Any]):
         self._in = Pieces((pairs.text(index).input for index in indices), vocabulary)
         self._out = Pieces((pairs.text(index).target for index in indices), vocabulary)
 
+    @property
+    def bytes(self) -> int:
+        """Of the texts as numbers."""
+        return self._in.bytes + self._out.bytes
+
     def __len__(self) -> int:
         return len(self.pairs)
 
@@ -186,11 +191,12 @@ class Objective:
                     whole=self._place.world > 1,
                 )
             total = total + text
-            told |= parts
+            pad = model.bridge.vocabulary.pad
+            told |= parts | {"tokens": (batch[3] != pad).sum() + (batch[4] != pad).sum()}
         told |= {"total_loss": total.detach(), "energy_loss": energy.detach()}
         if out.flows is not None:
             told |= flow_numbers(out.flows.stats)
-            tell_flows(out.flows.stats)
+            tell_pass(model, out, step=step, seed=self._seed)
         return total, told | self._stopwatch.take()
 
     def measure(self, net: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -229,6 +235,9 @@ def build(settings: EnergyFlowSettings, place: Place) -> Task:
     if model.bridge is not None:
         words = model.bridge.vocabulary
         train, held_out = Sentences(train, words), Sentences(held_out, words)
+    texts = [part.bytes for part in (train, held_out) if isinstance(part, Sentences)]
+    seeds = noise_seed(settings.train.seed.seed, place.rank), settings.data.seed
+    tell_beginning(sets, model, seeds=seeds, text=sum(texts))
     clock = Clock()
     objective = Objective(model, settings, sets, clock, place)
     sets.expect_shuffled_reads()

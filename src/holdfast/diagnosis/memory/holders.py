@@ -1,9 +1,11 @@
 """Everything a script can reach by name, and the name it would write to get there.
 
 From the locals of the running functions and the globals of the user's files down through
-attributes, items, closures, defaults, class attributes, hooks and caches. Bounded by a number of
-objects and a time; long containers are looked into at both ends only, and what has few siblings
-comes before what has many, so that a model of thousands of modules hides nothing beside it.
+attributes, items, closures, defaults, class attributes, hooks and caches. Of functions that are not
+the user's, those locals count that are: where a library runs the loop, or ``holdfast train`` does,
+nothing else may lead to the loss function. Bounded by a number of objects and a time; long
+containers are looked into at both ends only, and what has few siblings comes before what has many,
+so that a model of thousands of modules hides nothing beside it.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from ..source.owner import owner_of, user_modules
-from ..source.place import forget_locals, kind_of, user_frames
+from ..source.owner import file_of, owner_of, user_modules
+from ..source.place import forget_locals, frames_from, kind_of, user_frames
 
 # Objects looked at and seconds spent at most.
 _OBJECTS = 20_000
@@ -88,9 +90,10 @@ def walk(frame: FrameType | None) -> list[Held]:
     seen: set[int] = set()
     # What runs comes first, and the files it is in: a large program has many modules.
     found = _follow(_near(frame), seen, _SECONDS)
+    found += _follow(_handed_over(frame), seen, _SECONDS)
     found += _follow(_beside(frame), seen, _SECONDS)
     found += _follow(_far(), seen, _SECONDS)
-    for at in user_frames(frame):
+    for at in frames_from(frame):
         forget_locals(at)
     return found
 
@@ -143,6 +146,30 @@ def _near(frame: FrameType | None) -> Iterator[list[Held]]:
         yield _locals(at) if inside else _globals(at.f_code.co_filename, at.f_globals)
 
 
+def _handed_over(frame: FrameType | None) -> Iterator[list[Held]]:
+    """Variables of other people's running functions that hold something of the user's."""
+    for at in frames_from(frame):
+        if kind_of(at.f_code.co_filename) == "user":
+            continue
+        variables = dict(at.f_locals).items() if at.f_locals is not at.f_globals else ()
+        yield [
+            Held(name, name, "local", at, name, value, f"{file}:")
+            for name, value in variables
+            if (file := _users_file(value)) is not None
+        ]
+
+
+def _users_file(value: Any) -> str | None:
+    """The file of the user's that defines a function or the type of an object; None: none does."""
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        file = value.__code__.co_filename
+        return file if kind_of(file) == "user" else None
+    kind = type(value)
+    return (file_of(kind) or kind.__module__) if owner_of(kind) == "user" else None
+
+
 def _beside(frame: FrameType | None) -> Iterator[list[Held]]:
     """Globals of the files that functions run from."""
     files = {at.f_code.co_filename: at.f_globals for at in user_frames(frame)}
@@ -186,7 +213,7 @@ def _below(held: Held) -> Iterable[Held]:
     if kind is types.FunctionType:
         return _function(value)
     if kind is types.MethodType:
-        return [_down(held, held.path, "object", None, None, value.__self__)]
+        return [_bound(held, value)]
     if kind is types.GeneratorType:
         return _generator(value)
     if kind is CACHED:
@@ -199,6 +226,15 @@ def _below(held: Held) -> Iterable[Held]:
 def _down(held: Held, path: str, how: str, owner: Any, key: Any, value: Any) -> Held:
     name = key if isinstance(key, str) and how != "item" else held.name
     return Held(path, name, how, owner, key, value, held.scope, held.foreign)
+
+
+def _bound(held: Held, method: types.MethodType) -> Held:
+    """The object of a method; under the name of its class where the method is the user's."""
+    thing, file = method.__self__, _users_file(method)
+    if file is None:
+        return _down(held, held.path, "object", None, None, thing)
+    name = (thing if isinstance(thing, type) else type(thing)).__name__
+    return Held(name, name, "object", None, None, thing, f"{file}:", held.foreign)
 
 
 def _items(held: Held) -> Iterator[Held]:

@@ -46,8 +46,10 @@ def _prefixes(*folders: str | Path | None) -> tuple[str, ...]:
 
 _OURS = Path(__file__).parents[2]
 _TORCH = _prefixes(os.path.dirname(torch.__file__), _OURS)
-# The catalogue's faults are training scripts that happen to live in our package.
+# The catalogue's faults are training scripts that happen to live in our package. All that a
+# ``Task`` of the trainer holds was made by the user's recipe.
 _SCRIPTS = _prefixes(_OURS / "faults")
+_HANDED_OVER = tuple(os.path.join(folder, "training", "task.py") for folder in _prefixes(_OURS))
 # ``watch.run_step`` calls backward itself, on a loss it made of the user's function.
 _LOOP = tuple(os.path.join(folder, "watching", "watch.py") for folder in _prefixes(_OURS))
 _LIBRARIES = _prefixes(
@@ -64,7 +66,7 @@ def kind_of(filename: str) -> str:
     # There are thousands of modules: links are followed only where the name does not say enough.
     known = filename.startswith((*_TORCH, *_LIBRARIES))
     path = filename if known else os.path.realpath(filename)
-    if path.startswith(_SCRIPTS):
+    if path.startswith(_SCRIPTS) or path in _HANDED_OVER:
         return "user"
     if path in _LOOP:
         return "library"

@@ -57,6 +57,11 @@ class StepAverages:
             self._on_way = (names, landing, event)
         return self._latest
 
+    def peek(self) -> Mapping[str, float]:
+        """The newest means that are known on the host; they go on being counted."""
+        now = {n: s / c for n, (s, c) in self._host.items() if c}
+        return self._latest | now
+
     def _arrive(self) -> None:
         if self._on_way is None or not self._on_way[2].query():
             return

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...watching.watch import Watch
-from .. import distributed
+from .. import channels, distributed
 from ..averaging import Average
 from ..compiling import Compiled
 from ..data.loaders import Feed
-from ..data.transfer import Transfer, count
+from ..data.transfer import Transfer, count, tensors
 from ..device import Place
 from ..precision import Precision
 from ..schedules import Schedule
@@ -29,6 +29,7 @@ from .profiling import Profiler
 from .reporting import StepReporter
 from .validation_schedule import ValidationSchedule
 
+_forward = channels.get("forward")
 # Ranks ask each other this often whether one of them was told to stop or a checkpoint is due.
 _AGREE_EVERY = 16
 
@@ -56,6 +57,12 @@ class Parts:
     profiler: Profiler
     stepped: Callable[[int], None] | None
     feed: Feed
+
+
+def _forward_told(batch: Any, loss: Tensor) -> str:
+    """What went in and what came out."""
+    shapes = [f"{'×'.join(map(str, one.shape))} {str(one.dtype)[6:]}" for one in tensors(batch)]
+    return f"{', '.join(shapes)}: loss {float(loss.detach()):.4g}"
 
 
 class Counter:
@@ -158,6 +165,8 @@ class Loop:
                 )
             parts.watch.backward(loss, weight=weight)
             parts.telling.saw(loss, extra, samples)
+            if _forward.on:
+                _forward(_forward_told, batch, loss)
 
         with distributed.unsynchronised(parts.net, inner):
             if self.step < parts.settings.anomaly:

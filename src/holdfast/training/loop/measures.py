@@ -7,6 +7,8 @@ and what cannot be known is left out.
 from __future__ import annotations
 
 import math
+import resource
+import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -40,6 +42,7 @@ class Measures:
         self._lean = False
         self._busy = place.device.type == "cuda"
         self._asked = -math.inf
+        self._utilized: dict[str, float] = {}
 
     def take(self, *, seconds: float, steps: int, samples: int) -> dict[str, float]:
         """The numbers of an interval.
@@ -59,7 +62,7 @@ class Measures:
             "skipped_steps": float(self._watch.skipped),
         }
         if not self._lean:
-            numbers |= memory_numbers(self._place.device) | self._utilization()
+            numbers |= memory_numbers(self._place.device) | self.utilization()
         return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
     def cost(self, spent: float, seconds: float) -> None:
@@ -72,16 +75,17 @@ class Measures:
             "memory and utilization are left out from here on"
         )
 
-    def _utilization(self) -> dict[str, float]:
+    def utilization(self) -> dict[str, float]:
+        """How busy the GPU is, as the driver said within the last second."""
         now = time.monotonic()
-        if not self._busy or now - self._asked < _APART:
-            return {}
-        self._asked = now
-        try:
-            return {"gpu_utilization_percent": float(torch.cuda.utilization(self._place.device))}
-        except Exception:  # no NVML for Python, or a driver that does not know
-            self._busy = False
-            return {}
+        if self._busy and now - self._asked >= _APART:
+            self._asked = now
+            try:
+                percent = float(torch.cuda.utilization(self._place.device))
+                self._utilized = {"gpu_utilization_percent": percent}
+            except Exception:  # no NVML for Python, or a driver that does not know
+                self._busy, self._utilized = False, {}
+        return self._utilized
 
 
 def memory_numbers(device: torch.device) -> dict[str, float]:
@@ -92,6 +96,19 @@ def memory_numbers(device: torch.device) -> dict[str, float]:
     used, held = _allocated(stats), _reserved(stats)
     numbers = {"memory_used_gb": used / 1e9}
     return numbers | ({"memory_utilization_percent": 100 * used / held} if held else {})
+
+
+def memory_peak(device: torch.device) -> str:
+    """Memory in use and the most there was so far, in words; for the memory channel."""
+    if device.type != "cuda":
+        now = resident()
+        return f"resident {now / 1e9:.3f} GB, peak {max(now, _peak_resident()) / 1e9:.3f} GB"
+    stats = torch.cuda.memory_stats(device)
+    most = stats.get("allocated_bytes.all.peak", 0)
+    return (
+        f"allocated {_allocated(stats) / 1e9:.3f} GB, peak {most / 1e9:.3f} GB, "
+        f"reserved {_reserved(stats) / 1e9:.3f} GB"
+    )
 
 
 def memory_layout(device: torch.device) -> str:
@@ -110,6 +127,12 @@ def memory_layout(device: torch.device) -> str:
 def resident() -> float:
     """Bytes of memory that this process takes."""
     return float(psutil.Process().memory_info().rss)
+
+
+def _peak_resident() -> float:
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def _allocated(stats: Mapping[str, int]) -> float:

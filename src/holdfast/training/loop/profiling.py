@@ -23,6 +23,8 @@ TRACE, TABLE = "trace.json", "profile.txt"
 # A browser opens a larger one slowly, packed or not; on disk it need not take all that place.
 _LARGE = 16 * 2**20
 _ROWS = 40
+_NAMED = 5  # of the rows of the table, on the channel
+_profiling = channels.get("profiling")
 # Steps of the window where only the channel asks for one.
 _USUAL = 5
 
@@ -39,7 +41,7 @@ class ProfileSettings(Section):
 
 def wanted(settings: ProfileSettings) -> ProfileSettings:
     """As it was set; where no window was, the channel ``profiling`` asks for a short one."""
-    if settings.steps or not channels.get("profiling").on:
+    if settings.steps or not _profiling.on:
         return settings
     return dataclasses.replace(settings, steps=_USUAL)
 
@@ -118,6 +120,7 @@ class Profiler:
             table = ended.key_averages().table(sort_by=order, row_limit=_ROWS)
             _write(where / TABLE, lambda path: path.write_text(table, encoding="utf-8"))
             first, last = self._began + 1, self._began + self._seen()
+            _profiling(_kernels_told, ended, first, last)
             self._say(f"profile of steps {first} to {last}: {trace} and {where / TABLE}")
 
     def _seen(self) -> int:
@@ -130,6 +133,18 @@ class Profiler:
         except Exception as error:  # another profiler is on, or the disk is full
             self._off = True
             self._say(f"no profile: {type(error).__name__}: {str(error).strip()[:200]}")
+
+
+def _kernels_told(ended: profile, first: int, last: int) -> str:
+    """What took longest, for the channel."""
+    where = "self_device_time_total" if _on_device(ended) else "self_cpu_time_total"
+    rows = sorted(ended.key_averages(), key=lambda row: -getattr(row, where))
+    whole = sum(getattr(row, where) for row in rows) or 1.0
+    listed = [
+        f"{row.key} {getattr(row, where) / 1e3:.2f} ms ({getattr(row, where) / whole:.0%})"
+        for row in rows[:_NAMED]
+    ]
+    return f"steps {first} to {last}: {', '.join(listed)}"
 
 
 def _on_device(ended: profile) -> bool:

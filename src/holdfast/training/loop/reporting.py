@@ -16,16 +16,18 @@ from ...watching.watch import Watch
 from .. import channels
 from ..compiling import Compiled
 from ..device import Place
-from ..task import Scalars
+from ..task import TOKENS, Scalars
 from .averages import StepAverages
-from .measures import Measures, memory_layout, resident
+from .measures import Measures, memory_layout, memory_peak, resident
 from .progress import Progress, Tick
 
 B = TypeVar("B")
 
+_memory = channels.get("memory")
 _performance = channels.get("performance")
 _profiling = channels.get("profiling")
 _training = channels.get("training")
+_verbose = channels.get("verbose")
 # Steps between two records of the numbers of a run.
 _NOTED_EVERY = 50
 
@@ -82,8 +84,13 @@ class StepReporter:
     def saw(self, loss: Tensor, extra: Scalars, samples: int) -> None:
         """A micro-batch is through."""
         values = {"loss": loss.detach(), **extra}
+        if TOKENS in values:
+            # Of each sample, as means are weighted by samples.
+            values["tokens_per_sample"] = values.pop(TOKENS) / samples
         keep = self._compiled.keep
         kept = {n: keep(v) if isinstance(v, Tensor) else v for n, v in values.items()}
+        if _verbose.on:
+            _verbose(_batch_told, samples, kept)
         self._readings.add(kept, samples)
         if extra:
             self._noted.add(kept, samples)
@@ -122,8 +129,14 @@ class StepReporter:
             span.steps += 1
         if step % _NOTED_EVERY == 0:
             self._note(step)
+        elif _training.on:
+            _training(self._pace_told, step)
         if _performance.on:
             _performance(self._performance, step)
+        if _memory.on:
+            _memory(lambda: f"step {step}: {memory_peak(self._place.device)}")
+        if _profiling.on:
+            _profiling(lambda: f"step {step}: {memory_layout(self._place.device)}")
         if not self._progress.due(step):
             return
         values = self._readings.take()
@@ -154,11 +167,21 @@ class StepReporter:
         row = {name: self._watch.latest.get(name, math.nan) for name in ("loss", "scale")}
         known = {name: value for name, value in row.items() if math.isfinite(value)}
         numbers = self.numbers = {**known, **self._noted.take(), **own}
+        if "tokens_per_sample" in numbers:
+            rate = numbers["tokens_per_sample"] * own["throughput_samples_per_sec"]
+            numbers["throughput_tokens_per_sec"] = rate
         self._watch.note("numbers", numbers)
         self._measures.cost(time.perf_counter() - began, seconds)
         span.begin()
         _training(_listed, step, numbers)
-        _profiling(lambda: f"step {step}: {memory_layout(self._place.device)}")
+
+    def _pace_told(self, step: int) -> str:
+        span, values = self._between_notes, self._noted.peek()
+        rate = span.samples * self._place.world / span.seconds
+        told = {"throughput_samples_per_sec": rate, **self._measures.utilization()}
+        if "tokens_per_sample" in values:
+            told["throughput_tokens_per_sec"] = rate * values["tokens_per_sample"]
+        return _listed(step, told)
 
     def _performance(self, step: int) -> str:
         row, span, values = self._watch.latest, self._interval, self._readings.take()
@@ -185,6 +208,11 @@ class StepReporter:
             + f", {norms}"
             * bool(norms)
         )
+
+
+def _batch_told(samples: int, values: Scalars) -> str:
+    listed = ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
+    return f"batch of {samples}: {listed}"
 
 
 def _listed(step: int, numbers: Mapping[str, float]) -> str:

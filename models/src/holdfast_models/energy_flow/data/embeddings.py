@@ -24,9 +24,11 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+from holdfast.training import channel
 
 from .teachers import Teacher
 
+_cache = channel("cache")
 _DIGEST = 16  # bytes
 _CHUNK = 1024  # texts computed between two writes: what an interruption costs at most
 
@@ -42,10 +44,18 @@ def embed(
         folder: of the cache on disk; None: nothing is kept.
     """
     if folder is not None:
-        return EmbeddingCache(folder, teacher).encode(texts)
+        cache = EmbeddingCache(folder, teacher)
+        rows_NE = cache.encode(texts)
+        hits = len(set(texts)) - cache.computed
+        _cache(
+            "embedding cache %s: %d hits, %d misses; %d rows kept, never evicted",
+            cache.folder, hits, cache.computed, len(cache),
+        )  # fmt: skip
+        return rows_NE
     row = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if not row:
         return torch.empty(0, teacher.dim, device="cpu")
+    _cache("no embedding cache: %d different ones of %d texts computed", len(row), len(texts))
     rows_UE = _computed(teacher, list(row))
     return rows_UE[[row[text] for text in texts]]
 

@@ -15,7 +15,7 @@ from .coordinates import cells_N, denormalise
 from .movement import INSIDE, Z0, ZD
 from .settings import LatticeSettings
 
-__all__ = ["Collected", "collect", "corners", "project"]
+__all__ = ["Collected", "collect", "corners", "importance", "project"]
 
 _MOST_EXPONENT = 30.0
 
@@ -70,7 +70,7 @@ def collect(
     # Replaced before anything is computed: what a flow that does not count holds may be NaN.
     e_N = torch.where(done_N, e_N.float(), 0.0)
     p_N3 = torch.where(done_N.unsqueeze(-1), p_N3.float(), 0.0)
-    weight_N = _importance(e_N, p_N3, k_N)
+    weight_N = importance(e_N, p_N3, k_N)
     if splat == "nearest":
         cell_NJ, share_NJ = _nearest(p_N3, lattice)
     else:
@@ -108,7 +108,7 @@ def corners(p_N3: Tensor, lattice: LatticeSettings) -> tuple[Tensor, Tensor]:
     return torch.stack(cells, dim=-1), torch.stack(shares, dim=-1)
 
 
-def _importance(e_N: Tensor, p_N3: Tensor, k_N: Tensor) -> Tensor:
+def importance(e_N: Tensor, p_N3: Tensor, k_N: Tensor) -> Tensor:
     """How much a flow counts among those of its cell, before the softmax; fp32.
 
     Strong ones count more, and those that took many steps; projected ones less.

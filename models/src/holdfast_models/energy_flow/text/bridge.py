@@ -167,6 +167,7 @@ class TextBridge(nn.Module):
                     row_S.clone() for row_S in self._read([texts[i] for i in places]).cpu()
                 ],
             )
+            cache.tell()
             return torch.stack(rows).to(self._device) if rows else self._read(())
 
     @torch.no_grad()
@@ -188,7 +189,9 @@ class TextBridge(nn.Module):
             }
             fingerprint = self._fingerprint()
             keys = [surface_key(fingerprint, row, **said) for row in surface_BS.cpu()]
-            return cache.texts.answers(keys, lambda places: self._write(surface_BS[places]))
+            texts = cache.texts.answers(keys, lambda places: self._write(surface_BS[places]))
+            cache.tell()
+            return texts
 
     def train(self, mode: bool = True) -> TextBridge:
         """As of any module; what is known of the weights is forgotten, they may have changed."""

@@ -22,9 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
+from holdfast.training import channel
 
 Value = TypeVar("Value")
 
+_cache = channel("cache")
 _KIND = "holdfast energy_flow text cache 1"
 _DECIMALS = 4  # of a surface's energies, beyond which two count as the same
 
@@ -110,6 +112,14 @@ class Cache(Generic[Value]):
             return Counts(self._hits, self._misses, self._evictions)
 
 
+def _used(name: str, cache: Cache[Any]) -> str:
+    hits, misses, evictions = cache.counts
+    return (
+        f"text cache, {name}: {hits} hits, {misses} misses, {evictions} evictions; "
+        f"{len(cache)} of {cache.size} kept"
+    )
+
+
 class TextCache:
     """Surfaces of texts and texts of surfaces, for inference.
 
@@ -122,6 +132,12 @@ class TextCache:
         self.lattice = lattice
         self.surfaces: Cache[Tensor] = Cache(size)
         self.texts: Cache[str] = Cache(size)
+
+    def tell(self) -> None:
+        """How it was used so far, on the channel ``cache``."""
+        if _cache.on:
+            _cache(_used, "surfaces", self.surfaces)
+            _cache(_used, "texts", self.texts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a safetensors file, whole or not at all."""

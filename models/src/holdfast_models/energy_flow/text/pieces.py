@@ -38,6 +38,11 @@ class Pieces:
         self._ends_N = ends_N
         self._places_P = torch.arange(int(ends_N.diff().max()), device="cpu")
 
+    @property
+    def bytes(self) -> int:
+        """Of memory."""
+        return self._packed.nbytes + self._ends_N.nbytes
+
     def rows(self, index_B: Tensor) -> Tensor:
         """Numbers [B, P] of some texts, filled up to the longest of all: batches have one shape."""
         starts_B1, ends_B1 = self._ends_N[index_B, None], self._ends_N[index_B + 1, None]
