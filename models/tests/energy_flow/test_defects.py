@@ -309,6 +309,7 @@ def test_anomaly_mode_and_half_precision_train(tmp_path: Path, more: list[str]) 
 WAITS = {
     "benchmark.py": "times what it is asked to",
     "compact.py": "reads how many flows live",
+    "forecast.py": "times a product before anything is trained",
     "convergence.py": "for a flag some lattice steps old, while those after it are under way",
 }
 
