@@ -14,7 +14,6 @@ stay in the file.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import tempfile
 import time
@@ -25,7 +24,6 @@ from typing import Any
 
 import torch
 from overhead import hardware
-from torch import Tensor, nn
 
 from holdfast.training import (
     Place,
@@ -35,8 +33,8 @@ from holdfast.training import (
 )
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.data.pairs import load_pairs
+from holdfast_models.energy_flow.evaluation.baselines import build_convolutions
 from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
-from holdfast_models.energy_flow.model.energy_flow import Output
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 SMALL = [
@@ -93,30 +91,10 @@ REST = "What it says"
 ALONE = Place(torch.device("cpu"), rank=1)
 
 
-class Convolutions(nn.Module):
-    """What one would take for fields without a second thought: 3 x 3, 32 wide, residual."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.side = round(width**0.5)
-        parts: list[nn.Module] = [nn.Conv2d(1, 32, 3, padding=1), nn.GELU()]
-        for _ in range(3):
-            parts += [nn.Conv2d(32, 32, 3, padding=1), nn.GELU()]
-        self.net = nn.Sequential(*parts, nn.Conv2d(32, 1, 3, padding=1))
-
-    def forward(self, x_BE: Tensor, *, step: int = 0, seed: int = 0) -> Output:
-        """As the lattice is called, which needs the step and the seed."""
-        field_BHW = x_BE.view(-1, self.side, self.side) * self.side
-        y_BE = (field_BHW + self.net(field_BHW[:, None])[:, 0]).flatten(1) / self.side
-        return Output(y_BE, field_BHW, y_BE, None)
-
-
 def train(settings: Any, variant: str) -> tuple[Quality, float, int, int]:
     """One run; its quality on the test part, seconds, skipped steps, parameters."""
     torch.manual_seed(settings.train.seed.seed)
-    task = build(settings, ALONE)
-    if variant == CONVOLUTIONS:
-        task = dataclasses.replace(task, model=Convolutions(settings.model.width), ended=None)
+    task = (build_convolutions if variant == CONVOLUTIONS else build)(settings, ALONE)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer.of(task, settings.train, run_dir=f"{folder}/run", progress=Progress())
