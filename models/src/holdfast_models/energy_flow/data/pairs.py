@@ -21,7 +21,7 @@ from holdfast.training import Gathered
 
 from . import grammar
 from .embeddings import embed
-from .fields import SMALLEST_SIDE, make_fields, side_of
+from .fields import FIELD_TASKS, SMALLEST_SIDE, make_fields, side_of
 from .precomputed import check_embeddings, read_precomputed, unit_rows
 from .splits import PARTS, Part, SplitKind, part_of, split_pairs, split_rows
 from .teachers import Teacher, TeacherName, make_teacher
@@ -41,7 +41,7 @@ class DataSettings(Section):
     count: int = bounded(5000, 1)
     seed: int = bounded(0, 0)  # which ones are made or drawn
     # the first two of the grammar, the others of fields
-    task: Literal["rewrite", "conditional", "transport", "maps"] = "rewrite"
+    task: Literal["rewrite", "conditional", "transport", "maps", "rounds"] = "rewrite"
     split: SplitKind = "compositional"
     teacher: TeacherName = "hash"
     width: int = bounded(384, 2)  # E
@@ -53,7 +53,7 @@ class DataSettings(Section):
         if self.source == "fields":
             self._check_fields()
             return
-        if self.task in ("transport", "maps"):
+        if self.task in FIELD_TASKS:
             raise ValueError(f"task {self.task} is one of fields; source is {self.source}")
         if self.source == "grammar":
             if self.count > grammar.PREMISES:
@@ -76,7 +76,7 @@ class DataSettings(Section):
         if self.task in ("rewrite", "conditional"):
             raise ValueError(
                 f"task {self.task} is made by the grammar; with source fields set task to "
-                "transport or maps"
+                f"{', '.join(FIELD_TASKS[:-1])} or {FIELD_TASKS[-1]}"
             )
         if self.split != "pair":
             raise ValueError(
@@ -232,7 +232,8 @@ def _from_embeddings(settings: DataSettings) -> PairSets:
 
 def _from_fields(settings: DataSettings) -> PairSets:
     side = side_of(settings.width)
-    assert side is not None and settings.task in ("transport", "maps")  # the settings refuse others
+    assert side is not None  # the settings refuse others
+    assert settings.task not in ("rewrite", "conditional")
     x_NE, y_NE = make_fields(settings.count, settings.seed, settings.task, side)
     check_embeddings(x_NE, "fields: inputs")
     check_embeddings(y_NE, "fields: targets")
