@@ -90,7 +90,7 @@ ROUND_TASK = [
     *FIELDS, LINEAR, "data.task=rounds", "data.count=1400", "data.width=36", "model.width=36",
     "model.lattice.width=6", "model.lattice.height=6", "model.flows.coupling=true",
     "model.flows.noise_cells=0", "model.carrier.z_drift=0", "train.data.batch=16",
-    "train.optimizer.lr=2e-3",
+    "train.optimizer.lr=5e-3",
 ]  # fmt: skip
 REST = ["model.carrier.scale=1e-5", "model.carrier.scale_min=1e-5"]
 ROUND_VARIANTS = {
@@ -150,6 +150,7 @@ def row(task: str, variant: str, seeds: list[int], steps: int) -> str:
         found.append(one)
         times.append(seconds)
         skipped += left_out
+    print(f"{variant}: FVU of seeds {seeds}: {', '.join(f'{q.fvu:.4f}' for q in found)}")
     shown = [
         f"{statistics.mean(v):.4f} ± {statistics.stdev(v) if len(v) > 1 else 0:.4f}"
         for v in ([q.cosine for q in found], [q.fvu for q in found], [q.r1 for q in found])
@@ -192,6 +193,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one seed, 100 steps")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--task", help="a task, or how those to run begin")
     parser.add_argument("--variant", help="a variant, or how those to run begin")
@@ -200,6 +202,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     seeds, steps = ([0], 100) if args.quick else (list(range(args.seeds)), args.steps)
+    seeds = [args.first + seed for seed in seeds]
     rows: list[str] = []
     path = Path(args.write or ".") / f"energy_flow_quality_cpu_{date.today()}.md"
     tasks = [*TASKS, *FIELD_TASKS, ROUNDS]
