@@ -14,7 +14,6 @@ stay in the file.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import tempfile
 import time
@@ -25,7 +24,6 @@ from typing import Any
 
 import torch
 from overhead import hardware
-from torch import Tensor, nn
 
 from holdfast.training import (
     Place,
@@ -35,8 +33,8 @@ from holdfast.training import (
 )
 from holdfast.training.loop.progress import Progress
 from holdfast_models.energy_flow.data.pairs import load_pairs
+from holdfast_models.energy_flow.evaluation.baselines import build_convolutions
 from holdfast_models.energy_flow.evaluation.metrics import Quality, quality
-from holdfast_models.energy_flow.model.energy_flow import Output
 from holdfast_models.energy_flow.recipe import RECIPE, build
 
 SMALL = [
@@ -85,38 +83,36 @@ FIELD_TASKS = {
     "transport, 500 fields": [*FIELDS, "data.task=transport"],
     "maps, 500 fields": [*FIELDS, "data.task=maps"],
 }
+# 6 x 6 cells and batches of 16, so that three seeds take minutes. Every flow takes all steps:
+# without drift none reaches a face before the loop ends.
+ROUNDS = "rounds, 1400 fields"
+ROUND_TASK = [
+    *FIELDS, LINEAR, "data.task=rounds", "data.count=1400", "data.width=36", "model.width=36",
+    "model.lattice.width=6", "model.lattice.height=6", "model.flows.coupling=true",
+    "model.flows.noise_cells=0", "model.carrier.z_drift=0", "train.data.batch=16",
+    "train.optimizer.lr=5e-3",
+]  # fmt: skip
+REST = ["model.carrier.scale=1e-5", "model.carrier.scale_min=1e-5"]
+ROUND_VARIANTS = {
+    **{f"core at rest, {name}": [*REST, f"model.flows.steps={steps}"]
+       for name, steps in (("one step", 1), ("two steps", 2), ("four steps", 4))},
+    "core, one step": ["model.flows.steps=1"],
+    "core, four steps": ["model.flows.steps=4"],
+    "mappers only, linear": ["core=false"],
+    CONVOLUTIONS: ["core=false"],
+}  # fmt: skip
 HEAD = (
     "| task, split | variant | cosine | FVU | R@1 | candidates | parameters | seconds | skipped |"
 )
-REST = "What it says"
+LAST_WORDS = "What it says"
 """Begins what a person wrote below the table."""
 ALONE = Place(torch.device("cpu"), rank=1)
-
-
-class Convolutions(nn.Module):
-    """What one would take for fields without a second thought: 3 x 3, 32 wide, residual."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.side = round(width**0.5)
-        parts: list[nn.Module] = [nn.Conv2d(1, 32, 3, padding=1), nn.GELU()]
-        for _ in range(3):
-            parts += [nn.Conv2d(32, 32, 3, padding=1), nn.GELU()]
-        self.net = nn.Sequential(*parts, nn.Conv2d(32, 1, 3, padding=1))
-
-    def forward(self, x_BE: Tensor, *, step: int = 0, seed: int = 0) -> Output:
-        """As the lattice is called, which needs the step and the seed."""
-        field_BHW = x_BE.view(-1, self.side, self.side) * self.side
-        y_BE = (field_BHW + self.net(field_BHW[:, None])[:, 0]).flatten(1) / self.side
-        return Output(y_BE, field_BHW, y_BE, None)
 
 
 def train(settings: Any, variant: str) -> tuple[Quality, float, int, int]:
     """One run; its quality on the test part, seconds, skipped steps, parameters."""
     torch.manual_seed(settings.train.seed.seed)
-    task = build(settings, ALONE)
-    if variant == CONVOLUTIONS:
-        task = dataclasses.replace(task, model=Convolutions(settings.model.width), ended=None)
+    task = (build_convolutions if variant == CONVOLUTIONS else build)(settings, ALONE)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer.of(task, settings.train, run_dir=f"{folder}/run", progress=Progress())
@@ -143,14 +139,18 @@ def row(task: str, variant: str, seeds: list[int], steps: int) -> str:
     given = {
         **{name: [*more, f"train.validation.steps={steps}"] for name, more in TASKS.items()},
         **FIELD_TASKS,
+        ROUNDS: ROUND_TASK,
     }[task] + variants(task)[variant]
     for seed in seeds:
         more = [f"train.seed.seed={seed}", f"train.steps={steps}"]
+        if task == ROUNDS:
+            more.append(f"data.seed={seed}")
         settings = resolve(RECIPE, None, None, [*SMALL, *given, *more], "none")
         one, seconds, left_out, parameters = train(settings, variant)
         found.append(one)
         times.append(seconds)
         skipped += left_out
+    print(f"{variant}: FVU of seeds {seeds}: {', '.join(f'{q.fvu:.4f}' for q in found)}")
     shown = [
         f"{statistics.mean(v):.4f} ± {statistics.stdev(v) if len(v) > 1 else 0:.4f}"
         for v in ([q.cosine for q in found], [q.fvu for q in found], [q.r1 for q in found])
@@ -163,6 +163,8 @@ def row(task: str, variant: str, seeds: list[int], steps: int) -> str:
 
 def variants(task: str) -> dict[str, list[str]]:
     """The rows of a task."""
+    if task == ROUNDS:
+        return ROUND_VARIANTS
     return FIELD_VARIANTS if task in FIELD_TASKS else VARIANTS
 
 
@@ -174,13 +176,13 @@ def asked(name: str, wanted: str | None, all_names: Iterable[str]) -> bool:
 def merged(rows: list[str], path: Path) -> tuple[list[str], str]:
     """These rows with those of an earlier call, in the order of the tasks, and its last words."""
     before = path.read_text() if path.exists() else ""
-    table, mark, rest = before.partition(REST)
+    table, mark, rest = before.partition(LAST_WORDS)
     by_name = {
         tuple(part.strip() for part in line.split("|")[1:3]): line
         for line in [*table.splitlines(), *rows]
         if line.startswith("| ") and line.count("|") == HEAD.count("|") and line != HEAD
     }
-    order = [(task, name) for task in [*TASKS, *FIELD_TASKS] for name in variants(task)]
+    order = [(task, name) for task in [*TASKS, *FIELD_TASKS, ROUNDS] for name in variants(task)]
     return [by_name[key] for key in order if key in by_name], mark + rest
 
 
@@ -191,6 +193,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one seed, 100 steps")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--task", help="a task, or how those to run begin")
     parser.add_argument("--variant", help="a variant, or how those to run begin")
@@ -199,9 +202,10 @@ def main() -> None:
     )
     args = parser.parse_args()
     seeds, steps = ([0], 100) if args.quick else (list(range(args.seeds)), args.steps)
+    seeds = [args.first + seed for seed in seeds]
     rows: list[str] = []
     path = Path(args.write or ".") / f"energy_flow_quality_cpu_{date.today()}.md"
-    tasks = [*TASKS, *FIELD_TASKS]
+    tasks = [*TASKS, *FIELD_TASKS, ROUNDS]
     for task in tasks:
         for variant in variants(task):
             if asked(task, args.task, tasks) and asked(variant, args.variant, variants(task)):
@@ -220,11 +224,13 @@ def page(rows: list[str], rest: str, seeds: int, steps: int) -> str:
         f"Hardware: {hardware()}",
         f"Date: {date.today()}",
         "",
-        f"{steps} steps of 32; mean and standard deviation over {seeds} seeds of the run (the data "
-        "are the same), on the test part. Rewrite and conditional: 12×12×6 cells, carrier 48×2, "
-        "hash teacher of width 384, 5000 pairs of the grammar. Transport and maps: 500 fields of "
-        "12×12, about 400 of them to train on, 12×12×4 cells, carrier 32×1, linear mappers around "
-        "the core unless the row says otherwise.",
+        f"{steps} steps of 32 (rounds: of 16); mean and standard deviation over {seeds} seeds of "
+        "the run (the data are the same, but for rounds, where their seed is that of the run), on "
+        "the test part. Rewrite and conditional: 12×12×6 cells, carrier 48×2, hash teacher of "
+        "width 384, 5000 pairs of the grammar. Transport and maps: 500 fields of 12×12, about 400 "
+        "of them to train on, 12×12×4 cells, carrier 32×1, linear mappers around the core unless "
+        "the row says otherwise. Rounds: 6×6×4 cells, carrier 32×1, linear mappers, field "
+        "coupling, no drift, no noise, about 1100 fields to train on.",
         "",
         HEAD,
         "|---|---|---|---|---|---|---|---|---|",

@@ -95,6 +95,16 @@ def test_a_restart_of_a_rank_adds_up(make_run, make_rows, record_lane):
     assert (summary.steps, summary.skipped, len(summary.finding_groups)) == (40, 2, 2)
 
 
+def test_steps_done_again_after_a_resume_count_once(make_run, make_rows, record_lane, make_event):
+    """Killed at 17, resumed at 12, ended at 24: 24 and not 29, with the loss of step 24."""
+    run = make_run(make_rows(17, loss={0: 9.0}))
+    again = make_rows(12, start=12, loss={11: 0.5})
+    again["time"] += 1000
+    record_lane(run, again, events=[make_event("resume", 0, 12)], lane="r0-p77")
+    summary = summarize(run)
+    assert (summary.steps, summary.first_loss, summary.last_loss) == (24, 9.0, 0.5)
+
+
 def test_bad_gradients_that_came_by_all_reduce_are_an_echo(make_run, make_rows, record_lane):
     run = make_run(make_rows(20, grad_bad={5: 2}, skipped={5: 1}))
     record_lane(run, make_rows(20, grad_bad={5: 2}, **POISON), lane="r1")

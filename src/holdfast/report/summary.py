@@ -104,7 +104,8 @@ def summarize_lanes(
     finished = run.meta.get("status") == "finished"
     found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
     exception = next((dict(e.data) for e in events if e.kind == "exception"), None)
-    lead = lanes[0] if lanes else None
+    trained = _in_order(data, lanes)
+    lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
     weights = [lane.seconds for lane in lanes if not math.isnan(lane.guard_cost)]
     costs = [lane.guard_cost for lane in lanes if not math.isnan(lane.guard_cost)]
     return RunSummary(
@@ -113,11 +114,11 @@ def summarize_lanes(
         ending=_ending(run.meta, exception, events),
         lanes=lanes,
         finding_groups=join_ranks(found),
-        steps=_over_ranks(lanes, "steps"),
+        steps=_steps_done(trained),
         skipped=_over_ranks(lanes, "skipped"),
         seconds=max((lane.seconds for lane in lanes), default=0.0),
-        first_loss=lead.first_loss if lead else math.nan,
-        last_loss=lead.last_loss if lead else math.nan,
+        first_loss=lead[0].first_loss if lead else math.nan,
+        last_loss=lead[-1].last_loss if lead else math.nan,
         guard_cost=float(np.average(costs, weights=weights)) if sum(weights) else math.nan,
         exception=exception,
         not_covered=_notes(events, "not_covered", "what", "why"),
@@ -150,6 +151,28 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
         if known is None or finding.evidence["count"] > known.evidence.get("count", 1):
             best[finding.key] = finding
     return best.values()
+
+
+def _in_order(
+    data: Sequence[LaneData], lanes: Sequence[LaneSummary]
+) -> list[tuple[LaneData, LaneSummary]]:
+    """Lanes that have steps, the earliest first: a resumed run goes on in a lane of its own."""
+    trained = [both for both in zip(data, lanes, strict=True) if len(both[0].steps)]
+    return sorted(trained, key=lambda both: float(both[0].steps["time"][0]))
+
+
+def _steps_done(trained: Iterable[tuple[LaneData, LaneSummary]]) -> int:
+    """Restarts of a rank add up; one that resumed goes on from the step of its checkpoint.
+
+    What was done after that checkpoint is done again and counts once, so that the number is the
+    one the training itself ends with.
+    """
+    done: dict[int, int] = {}
+    for lane, seen in trained:
+        resumed = any(event.kind == "resume" for event in lane.events)
+        before = seen.first_step if resumed else done.get(seen.rank, 0)
+        done[seen.rank] = before + seen.steps
+    return max(done.values(), default=0)
 
 
 def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:

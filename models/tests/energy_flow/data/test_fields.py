@@ -65,7 +65,22 @@ def test_a_cell_answers_with_a_sine_and_gives_a_tenth_to_each_neighbour() -> Non
     torch.testing.assert_close(answered(field)[0], expected)
 
 
-@pytest.mark.parametrize("task", ["transport", "maps"])
+def test_after_three_rounds_a_cell_is_felt_three_cells_away_and_no_further() -> None:
+    x_NE, y_NE = make_fields(1, 0, "rounds", 8)
+    after = x_NE.view(1, 8, 8) * 8
+    for _ in range(3):
+        after = answered(after, 3.0, 0.8)
+    torch.testing.assert_close(y_NE.view(1, 8, 8) * 8, after)
+    moved = (x_NE.view(1, 8, 8) * 8).clone()
+    moved[0, 0, 0] += 0.3
+    for _ in range(3):
+        moved = answered(moved, 3.0, 0.8)
+    felt = (moved - after)[0].abs() > 1e-6
+    reach = torch.arange(8)[:, None] + torch.arange(8)
+    assert torch.equal(felt, reach <= 3)
+
+
+@pytest.mark.parametrize("task", ["transport", "maps", "rounds"])
 def test_a_seed_always_makes_the_same_fields_however_many(task: Any) -> None:
     many, few = make_fields(40, 3, task, 6), make_fields(7, 3, task, 6)
     for ours, theirs in zip(many, few, strict=True):
@@ -75,7 +90,7 @@ def test_a_seed_always_makes_the_same_fields_however_many(task: Any) -> None:
     assert not torch.allclose(few.x_NE, few.y_NE, atol=0.02)
 
 
-@pytest.mark.parametrize("task", ["transport", "maps"])
+@pytest.mark.parametrize("task", ["transport", "maps", "rounds"])
 def test_the_parts_share_no_field_and_come_without_texts(task: str) -> None:
     sets = load_pairs(fields(task=task))
     rows = [row for part in sets[:3] for row in part.tensors()[0]]
@@ -96,7 +111,7 @@ def test_only_squares_are_fields() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"task": "rewrite"}, "set task to transport or maps"),
+        ({"task": "rewrite"}, "set task to transport, maps or rounds"),
         ({"split": "hard"}, "set split to pair"),
         ({"width": 384}, "width is 384; fields are squares"),
         ({"source": "grammar", "split": "hard"}, "task transport is one of fields"),

@@ -30,6 +30,7 @@ class EnergyFlowCommand:
 
       holdfast energy_flow eval RUN                      measures on the test split
       holdfast energy_flow eval RUN --split validation --json
+      holdfast energy_flow eval RUN --baselines          also what the mappers alone reach
       holdfast energy_flow chat RUN                      a text in, a text out, line by line
       holdfast energy_flow chat RUN --text "A man is riding a bicycle."
       holdfast energy_flow bench --preset exp50 --batch 64 --steps 50 --json
@@ -62,6 +63,11 @@ class EnergyFlowCommand:
         one.add_argument(
             "--texts", metavar="N", type=whole(0), default=64,
             help="write out so many texts at most (default: 64)",
+        )  # fmt: skip
+        one.add_argument(
+            "--baselines", action="store_true",
+            help="also train the mappers alone as the run was trained, and for fields five "
+            "convolutions; the time is told first",
         )  # fmt: skip
         one = verb("chat", "Give texts to a run and read its answers.", _chat)
         _run_options(one)
@@ -110,10 +116,19 @@ def _device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    from ..evaluation.baselines import baselines_of, expected_seconds
     from ..evaluation.evaluate import evaluate
 
     loaded = _loaded(args)
-    found = evaluate(loaded, args.split, texts=args.texts)
+    baselines = baselines_of(loaded) if args.baselines else []
+    for one in baselines:
+        steps, seconds = expected_seconds(one, loaded.sets)
+        print(
+            f"holdfast: {one.name}: {steps} steps of training, about {seconds:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    found = evaluate(loaded, args.split, texts=args.texts, baselines=baselines)
     _tell(args.json, {"weights": str(loaded.checkpoint), **found.plain()}, found.lines())
     return 0
 

@@ -11,6 +11,10 @@ everywhere and not linear:
 * ``maps``: a lattice of coupled sine maps, one step. Every cell answers ``sin(pi f)``, which rises
   and falls, and gives 40 % of the answer to its four neighbours; outside there is nothing. Fields
   are independent numbers from -1 to 1.
+* ``rounds``: three such steps, ``sin(3 f)``, of which four fifths go to the neighbours. What a cell
+  becomes depends on cells three steps away, and every step needs the answers of the one before: no
+  linear map before and after one response can do it. Flows have to see the field around them
+  (``model.flows.coupling``) and to take several steps (``model.flows.steps``).
 
 Shapes: N fields, H and W their sides, E = H * W, K waves per axis.
 """
@@ -18,23 +22,35 @@ Shapes: N fields, H and W their sides, E = H * W, K waves per axis.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["FieldTask", "Fields", "answered", "make_fields", "side_of", "transported"]
+__all__ = [
+    "FIELD_TASKS",
+    "FieldTask",
+    "Fields",
+    "answered",
+    "make_fields",
+    "side_of",
+    "transported",
+]
 
-FieldTask = Literal["transport", "maps"]
+FieldTask = Literal["transport", "maps", "rounds"]
 
+FIELD_TASKS: tuple[FieldTask, ...] = get_args(FieldTask)
 SMALLEST_SIDE = 4
 WAY = 3.0
 """Cells that a value of one travels."""
 
 SHARE = 0.4
 """What a cell gives to its four neighbours."""
+
+ROUNDS = 3
+ROUND_GAIN, ROUND_SHARE = 3.0, 0.8
 
 _WAVES = 5  # per axis
 _RMS, _MOST = 0.5, 1.5  # of a field that is transported; the bound is met by 3 values in 1000
@@ -59,9 +75,11 @@ def side_of(width: int) -> int | None:
 def make_fields(count: int, seed: int, task: FieldTask, side: int) -> Fields:
     """Draw fields and let them develop; the first ones do not depend on ``count``."""
     drawn = np.random.Generator(np.random.Philox(key=seed))
-    if task == "maps":
+    if task != "transport":
         before_NHW = torch.from_numpy(drawn.uniform(-1.0, 1.0, (count, side, side))).float()
-        after_NHW = answered(before_NHW)
+        after_NHW = answered(before_NHW) if task == "maps" else before_NHW
+        for _ in range(ROUNDS if task == "rounds" else 0):
+            after_NHW = answered(after_NHW, ROUND_GAIN, ROUND_SHARE)
     else:
         height_NKK = torch.from_numpy(drawn.standard_normal((count, _WAVES, _WAVES))).float()
         fine_NHW = _waves(height_NKK, side * _FINE)
@@ -73,12 +91,12 @@ def make_fields(count: int, seed: int, task: FieldTask, side: int) -> Fields:
     return Fields(x_NE, y_NE)
 
 
-def answered(field_NHW: Tensor) -> Tensor:
+def answered(field_NHW: Tensor, gain: float = math.pi, share: float = SHARE) -> Tensor:
     """One step of the coupled maps."""
-    answer_NHW = torch.sin(math.pi * field_NHW)
+    answer_NHW = torch.sin(gain * field_NHW)
     around = answer_NHW.new_tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]) / 4
     near_NHW = functional.conv2d(answer_NHW[:, None], around[None, None], padding=1)[:, 0]
-    return (1 - SHARE) * answer_NHW + SHARE * near_NHW
+    return (1 - share) * answer_NHW + share * near_NHW
 
 
 def transported(field_NHW: Tensor, way: float) -> Tensor:

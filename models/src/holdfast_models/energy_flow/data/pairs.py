@@ -23,7 +23,7 @@ from holdfast.training import Gathered
 from . import grammar
 from .dataset_files import TEXTS, user_cache
 from .embeddings import embed
-from .fields import SMALLEST_SIDE, make_fields, side_of
+from .fields import FIELD_TASKS, SMALLEST_SIDE, make_fields, side_of
 from .precomputed import EmbeddingFile, check_embeddings, read_precomputed
 from .splits import PARTS, Parts, SplitKind, part_of, split_pairs, split_rows
 from .tables import Embedded, Tables, blocks_of
@@ -42,7 +42,7 @@ class DataSettings(Section):
     count: int = bounded(5000, 1)
     seed: int = bounded(0, 0)  # which ones are made or drawn
     # the first two of the grammar, the others of fields
-    task: Literal["rewrite", "conditional", "transport", "maps"] = "rewrite"
+    task: Literal["rewrite", "conditional", "transport", "maps", "rounds"] = "rewrite"
     split: SplitKind = "compositional"
     teacher: TeacherName = "hash"
     width: int = bounded(384, 2)  # E
@@ -54,7 +54,7 @@ class DataSettings(Section):
         if self.source == "fields":
             self._check_fields()
             return
-        if self.task in ("transport", "maps"):
+        if self.task in FIELD_TASKS:
             raise ValueError(f"task {self.task} is one of fields; source is {self.source}")
         if self.source == "grammar":
             if self.count > grammar.PREMISES:
@@ -89,7 +89,7 @@ class DataSettings(Section):
         if self.task in ("rewrite", "conditional"):
             raise ValueError(
                 f"task {self.task} is made by the grammar; with source fields set task to "
-                "transport or maps"
+                f"{', '.join(FIELD_TASKS[:-1])} or {FIELD_TASKS[-1]}"
             )
         if self.split != "pair":
             raise ValueError(
@@ -260,7 +260,8 @@ def _from_embeddings(settings: DataSettings) -> PairSets:
 
 def _from_fields(settings: DataSettings) -> PairSets:
     side = side_of(settings.width)
-    assert side is not None and settings.task in ("transport", "maps")  # the settings refuse others
+    assert side is not None  # the settings refuse others
+    assert settings.task not in ("rewrite", "conditional")
     fields = make_fields(settings.count, settings.seed, settings.task, side)
     check_embeddings(fields.x_NE, "fields: inputs")
     check_embeddings(fields.y_NE, "fields: targets")

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.pairs import Pairs
 from ..data.splits import Part
 from ..data.targets import mean_target
 from ..text.bridge import TextBridge
+from .baselines import Baseline, train_baseline
 from .loading import Loaded
 from .metrics import Quality, quality
 
 __all__ = ["Evaluation", "evaluate"]
 
+_MODEL = "this model"
 _FLOWS = ("completion", "mean_steps", "filled")
 # Of the ridge regression; the value of the reference points in the specification, section 18.
 _RIDGE = 0.1
@@ -34,6 +37,7 @@ class Evaluation(NamedTuple):
         pairs: how many.
         model: of the trained model.
         references: of predictors without a lattice, by name.
+        parameters: of what was trained: "this model" and the baselines.
         flows: how the flows ended, means over the pairs; empty without a core.
         texts: of the written texts against the targets; empty without a text bridge.
     """
@@ -42,6 +46,7 @@ class Evaluation(NamedTuple):
     pairs: int
     model: Quality
     references: dict[str, Quality]
+    parameters: dict[str, int]
     flows: dict[str, float]
     texts: dict[str, float]
 
@@ -52,18 +57,23 @@ class Evaluation(NamedTuple):
             "pairs": self.pairs,
             "model": dataclasses.asdict(self.model),
             "references": {name: dataclasses.asdict(q) for name, q in self.references.items()},
+            "parameters": self.parameters,
             "flows": self.flows,
             "texts": self.texts,
         }
 
     def lines(self) -> list[str]:
         """For people: one row for each predictor, then flows and texts."""
-        rows = [("this model", self.model), *self.references.items()]
+        rows = [(_MODEL, self.model), *self.references.items()]
         lines = [
             f"{self.part}: {self.pairs} pairs, {self.model.candidates} different targets",
             "",
-            f"{'':<16}{'cosine':>8}{'FVU':>8}{'R@1':>8}{'MRR':>8}",
-            *(f"{name:<16}{q.cosine:8.3f}{q.fvu:8.3f}{q.r1:8.3f}{q.mrr:8.3f}" for name, q in rows),
+            f"{'':<18}{'cosine':>8}{'FVU':>8}{'R@1':>8}{'MRR':>8}  parameters",
+            *(
+                f"{name:<18}{q.cosine:8.3f}{q.fvu:8.3f}{q.r1:8.3f}{q.mrr:8.3f}"
+                f"{self.parameters.get(name, ''):>12}".rstrip()
+                for name, q in rows
+            ),
         ]
         if self.flows or self.texts:
             lines.append("")
@@ -80,14 +90,20 @@ class Evaluation(NamedTuple):
         return lines
 
 
-@torch.no_grad()
-def evaluate(loaded: Loaded, part: Part = "test", *, texts: int = 64) -> Evaluation:
+def evaluate(
+    loaded: Loaded,
+    part: Part = "test",
+    *,
+    texts: int = 64,
+    baselines: Sequence[Baseline] = (),
+) -> Evaluation:
     """Measure a run on one part of its data, without noise.
 
     Args:
         loaded: from ``load_run``.
         part: test, validation or train.
         texts: at most so many are written out, the first of the part.
+        baselines: from ``baselines_of``; they are trained now, which takes its time.
     """
     pairs: Pairs = getattr(loaded.sets, part)
     x_ME, y_ME = pairs.tensors()
@@ -100,25 +116,39 @@ def evaluate(loaded: Loaded, part: Part = "test", *, texts: int = 64) -> Evaluat
     sums = dict.fromkeys(_FLOWS, 0.0) if loaded.model.core is not None else {}
     written: list[str] = []
     for x_BE in x_ME.split(batch):
-        out = loaded.model(x_BE.to(device))
+        with torch.no_grad():
+            out = loaded.model(x_BE.to(device))
         predicted.append(out.y_BE.cpu())
         if out.flows is not None:
             for name in sums:
                 sums[name] += float(getattr(out.flows.stats, name)) * len(x_BE)
         if loaded.model.bridge is not None and len(written) < texts and pairs.has_texts:
             written += loaded.model.bridge.write(out.out_BS[: texts - len(written)])
+    references = {
+        "training mean": quality(mean_E.expand_as(y_ME), y_ME, mean_E),
+        "copied input": quality(x_ME, y_ME, mean_E),
+        "ridge regression": quality(_ridge(train, x_ME, mean_E), y_ME, mean_E),
+    }
+    parameters = {_MODEL: _counted(loaded.model)}
+    for one in baselines:
+        trained = train_baseline(one, loaded.sets)
+        parameters[one.name] = _counted(trained)
+        with torch.no_grad():
+            y_hat_ME = torch.cat([trained(x_BE.to(device)).y_BE for x_BE in x_ME.split(batch)])
+        references[one.name] = quality(y_hat_ME.cpu(), y_ME, mean_E)
     return Evaluation(
         part=part,
         pairs=len(pairs),
         model=quality(torch.cat(predicted), y_ME, mean_E),
-        references={
-            "training mean": quality(mean_E.expand_as(y_ME), y_ME, mean_E),
-            "copied input": quality(x_ME, y_ME, mean_E),
-            "ridge regression": quality(_ridge(train, x_ME, mean_E), y_ME, mean_E),
-        },
+        references=references,
+        parameters=parameters,
         flows={name: total / len(pairs) for name, total in sums.items()},
         texts=_compared(loaded.model.bridge, pairs, written) if written else {},
     )
+
+
+def _counted(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _ridge(train: Pairs, x_ME: Tensor, to_E: Tensor) -> Tensor:
