@@ -392,11 +392,11 @@ class Engine:
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        attempt(self, "scaler policy", self.writer.scaler_used, scaler)
+        attempt(self, "scaler policy", self.writer.scaler.used, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:
         """``scaler.update()`` has run."""
-        attempt(self, "scaler policy", self.writer.scaler_updated, scaler)
+        attempt(self, "scaler policy", self.writer.scaler.updated, scaler)
 
     # ------------------------------------------------------------------ data
 

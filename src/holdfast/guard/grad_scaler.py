@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..actions.scaler_policy import ScalerPolicy, policy_of
 from ..probes.step_record import StepRecord
 
 
@@ -45,6 +46,32 @@ class Scaling:
         """``scaler.step`` has returned: the scaler if it skipped the step, else None."""
         scaler, self.scaler = self.scaler, None
         return None if self._stepped else scaler
+
+
+class ScalerInUse:
+    """The policy of the scaler that scales the losses now.
+
+    Args:
+        asked: for scalers that carry none, where one was asked for.
+        acts: whether the guard may change anything; a scaler's own policy is left alone if not.
+    """
+
+    def __init__(self, asked: ScalerPolicy | None, *, acts: bool) -> None:
+        self.policy = asked
+        """None: nobody is told of explosions."""
+        self._asked, self._acts = asked, acts
+
+    def used(self, scaler: Any) -> None:
+        """A scaler is about to scale a loss."""
+        own = policy_of(scaler)
+        self.policy = own if own is not None and self._acts else self._asked
+        if own is None and self.policy is not None:
+            self.policy.adopt(scaler)
+
+    def updated(self, scaler: Any) -> None:
+        """``scaler.update()`` has run; one that carries a policy applies it by itself."""
+        if self.policy is not None and policy_of(scaler) is None:
+            self.policy.updated(scaler)
 
 
 def note_skip(record: StepRecord, scaler: Any) -> None:

@@ -6,11 +6,10 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from ..actions.scaler_policy import ScalerPolicy, policy_of
+from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
@@ -20,7 +19,7 @@ from ..probes.readback import Readback
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
 from ..run import Table
-from .grad_scaler import why_lower
+from .grad_scaler import ScalerInUse, why_lower
 from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
 from .optimizer_guard import OptimizerGuard
@@ -54,15 +53,13 @@ class StepWriter:
         """Handed every row as it is written."""
         self.budget = Budget(settings.guard.budget)
         self.kernel_cost = KernelCost()
-        self.scaling: ScalerPolicy | None = None
-        """Policy of the GradScaler in use: its own, or for a script's scaler on request."""
+        asked: ScalerPolicy | None = None
         if settings.scaler.policy:
-            self.scaling = ScalerPolicy(
+            asked = ScalerPolicy(
                 settings.scaler,
                 lambda data: training.record_at("scaler", training.iteration, data),
             )
-        self._asked_scaling = self.scaling
-        self._acts = settings.guard.skip
+        self.scaler = ScalerInUse(asked, acts=settings.guard.skip)
         self._known = known
         self._settings = settings.run
         self._readback = Readback()
@@ -131,23 +128,11 @@ class StepWriter:
         norms = self._norms.get(guard.index)
         if norms is None or norms.excited or self._suspicious or self.in_flight:
             return False
-        return guard.announced and not guard.notes and self.scaling is None
+        return guard.announced and not guard.notes and self.scaler.policy is None
 
     def often(self, every: int) -> int:
         """Every how many steps an optional measurement is due."""
         return every * LEAN if self.budget.lean else every
-
-    def scaler_used(self, scaler: Any) -> None:
-        """A scaler is about to scale a loss: one that carries a policy is told of explosions."""
-        own = policy_of(scaler)
-        self.scaling = own if own is not None and self._acts else self._asked_scaling
-        if own is None and self.scaling is not None:
-            self.scaling.adopt(scaler)
-
-    def scaler_updated(self, scaler: Any) -> None:
-        """``scaler.update()`` has run; one that carries a policy applies it by itself."""
-        if self.scaling is not None and policy_of(scaler) is None:
-            self.scaling.updated(scaler)
 
     def close_step(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """A step is over: write its row now, or when its numbers have arrived."""
@@ -164,20 +149,21 @@ class StepWriter:
             self._host.read(record.row)
             if measured is not None:
                 self._memory.read(measured.flag.device, record.row)
+        scaling = self.scaler.policy
         if measured is None:
             self._readback.poll()
-            if self.scaling is not None and why_lower(record):
-                self.scaling.explosion()
-            elif self.scaling is not None and losses.values and not record.told_to:
+            if scaling is not None and why_lower(record):
+                scaling.explosion()
+            elif scaling is not None and losses.values and not record.told_to:
                 # The scaler skipped the step by itself, and the loss is on the device.
-                self.scaling.explosion(loss=losses.on_device(losses.values[0].device))
+                scaling.explosion(loss=losses.on_device(losses.values[0].device))
             self._write(guard, record)
             return
-        if self.scaling is not None and record.scaled and not record.told_to:
+        if scaling is not None and record.scaled and not record.told_to:
             outlier = None if measured.factor is None else measured.factor[1]
             loss = losses.on_device(measured.flag.device)
             if outlier is not None or loss is not None:
-                self.scaling.explosion(outlier, loss)
+                scaling.explosion(outlier, loss)
         self._readback.send(measured.row, functools.partial(self._arrived, guard, record))
         if self.in_flight >= self.budget.together:
             self._readback.poll()
@@ -202,8 +188,9 @@ class StepWriter:
             row["guard_device"] = self.kernel_cost.seconds(record)
         if row["skipped"]:
             self.skipped += 1
-        if self.scaling is not None and (why := why_lower(record)):
-            scale = self.scaling.lowered(row["scale"])
+        scaling = self.scaler.policy
+        if scaling is not None and (why := why_lower(record)):
+            scale = scaling.lowered(row["scale"])
             if scale < row["scale"]:
                 data = {"what": why, "scale": scale, "opt": record.opt}
                 recorder.event("scaler", record.step, data)

@@ -31,7 +31,8 @@ def test_only_entailments_of_the_file_are_read_each_with_its_embeddings() -> Non
     labels = Counter(row["gold_label"] for row in rows)
     read = read_snli(SNLI)
     assert labels["entailment"] == len(read) == 500 and labels.total() == 600
-    x_NE, y_NE = read_precomputed(EMBEDDED)
+    table = read_precomputed(EMBEDDED)
+    x_NE, y_NE = table.x_NE, table.y_NE
     assert x_NE.dtype == torch.float16 and x_NE.shape == y_NE.shape == (500, 384)
     # Equal targets have equal rows, others do not: the rows are in the order of the pairs.
     distinct = torch.unique(y_NE, dim=0)
@@ -41,7 +42,8 @@ def test_only_entailments_of_the_file_are_read_each_with_its_embeddings() -> Non
 
 def test_a_real_encoder_puts_a_premise_nearest_to_what_follows_from_it() -> None:
     """No word but the article is common to "riding a bicycle" and "moves on wheels"."""
-    x_NE, y_NE = (part.float() for part in read_precomputed(EMBEDDED))
+    table = read_precomputed(EMBEDDED)
+    x_NE, y_NE = table.x_NE.float(), table.y_NE.float()
     own = (x_NE * y_NE).sum(1).mean()
     other = (x_NE * y_NE.roll(1, 0)).sum(1).mean()
     assert own > other + 0.2
@@ -72,7 +74,8 @@ def test_a_lattice_learns_from_the_shipped_embeddings(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"{PACKAGE} not installed")
 def test_the_shipped_embeddings_are_those_of_the_encoder() -> None:
     read = read_snli(SNLI)[:16]
-    x_NE, y_NE = read_precomputed(EMBEDDED)
+    table = read_precomputed(EMBEDDED)
+    x_NE, y_NE = table.x_NE, table.y_NE
     teacher = MiniLM()
     for texts, rows_NE in (
         ([pair.input for pair in read], x_NE),
