@@ -308,22 +308,36 @@ def test_a_recipe_may_compare_its_settings_itself(trained, monkeypatch, capsys):
 
 
 def test_what_the_machine_suggests_is_told_unless_it_was_set(trained, capsys):
-    assert main(["train", "mine", "--platform", "arm"]) == 5
-    assert trained[-1]["settings"].train.data.workers == 1
-    assert "holdfast: platform arm: train.data.workers=1 (" in capsys.readouterr().err
-    assert main(["train", "mine", "--platform", "arm", "--set", "train.data.workers=4"]) == 5
+    assert main(["train", "mine", "--platform", "shared"]) == 5
+    assert trained[-1]["settings"].train.data.workers == 2
+    assert "holdfast: platform shared: train.data.workers=2 (" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "train",
+                "mine",
+                "--platform",
+                "shared",
+                "--set",
+                "train.data.workers=4",
+                "--set",
+                "train.data.threads=1",
+            ]
+        )
+        == 5
+    )
     assert trained[-1]["settings"].train.data.workers == 4
     assert capsys.readouterr().err == ""
-    assert main(["train", "mine", "--platform", "arm", "--quiet"]) == 5
+    assert main(["train", "mine", "--platform", "shared", "--quiet"]) == 5
     assert capsys.readouterr().err == ""
 
 
 def test_the_printed_settings_say_which_machine_they_are_for(capsys, tmp_path):
-    assert main(["train", "mine", "--platform", "arm", "--print-config"]) == 0
+    assert main(["train", "mine", "--platform", "shared", "--print-config"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("# platform arm: train.data.workers=1 (")
+    assert printed.startswith("# platform shared: train.data.workers=2 (")
     (tmp_path / "mine.yaml").write_text(printed)
-    assert resolve(RECIPE, str(tmp_path / "mine.yaml"), platform="none").train.data.workers == 1
+    assert resolve(RECIPE, str(tmp_path / "mine.yaml"), platform="none").train.data.workers == 2
     assert main(["train", "mine", "--platform", "cpu", "--print-config"]) == 0
     assert capsys.readouterr().out.startswith("# platform cpu\n")
 

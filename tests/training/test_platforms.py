@@ -58,25 +58,16 @@ def values(name: str, recipe: Recipe | None = None) -> dict[str, str]:
     return {one.key: one.value for one in suggested(recipe or made(), name)}
 
 
-def test_arm_wants_one_worker_and_says_why():
-    (one,) = suggested(made(), "arm")
-    assert (one.key, one.value) == ("train.data.workers", "1") and "threads" in one.why
-
-
 def test_where_the_defaults_fit_nothing_is_suggested():
-    for name in ("h200", "cuda", "cpu", "none"):
+    for name in ("h200", "cuda", "arm", "cpu", "none"):
         assert not suggested(made(), name)
-
-
-def test_a_kind_has_what_the_broader_one_has_and_its_own():
-    assert values("gh200") == {"train.data.workers": "1", "train.data.threads": "8"}
 
 
 PLATFORMS = {
     "cuda": {"train.data.batch": 64, "train.compile.mode": "default"},
     "h200": {"train": {"data": {"batch": 8192, "workers": 8, "threads": 2}}},
     "interactive": {"train.data.batch": 16, "train.accumulate": 2},
-    "gh200": {"train.data.workers": 2},
+    "arm": {"train.data.workers": 2},
 }
 
 

@@ -108,15 +108,15 @@ def test_a_section_given_in_part_keeps_the_recipes_own_default_for_the_rest(file
 def test_each_beats_those_before_it(file):
     recipe = made(presets=PRESETS)
     assert resolve(recipe, platform="none").train.data.workers == "auto"
-    found = resolve(recipe, platform="arm", preset="small")
-    assert (found.train.data.workers, found.train.data.batch, found.width) == (1, 4, 2)
+    found = resolve(recipe, platform="shared", preset="small")
+    assert (found.train.data.workers, found.train.data.batch, found.width) == (2, 4, 2)
     assert found.train.parts == ("a", "b.*") and found.text == "x"
     config = file("width: 3\ntrain:\n  data: {workers: 5}\n  parts: [c]\n")
-    found = resolve(recipe, config, "small", platform="arm")
+    found = resolve(recipe, config, "small", platform="shared")
     assert (found.train.data.workers, found.train.data.batch, found.width) == (5, 4, 3)
     assert found.train.parts == ("c",)
     overrides = ["train.data.batch=9", "width=1", "width=4"]
-    found = resolve(recipe, config, "small", overrides, "arm")
+    found = resolve(recipe, config, "small", overrides, "shared")
     assert (found.train.data.workers, found.train.data.batch, found.width) == (5, 9, 4)
 
 
@@ -127,7 +127,7 @@ class Bare(Section):
 
 def test_what_a_platform_suggests_may_be_no_setting_of_a_recipe():
     recipe = dataclasses.replace(made(), settings=Bare)
-    assert resolve(recipe, platform="arm") == resolve(recipe, platform="none") == Bare()
+    assert resolve(recipe, platform="shared") == resolve(recipe, platform="none") == Bare()
 
 
 def test_a_preset_may_be_nested():

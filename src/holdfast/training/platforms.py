@@ -42,12 +42,6 @@ class Platform:
     gpu: str = ""
 
 
-_ONE_WORKER = Suggestion(
-    key="train.data.workers",
-    value="1",
-    why="as a rule of thumb, one worker with more threads beats many on an ARM CPU",
-)
-
 PLATFORMS = (
     Platform(
         name="gh200",
@@ -65,11 +59,8 @@ PLATFORMS = (
     Platform(name="h200", summary="an H200 GPU", broader="cuda", gpu="H200"),
     Platform(name="h100", summary="an H100 GPU", broader="cuda", gpu="H100"),
     Platform(name="a100", summary="an A100 GPU", broader="cuda", gpu="A100"),
-    Platform(
-        name="arm",
-        summary="an ARM processor, with or without a GPU",
-        suggestions=(_ONE_WORKER,),
-    ),
+    # How many workers it needs is measured at the start, as anywhere, and is one at most.
+    Platform(name="arm", summary="an ARM processor, with or without a GPU"),
     Platform(name="cuda", summary="another CUDA GPU beside another processor"),
     Platform(name="cpu", summary="no GPU"),
     Platform(
