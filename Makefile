@@ -15,10 +15,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs prove bench clean
+.PHONY: help install demo energy_flow test lint format docs prove bench clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
 
 install: $(STAMP)  ## make .venv and install everything into it (once)
 
@@ -41,6 +41,11 @@ $(BIN)/python:
 
 demo: install  ## a script that dies of NaN under python and lives under holdfast
 	@$(BIN)/holdfast demo
+
+energy_flow: install  ## train the first model family, draw and evaluate it: minutes on two cores
+	@run=runs/energy_flow_$$(date +%Y%m%d_%H%M%S) && \
+	$(BIN)/holdfast train energy_flow --run-dir $$run && \
+	$(BIN)/holdfast energy_flow eval $$run && echo && ls -d $$run/report.html $$run/pictures/*.png
 
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
