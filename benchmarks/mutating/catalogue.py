@@ -99,7 +99,7 @@ LEAKS = (
     ),
     Mutation(
         theme="memory that grows",
-        name="the loss that is told keeps the graph of its batch",
+        name="the losses that are told hold the graph of their batch",
         file=f"{FAMILY}/recipe.py",
         old='{"total_loss": total.detach(), "energy_loss": energy.detach()}',
         new='{"total_loss": total, "energy_loss": energy}',
@@ -122,7 +122,7 @@ FORECAST = (
         "            say = print if place.main and not quiet else _nobody\n"
         "            announce(recipe.name, recipe.forecast(settings, place), place, say)\n"
         "        trainer = ",
-        tests=(f"{FAMILY_TESTS}/test_forecast.py",),
+        tests=("tests/training/test_forecast.py",),
     ),
     Mutation(
         theme="forecast",
@@ -130,7 +130,7 @@ FORECAST = (
         file=f"{TRAINING}/recipe_run.py",
         old="        if recipe.forecast is not None:",
         new="        if recipe.forecast is not None and not quiet:",
-        tests=(f"{FAMILY_TESTS}/test_forecast.py",),
+        tests=("tests/training/test_forecast.py",),
     ),
     Mutation(
         theme="forecast",
@@ -315,7 +315,7 @@ NUMBERS = (
         file=f"{TRAINING}/trainer.py",
         old="rate=telling.run.samples * place.world / trained,",
         new="rate=telling.run.steps * place.world / trained,",
-        tests=("tests/training/test_trainer.py",),
+        tests=("tests/training/test_measures.py",),
     ),
 )
 
@@ -385,6 +385,14 @@ RESUME = (
         file=f"{TRAINING}/resuming.py",
         old="CheckpointStore(run / FOLDER).best(BEST, mode, rank=rank, proven=True)",
         new="CheckpointStore(run / FOLDER).latest(rank=rank)",
+        tests=("tests/cli/test_train.py",),
+    ),
+    Mutation(
+        theme="resume and predictions",
+        name="the word best alone means the newest checkpoint of the newest run",
+        file="src/holdfast/cli/train.py",
+        old='best = word == _BEST or word.endswith(f"@{_BEST}")',
+        new='best = word.endswith(f"@{_BEST}")',
         tests=("tests/cli/test_train.py",),
     ),
     Mutation(

@@ -17,7 +17,7 @@ from .catalogue import Mutation
 
 _SOURCES = ("src", "models/src")
 _LONGEST = 900  # seconds of the tests of one fault
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _NOTHING_FAILED, _SOME_FAILED = 0, 1  # exit codes of pytest
 
 
@@ -31,6 +31,10 @@ class Outcome:
 
     mutation: Mutation
     caught_by: str | None
+
+
+def _room(test: str) -> str:
+    return test.split("/")[0]
 
 
 def mutated(text: str, mutation: Mutation) -> str:
@@ -75,7 +79,7 @@ class Copy:
         As ``make test`` does, tests of holdfast and of the models run apart: plugins differ.
         """
         found: list[str] = []
-        for _, files in groupby(sorted(tests), key=lambda name: name.split("/")[0]):
+        for _, files in groupby(sorted(tests, key=_room), key=_room):
             found += self._pytest(list(files), first=first)
             if found and first:
                 return found[:1]
