@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from .catalogue import Mutation
 
-_SOURCES = ("src", "models/src")
+PACKAGES: Mapping[str, str] = {"holdfast": "src", "holdfast_models": "models/src"}
+"""Where their sources lie."""
+
 _LONGEST = 900  # seconds of the tests of one fault
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _NOTHING_FAILED, _SOME_FAILED = 0, 1  # exit codes of pytest
@@ -54,10 +56,11 @@ class Copy:
     Args:
         root: of the repository.
         folder: where to, empty.
+        packages: that are imported from the copy, and the folders they lie in.
     """
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, root: Path, folder: Path, packages: Mapping[str, str] = PACKAGES) -> None:
+        self.folder, self._packages = folder, packages
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
         )
@@ -112,14 +115,13 @@ class Copy:
 
     def _check_imports(self) -> None:
         """The packages must come from the copy, or every fault would survive."""
-        shown = self._python("-c", "import holdfast, holdfast_models as m; "
-                             "print(holdfast.__file__, m.__file__)")  # fmt: skip
-        places = shown.stdout.split()
-        if len(places) != 2 or not all(Path(one).is_relative_to(self.folder) for one in places):
-            raise MutationError(f"the packages are not those of the copy: {shown.stdout}")
+        for name, source in self._packages.items():
+            shown = self._python("-c", f"import {name}; print({name}.__file__)").stdout.strip()
+            if not Path(shown).is_relative_to(self.folder / source):
+                raise MutationError(f"{name} is not that of the copy, but {shown or 'not found'}")
 
     def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(str(self.folder / one) for one in _SOURCES)
+        path = os.pathsep.join(str(self.folder / one) for one in self._packages.values())
         given = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         # The tests choose their plugins themselves, unless somebody has before.
         given.pop("HOLDFAST_PLUGINS", None)

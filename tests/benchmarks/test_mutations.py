@@ -44,11 +44,10 @@ FAULT = Mutation(
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
-    """Of a repository of two packages, a test and a file that git does not know."""
+    """Of a repository of a package, a test and a file that git does not know."""
     root = tmp_path / "root"
     texts = {
         "src/holdfast/__init__.py": "TWO = 2\nONE = 1\n",
-        "models/src/holdfast_models/__init__.py": "",
         "tests/test_two.py": "import holdfast\ndef test_two():\n    assert holdfast.TWO == 2\n",
         "unknown.py": "",
     }
@@ -59,7 +58,7 @@ def copy(tmp_path: Path) -> Copy:
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *words], cwd=root, check=True)
     (tmp_path / "copy").mkdir()
-    return Copy(root, tmp_path / "copy")
+    return Copy(root, tmp_path / "copy", {"holdfast": "src"})
 
 
 def test_a_fault_is_caught_survives_or_cannot_be_told_and_is_taken_out_again(copy: Copy) -> None:
