@@ -132,6 +132,10 @@ def test_a_dataset_with_an_index_is_gone_through_two_chunks_at_a_time(length: in
         where = [number for number, chunks in enumerate(live) if chunk in chunks]
         assert where[-1] - where[0] <= 2 * CHUNK // 4
     assert flat != sorted(flat)
+    # Not only samples within two chunks that follow each other: the chunks are shuffled as well.
+    order = list(dict.fromkeys(index // CHUNK for index in flat))
+    pairs = [sorted(order[at : at + 2]) for at in range(0, len(order), 2)]
+    assert [chunk for pair in pairs for chunk in pair] != sorted(order)
 
 
 def test_mapped_tensors_are_loaded_in_chunks(tmp_path: Path) -> None:

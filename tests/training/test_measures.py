@@ -119,5 +119,6 @@ def test_tokens_per_second_are_those_of_all_batches_without_padding(
         found["tokens_per_sample"] * found["throughput_samples_per_sec"]
     )
     assert found["throughput_tokens_per_sec"] == pytest.approx(29.5 * (6 * 60 + 16) / 5, rel=0.1)
+    assert result.rate == pytest.approx((6 * 60 + 16) / 5, rel=0.1)  # samples, not steps
     assert "tokens" not in found and "tokens" not in result.validation
     assert math.isfinite(result.validation["loss"])

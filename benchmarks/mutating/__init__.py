@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/mutations.py``: the faults, and a copy of the sources."""
