@@ -27,7 +27,7 @@ install: $(STAMP)  ## make .venv and install everything into it (once)
 $(STAMP): pyproject.toml models/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (the first time takes some minutes: torch is large)"
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e './models[plots,text]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e './models[plots,text,xec,onnx]'
 	@touch $@
 	@echo "installed: $$($(BIN)/python -c 'import sys, torch; print("python", sys.version.split()[0], "torch", torch.__version__)')"
 

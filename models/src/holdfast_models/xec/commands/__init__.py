@@ -1,0 +1,1 @@
+"""``holdfast xec VERB``."""

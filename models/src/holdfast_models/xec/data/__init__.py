@@ -1,0 +1,1 @@
+"""Events: files, normalisation, the synthetic generator."""

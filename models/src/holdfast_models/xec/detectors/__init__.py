@@ -1,0 +1,1 @@
+"""Faults of calorimeter runs, one file each."""

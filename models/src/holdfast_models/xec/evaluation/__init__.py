@@ -1,0 +1,1 @@
+"""What a trained model is worth: metrics, fits, baselines."""

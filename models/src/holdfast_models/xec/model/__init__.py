@@ -1,0 +1,1 @@
+"""The models, plain PyTorch; start with ``encoder.py``."""

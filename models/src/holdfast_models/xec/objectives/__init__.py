@@ -1,0 +1,1 @@
+"""What each model is trained for: loss, measures, predictions."""

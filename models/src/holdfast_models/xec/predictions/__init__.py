@@ -1,0 +1,1 @@
+"""Predictions as ROOT files, exported models, the dead-channel study."""
