@@ -50,6 +50,7 @@ _HOME = {
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
     "predict": "predicting",
+    "read_weights": "weights",
     "resolve": "resolving",
     "run_recipe": "recipe_run",
     "saved_config": "resolving",
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
     from .settings import TrainSettings
     from .task import Task
     from .trainer import Result, Trainer
-    from .weights import load_weights
+    from .weights import load_weights, read_weights
 
 __all__ = [
     "AverageSettings",
@@ -127,6 +128,7 @@ __all__ = [
     "largest_batch",
     "load_weights",
     "predict",
+    "read_weights",
     "resolve",
     "run_recipe",
     "saved_config",
