@@ -461,7 +461,8 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, stop_at: int) -> N
         "epochs": 3,
         "accumulate": 1,
         "average": {"decay": 0.9},
-        "schedule": {"name": "cosine", "warmup": 3},
+        # Four steps: the first cut is amid the warm-up, which none of the others repeats.
+        "schedule": {"name": "cosine", "warmup_epochs": 0.5, "warmup_from": 0.01, "lowest": 1e-3},
     }
     whole, parts = noisy(), noisy()
     fit(tmp_path / "whole", settings(**how), whole, validation=data(16, seed=2))
@@ -472,6 +473,16 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, stop_at: int) -> N
     result = fit(tmp_path / "parts", longer, again, validation=data(16, seed=2), resume=True)
     assert result.step == 24
     assert weights(again) == weights(whole)
+
+
+def test_a_warm_up_in_epochs_follows_the_steps_of_one(tmp_path: Path) -> None:
+    how = settings(epochs=2, accumulate=2, schedule={"warmup_epochs": 0.5, "warmup_from": 0.01})
+    fit(tmp_path, how)
+    rates = LaneReader(Run.open(tmp_path / "run"), "r0").steps()["lr"][:3]
+    assert rates == pytest.approx([0.01 * 0.05, 0.05, 0.05])  # 8 batches, 4 steps, 2 of them warm
+    batches = (batch for batch in DataLoader(data(), batch_size=8))
+    with pytest.raises(SettingsError, match=r"use schedule.warmup, a number of steps"):
+        fit(tmp_path / "stream", how, train=batches)
 
 
 def noisy() -> nn.Module:

@@ -21,10 +21,12 @@ _HOME = {
     "BandSettings": "loop.health",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
+    "Deprecated": "other_names",
     "Forecast": "forecast",
     "Difference": "differences",
     "Gathered": "data.tensor_files",
     "HealthSettings": "loop.health",
+    "Ignored": "other_names",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
     from .optimizers import OptimizerSettings
+    from .other_names import Deprecated, Ignored
     from .predicting import PredictionWriter, TensorPredictions, predict
     from .recipe_run import run_recipe
     from .recipes import Recipe
@@ -99,10 +102,12 @@ __all__ = [
     "BandSettings",
     "CompileSettings",
     "DataSettings",
+    "Deprecated",
     "Difference",
     "Forecast",
     "Gathered",
     "HealthSettings",
+    "Ignored",
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",

@@ -149,7 +149,7 @@ class Trainer:
         stack.callback(feed.close)
         steps = feed.steps()
         optimizer = make_optimizer(model, settings.optimizer, place.device)
-        schedule = Schedule(optimizer, settings.schedule, steps)
+        schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
         precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
         progress.say(precision.why)
@@ -166,7 +166,7 @@ class Trainer:
         net = distributed.wrap(model, place)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
-        tuning = Tuning(optimizer, schedule, settings.optimizer, settings.schedule, steps)
+        tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
         guard = watch(
