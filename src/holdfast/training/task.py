@@ -22,6 +22,9 @@ as tokens per second."""
 Predict = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 """``predict(model, batch)``: tensors by name, one row for each sample of the batch."""
 
+Summarize = Callable[[Mapping[str, Tensor]], Mapping[str, float]]
+"""``summarize(rows)``: numbers of all samples of a validation, from their rows by name."""
+
 Data = Dataset[Any] | Iterable[Any]
 """A dataset, which the trainer loads as its settings say, or a loader of your own."""
 
@@ -37,7 +40,11 @@ class Task:
         train: what it is trained on.
         validation: what it is measured on; None: nothing is.
         measure: ``measure(model, batch)`` for validation, numbers by name, "loss" among them;
-            ``loss`` by default.
+            ``loss`` by default. With ``summarize`` it may give rows as well: tensors whose first
+            dimension is the samples of the batch.
+        summarize: ``summarize(rows)``, numbers made of the rows of all samples of all ranks, on
+            the CPU: percentiles, ratios of sums. They join the numbers of the validation. Called
+            on every rank with the same rows, in the order of ranks.
         predict: ``predict(model, batch)``, what the trained model says about each sample, as
             tensors by name; ``holdfast predict`` writes them.
         collate: makes a batch of samples, where the trainer makes the loader.
@@ -56,6 +63,7 @@ class Task:
     train: Data
     validation: Data | None = None
     measure: Callable[[nn.Module, Any], Scalars] | None = None
+    summarize: Summarize | None = None
     predict: Predict | None = None
     collate: Callable[[list[Any]], Any] | None = None
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
