@@ -53,6 +53,11 @@ class Task:
         validated: called after every validation with the step and the numbers.
         opened: called with the run folder before the first step, on the first rank; may refuse to
             go on in it. Called of a run that is resumed, too.
+        improved: called with the run folder and the step after a validation that is the best so
+            far and is saved, on the first rank, while the others wait; may leave pictures there.
+            The model has its averaged weights, if averaging is on, and is in evaluation mode;
+            gradients by ``torch.autograd.grad``, which leaves none behind. Skipped where it would
+            take more than a tenth of the time since its last call. An error in it is a line.
         ended: called with the run folder when training is over and its record is on disk, on the
             first rank, before the report is made; may leave pictures there. An error in it is a
             line.
@@ -70,4 +75,5 @@ class Task:
     stepped: Callable[[int], None] | None = None
     validated: Callable[[int, Mapping[str, float]], None] | None = None
     opened: Callable[[Path], None] | None = None
+    improved: Callable[[Path, int], None] | None = None
     ended: Callable[[Path], None] | None = None

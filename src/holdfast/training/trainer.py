@@ -24,7 +24,7 @@ from .data.transfer import Transfer
 from .device import Place
 from .initial_state import tell_initial_state
 from .loop.accumulation import Window
-from .loop.artifacts import tell_ended
+from .loop.artifacts import RunHooks
 from .loop.health import Health
 from .loop.interrupts import Interrupts
 from .loop.loop import Counter, Loop, Parts
@@ -61,6 +61,8 @@ class Result:
     interrupted: bool = False
     norms: str = ""
     """How large gradients were before clipping, and what that says of the clip."""
+    hook_errors: int = 0
+    """Calls of ``Task.improved`` and ``Task.ended`` that failed."""
     report: str = ""
 
 
@@ -200,6 +202,12 @@ class Trainer:
                 compiled,
                 batches=settings.validation.batches,
             )
+            hooks = RunHooks(folder, guard.note, progress.say) if folder and place.main else None
+
+            def best_validated(step: int) -> None:
+                if hooks is not None and task.improved is not None:
+                    hooks.improved(task.improved, step, measured.in_place())
+
             examination = ValidationSchedule(
                 settings.validation,
                 measured if task.validation is not None else None,
@@ -211,6 +219,7 @@ class Trainer:
                 progress=progress,
                 pace=telling.pace,
                 after_each=[task.validated] if task.validated is not None else [],
+                after_best=best_validated,
             )
             profiler = Profiler(
                 wanted(settings.profile),
@@ -247,8 +256,8 @@ class Trainer:
             trained = telling.run.seconds
             norms = health.run_ends()
             progress.ends()
-            if task.ended is not None and folder is not None and place.main:
-                tell_ended(task.ended, folder, progress.say)
+            if task.ended is not None and hooks is not None:
+                hooks.ended(task.ended, counter.step)
         return Result(
             why=why,
             step=counter.step,
@@ -262,6 +271,7 @@ class Trainer:
             run=None if folder is None else folder.path,
             interrupted=interrupts.asked is not None,
             norms=norms,
+            hook_errors=0 if hooks is None else hooks.errors,
             report=guard.report() if place.main else "",
         )
 

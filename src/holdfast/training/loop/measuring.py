@@ -53,8 +53,8 @@ class ModelMeasure:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the block the model is as it is measured."""
-        with self._averaged(), evaluating(self._task.model):
+        """Within the block the model is as it is measured, but runs eagerly."""
+        with self._averaged(), evaluating(self._task.model), self._compiled.paused():
             yield
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
