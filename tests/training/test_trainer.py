@@ -346,8 +346,9 @@ def test_an_error_at_the_end_is_a_line(tmp_path: Path) -> None:
     seen, net = Seen(), model()
     result = fit(tmp_path, settings(steps=3), net, progress=seen, ended=ended)
     assert result.step == 3 and result.run is not None
-    (line,) = [line for line in seen.lines if "afterwards failed" in line]
+    (line,) = [line for line in seen.lines if "Task.ended failed at step 3" in line]
     assert line.endswith("ZeroDivisionError: no picture")
+    assert "in ended" in (result.run / artifacts.ERRORS).read_text() and result.hook_errors == 1
     assert Run.open(result.run.absolute()).meta["exit_code"] == 0
     assert (result.run / "report.html").exists()
 
@@ -378,7 +379,7 @@ def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
     ring = Ring.create(run.ring_path("r0"), 1 << 16, pid=1, owner="nobody")
     ring.put(1, b"{}")
     told: list[Path] = []
-    artifacts.tell_ended(told.append, run, print)
+    artifacts.RunHooks(run, lambda kind, data: None, print).ended(told.append, 0)
     ring.detach()
     assert told == [run.path]
 
