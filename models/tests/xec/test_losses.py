@@ -98,7 +98,8 @@ def _events(count: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 def test_the_loss_of_hidden_sensors_is_a_sum_of_means_over_faces() -> None:
     """17.16: each channel of each face by its own count."""
-    pred_BSC, x_BSC, hidden_BS, time_valid_BS, npho_BS = events = _events()
+    events = _events()
+    pred_BSC, x_BSC, hidden_BS, time_valid_BS, _ = events
     plain = TimeLossSettings(use_npho_weight=False, weight=0.5)
     losses = HiddenLosses(HiddenLossSettings(fn="l1", time=plain), ("npho", "time"), 100.0)
     found = losses(*events)

@@ -19,11 +19,7 @@ def make_model(kind: str, settings: AnyRun) -> nn.Module:
         run = cast(RegressorRun, settings)
         return Regressor(run.model, run.tasks, balanced=run.loss_balance == "auto")
     run = cast(MaeRun | InpainterRun, settings)
-    model: nn.Module
-    if isinstance(run, MaeRun):
-        model = MaskedAutoencoder(run.model)
-    else:
-        model = Inpainter(run.model)
+    model = MaskedAutoencoder(run.model) if isinstance(run, MaeRun) else Inpainter(run.model)
     model.losses = HiddenLosses(
         run.loss, run.model.predict_channels, run.normalization.npho_threshold
     )

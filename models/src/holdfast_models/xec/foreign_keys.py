@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.training import Deprecated, Ignored
 
-
 Read = str | Callable[[Any], Mapping[str, Any]] | Ignored | Deprecated
 
 _SCHEDULES = {

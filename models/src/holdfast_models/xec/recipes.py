@@ -1,4 +1,4 @@
-"""``holdfast train xec.reg``, ``xec.mae`` and ``xec.inp``: data, model, loss and measures together."""
+"""``holdfast train xec.reg``, ``xec.mae``, ``xec.inp``: data, model, loss and measures together."""
 
 from __future__ import annotations
 
