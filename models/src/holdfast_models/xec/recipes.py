@@ -17,7 +17,6 @@ from .assembly import make_model
 from .data.events import open_events
 from .data.reweighting import event_weights
 from .data.synth_files import ensure_synth
-from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
 from .forecast import forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
@@ -90,7 +89,7 @@ def _reconstruction(kind: str, settings: MaeRun | InpainterRun, place: Place) ->
         train=train,
         validation=validation,
         measure=objective.measure,
-        summarize=hidden_metrics,
+        summarize=objective.summarize,
         predict=objective.predict,
         opened=partial(keep_facts, kind=kind),
         improved=artifacts.improved,

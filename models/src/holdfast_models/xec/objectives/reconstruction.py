@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from ..data.batches import inputs_of
 from ..data.normalization import Inputs
-from ..geometry.layout import FACES
+from ..evaluation.hidden_metrics import hidden_metrics, hidden_rows
 from ..losses import HiddenLoss, HiddenLosses
 from ..model.masking import Hidden, with_hidden
-from .health_numbers import input_numbers
+from .health_numbers import SensorHealth, hidden_numbers
 
 if TYPE_CHECKING:
-    from ..recipes import InpainterRun, MaeRun
+    from ..run_settings import InpainterRun, MaeRun
 
 Batch = Mapping[str, Tensor]
 Hide = Callable[[Inputs, Tensor], Hidden]
@@ -49,6 +49,7 @@ class ReconstructionObjective:
 
     def __init__(self, losses: HiddenLosses, settings: MaeRun | InpainterRun, hide: Hide) -> None:
         self._losses, self._settings, self._hide = losses, settings, hide
+        self._health = SensorHealth(foreign=settings.init.allow_norm_mismatch)
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The loss on hidden sensors, and what is told beside it."""
@@ -59,30 +60,35 @@ class ReconstructionObjective:
         }
         hidden_BS, maskable_BS = done.hidden
         told["actual_mask_ratio"] = hidden_BS.sum() / maskable_BS.sum().clamp(min=1)
-        return found.total, told | input_numbers(done.inputs)
+        told |= hidden_numbers(hidden_BS, done.inputs.npho_valid_BS)
+        return found.total, told | self._health.numbers(done.inputs)
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and their errors summed face by face."""
         done = self._pass(net, batch, fixed=True)
-        found, face_SF = self._loss_of(done), self._losses.face_SF
-        rows_BS = {
-            "n_masked": done.hidden.hidden_BS,
-            "n_maskable": done.hidden.maskable_BS,
-            "n_time_valid": done.inputs.time_valid_BS,
-        }
-        for channel, (d_BS, counted_BS) in found.errors.items():
-            kept_BS = torch.where(counted_BS, d_BS, 0.0)
-            rows_BS |= {
-                f"count_{channel}": counted_BS,
-                f"abs_{channel}": kept_BS.abs(),
-                f"square_{channel}": kept_BS.square(),
-            }
-        numbers = {"loss": found.total}
-        for channel, mean_F in found.faces.items():
-            numbers[f"loss_{channel}"] = mean_F.sum()
-            for face, mean in zip(FACES, mean_F.unbind(), strict=True):
-                numbers[f"loss_{face}_{channel}"] = mean
-        return numbers | {name: row_BS.float() @ face_SF for name, row_BS in rows_BS.items()}
+        found = self._loss_of(done)
+        rows = hidden_rows(
+            found.error_BSC,
+            found.loss_BSC,
+            done.hidden.hidden_BS,
+            done.hidden.maskable_BS,
+            done.inputs.time_valid_BS,
+            self._losses.face_SF,
+            channels=self._losses.channels,
+        )
+        rows["loss_row"] = rows.pop("loss")
+        return {"loss": found.total, **rows}
+
+    def summarize(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        """The numbers of a whole validation."""
+        return hidden_metrics(
+            {**rows, "loss": rows["loss_row"]},
+            channels=self._losses.channels,
+            weights={
+                "npho": self._settings.loss.npho_weight,
+                "time": self._settings.loss.time.weight,
+            },
+        )
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Truth, mask and predictions of every sensor, in the network's scale."""

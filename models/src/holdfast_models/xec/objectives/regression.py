@@ -16,10 +16,10 @@ from ..losses import Balance, direction, elementwise, one_minus_cosine
 from ..model.masking import drop_sensors
 from ..model.regressor import Regressor
 from ..settings import TaskSettings
-from .health_numbers import input_numbers, target_numbers
+from .health_numbers import SensorHealth, target_numbers
 
 if TYPE_CHECKING:
-    from ..recipes import RegressorRun
+    from ..run_settings import RegressorRun
 
 Batch = Mapping[str, Tensor]
 
@@ -46,10 +46,12 @@ class RegressionObjective:
     def __init__(self, model: Regressor, settings: RegressorRun) -> None:
         self._model, self._settings = model, settings
         self._tasks = settings.tasks.active()
+        self._health = SensorHealth(foreign=settings.init.allow_norm_mismatch)
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The weighted loss of all tasks, and what is told beside it."""
         inputs = inputs_of(batch, self._settings.normalization)
+        told = self._health.numbers(inputs) | target_numbers(batch, self._tasks)
         rate = self._settings.model.channel_dropout_rate
         if net.training and rate:
             inputs = drop_sensors(
@@ -58,12 +60,7 @@ class RegressionObjective:
         preds = net(inputs.x_BSC, inputs.valid_BSC, scaled=True)
         losses = self._losses(preds, batch)
         total = self._total(losses, batch)
-        told: dict[str, Tensor | float] = {
-            f"task/{name}": one.mean().detach() for name, one in losses.items()
-        }
-        told |= input_numbers(inputs)
-        for name, task in self._tasks.items():
-            told |= target_numbers(name, batch[name], task)
+        told |= {f"task/{name}": one.mean().detach() for name, one in losses.items()}
         return total, told
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
