@@ -37,6 +37,7 @@ from .run_settings import (
 )
 from .transfer import apply_init
 
+WITH_TRUTH = ("xyzVTX",)  # read beside the targets, for prediction files
 # Neither shapes what is saved nor what it means.
 _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_threads",
     "data.device_transform", "data.log_invalid_npho", "output.*", "init.*")  # fmt: skip
@@ -44,56 +45,63 @@ _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_thre
 
 def build_regressor(settings: RegressorRun, place: Place) -> Task:
     """Events with their truth, encoder and heads."""
-    truths = [*settings.tasks.active(), "xyzVTX"]
-    train, validation = _events(settings, truths, place)
+    events = _events(settings, (*settings.tasks.active(), *WITH_TRUTH), place)
+    return regression_task(settings, place, *events)
+
+
+def build_reconstruction(settings: MaeRun | InpainterRun, place: Place) -> Task:
+    """Events, encoder, and what fills in hidden sensors."""
+    return reconstruction_task(settings, place, *_events(settings, (), place))
+
+
+def regression_task(
+    settings: RegressorRun, place: Place, train: Dataset[Any], validation: Dataset[Any] | None
+) -> Task:
+    """The task of a regressor on events that are open already."""
     model = cast(Regressor, _model("reg", settings, place))
     objective = RegressionObjective(model, settings)
-    artifacts = Artifacts("reg", model, settings, validation, objective)
-    return Task(
-        model=model,
-        loss=objective.loss,
-        train=train,
-        validation=validation,
-        measure=objective.measure,
-        summarize=regression_metrics,
-        predict=objective.predict,
-        opened=partial(keep_facts, kind="reg"),
-        improved=artifacts.improved,
-        ended=artifacts.ended,
-    )
+    return _task("reg", settings, model, objective, regression_metrics, train, validation)
 
 
-def build_mae(settings: MaeRun, place: Place) -> Task:
-    """Events, encoder and decoders."""
-    return _reconstruction("mae", settings, place)
-
-
-def build_inpainter(settings: InpainterRun, place: Place) -> Task:
-    """Events, encoder and the heads that fill in."""
-    return _reconstruction("inp", settings, place)
-
-
-def _reconstruction(kind: str, settings: MaeRun | InpainterRun, place: Place) -> Task:
-    train, validation = _events(settings, (), place)
+def reconstruction_task(
+    settings: MaeRun | InpainterRun,
+    place: Place,
+    train: Dataset[Any],
+    validation: Dataset[Any] | None,
+) -> Task:
+    """The task of an autoencoder or inpainter on events that are open already."""
+    if isinstance(settings, MaeRun):
+        kind, hide = "mae", hide_for_autoencoder(settings.model, settings.loss.time)
+    else:
+        kind, hide = "inp", hide_for_inpainter(settings.model)
     model = _model(kind, settings, place)
-    hide = (
-        hide_for_autoencoder(settings.model, settings.loss.time, settings.normalization)
-        if isinstance(settings, MaeRun)
-        else hide_for_inpainter(settings.model)
-    )
     objective = ReconstructionObjective(cast(Any, model).losses, settings, hide)
-    artifacts = Artifacts(kind, model, settings, validation, objective)
+    return _task(kind, settings, model, objective, objective.summarize, train, validation)
+
+
+def _task(
+    kind: str,
+    settings: AnyRun,
+    model: nn.Module,
+    objective: RegressionObjective | ReconstructionObjective,
+    summarize: Any,
+    train: Dataset[Any],
+    validation: Dataset[Any] | None,
+) -> Task:
+    artifacts = None
+    if validation is not None:
+        artifacts = Artifacts(kind, model, settings, validation, objective)
     return Task(
         model=model,
         loss=objective.loss,
         train=train,
         validation=validation,
         measure=objective.measure,
-        summarize=objective.summarize,
+        summarize=summarize,
         predict=objective.predict,
         opened=partial(keep_facts, kind=kind),
-        improved=artifacts.improved,
-        ended=artifacts.ended,
+        improved=None if artifacts is None else artifacts.improved,
+        ended=None if artifacts is None else artifacts.ended,
     )
 
 
@@ -144,7 +152,7 @@ MAE = Recipe(
     name="xec.mae",
     summary="an encoder of calorimeter events that learns without labels",
     settings=MaeRun,
-    build=build_mae,
+    build=build_reconstruction,
     forecast=partial(forecast_of, "mae"),
     presets=MAE_PRESETS,
     platforms=PLATFORMS,
@@ -155,7 +163,7 @@ INPAINTER = Recipe(
     name="xec.inp",
     summary="fills in what dead sensors of a calorimeter would have seen",
     settings=InpainterRun,
-    build=build_inpainter,
+    build=build_reconstruction,
     forecast=partial(forecast_of, "inp"),
     presets=INPAINTER_PRESETS,
     platforms=PLATFORMS,

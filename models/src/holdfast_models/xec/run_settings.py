@@ -11,6 +11,7 @@ from holdfast.training import (
     AverageSettings,
     OptimizerSettings,
     ScheduleSettings,
+    SeedSettings,
     TrainSettings,
 )
 from holdfast.training import DataSettings as Loading
@@ -38,6 +39,7 @@ def _trained(epochs: int, batch: int, lr: float, schedule: ScheduleSettings) -> 
         data=Loading(batch=batch, chunk=256_000, chunk_mb=2048.0, drop_last=True),
         optimizer=OptimizerSettings(lr=lr, weight_decay=1e-4),
         schedule=schedule,
+        seed=SeedSettings(seed=42),
     )
 
 
