@@ -45,6 +45,11 @@ class TrainCommand:
         """Describe the options."""
         parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="what to train")
         parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+        parser.add_argument(
+            "--lenient",
+            action="store_true",
+            help="warn of unknown settings in --config instead of refusing them",
+        )
         parser.add_argument("--preset", metavar="NAME", help="settings of the recipe's own")
         parser.add_argument(
             "--set",
@@ -106,7 +111,15 @@ class TrainCommand:
 
         recipe = find_recipe(args.recipe, _tell)
         start = _start(args, recipe)
-        settings = resolve(recipe, start.config, args.preset, args.set, args.platform)
+        settings = resolve(
+            recipe,
+            start.config,
+            args.preset,
+            args.set,
+            args.platform,
+            lenient=args.lenient,
+            say=_tell,
+        )
         machine = _platform(recipe, args.platform, settings)
         if args.print_config:
             _output.write(f"# {machine}\n")
@@ -186,7 +199,15 @@ def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:
     from ..training.recipes import resolve
     from ..training.resuming import newest_run
 
-    settings = resolve(recipe, args.config, args.preset, args.set, args.platform)
+    settings = resolve(
+        recipe,
+        args.config,
+        args.preset,
+        args.set,
+        args.platform,
+        lenient=args.lenient,
+        say=lambda line: None,  # said when the run is resumed
+    )
     return str(newest_run(recipe, settings.train.holdfast.run.root)), best
 
 

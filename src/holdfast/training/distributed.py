@@ -8,16 +8,20 @@ alike on all ranks. FSDP2 will be another ``wrap``.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SettingsError
 from .device import Place
+
+T = TypeVar("T")
 
 # Ranks that wait longer than this for one that has died end with an error instead of hanging.
 _PATIENCE = timedelta(minutes=10)
@@ -78,12 +82,48 @@ def unsynchronised(net: nn.Module, inner: bool) -> contextlib.AbstractContextMan
 
 def total(values: Mapping[str, float], place: Place) -> dict[str, float]:
     """Each number summed over ranks; names may differ between them."""
+    every = everyone(dict(values), place)
+    names = dict.fromkeys(name for one in every for name in one)
+    return {name: sum(one.get(name, 0.0) for one in every) for name in names}
+
+
+def everyone(mine: T, place: Place) -> list[T]:
+    """What each rank gives, a small plain object, in the order of ranks; on every rank."""
     if place.world == 1:
-        return dict(values)
-    every: list[Mapping[str, float] | None] = [None] * place.world
-    distributed.all_gather_object(every, dict(values))
-    names = [name for one in every if one for name in one]
-    return {name: sum((one or {}).get(name, 0.0) for one in every) for name in dict.fromkeys(names)}
+        return [mine]
+    every: list[Any] = [None] * place.world
+    distributed.all_gather_object(every, mine)
+    return every
+
+
+def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
+    """The rows of all ranks, one rank after the other; tensors on the CPU.
+
+    Names, types and numbers of rows may differ between ranks; rows of one name have one shape.
+    Bytes are sent: not every type of number can be.
+    """
+    if place.world == 1:
+        return dict(rows)
+    heads = everyone({n: (t.dtype, tuple(t.shape)) for n, t in rows.items()}, place)
+    gathered: dict[str, Tensor] = {}
+    for name in sorted({name for head in heads for name in head}):
+        found = [head.get(name) for head in heads]
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in filter(None, found)]
+        longest = max(sizes)
+        mine = torch.zeros(longest, dtype=torch.uint8, device="cpu")
+        if name in rows:
+            raw = rows[name].contiguous().reshape(-1).view(torch.uint8)
+            mine[: len(raw)] = raw
+        every = [torch.empty_like(mine) for _ in range(place.world)]
+        distributed.all_gather(every, mine)
+        parts: list[Tensor] = []
+        for head, sent in zip(found, every, strict=True):
+            if head is not None:
+                dtype, shape = head
+                raw = sent[: math.prod(shape) * dtype.itemsize]
+                parts.append(raw.view(dtype).reshape(shape))
+        gathered[name] = torch.cat(parts)
+    return gathered
 
 
 def anyone(flag: bool, place: Place) -> bool:

@@ -17,17 +17,15 @@ from ..run import Run
 from .loop.validation_schedule import BEST
 
 
-def load_weights(
-    model: nn.Module,
+def read_weights(
     source: str | os.PathLike[str],
     *,
     best: bool = True,
     averaged: bool | None = None,
-) -> Path:
-    """Put the weights of a run into a model; returns the checkpoint they came from.
+) -> tuple[dict[str, Tensor], Path]:
+    """The weights of a run by name, and the checkpoint they came from.
 
     Args:
-        model: of the same shape as the one that was trained.
         source: a run folder, or one checkpoint.
         best: of a run, the best by validation; the newest where there was none, or if False.
         averaged: the running average instead of the weights; where there is one by default.
@@ -40,6 +38,25 @@ def load_weights(
         raise CheckpointError(f"{entry.name} holds no average; train with train.average.decay")
     if average is not None and averaged is not False:
         weights = {**weights, **average["weights"], **average["buffers"]}
+    return dict(weights), entry
+
+
+def load_weights(
+    model: nn.Module,
+    source: str | os.PathLike[str],
+    *,
+    best: bool = True,
+    averaged: bool | None = None,
+) -> Path:
+    """Put the weights of a run into a model; returns the checkpoint they came from.
+
+    Args:
+        model: of the same shape as the one that was trained.
+        source: see ``read_weights``, as the other arguments.
+        best: see there.
+        averaged: see there.
+    """
+    weights, entry = read_weights(source, best=best, averaged=averaged)
     mine = model.state_dict()
     for name in [*mine, *weights]:
         if name not in weights or name not in mine:
@@ -53,7 +70,7 @@ def load_weights(
                 f"{tuple(mine[name].shape)} in the model; build it with the settings of the run"
             )
     with torch.no_grad():
-        model.load_state_dict(dict(weights))
+        model.load_state_dict(weights)
     return entry
 
 

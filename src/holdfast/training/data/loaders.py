@@ -102,12 +102,17 @@ class Feed:
             return share(self._settings.data.batch, self._place.world)
         return getattr(self._task.train, "batch_size", None)
 
+    @property
+    def epoch_steps(self) -> int | None:
+        """Optimizer steps in one epoch; None where nobody knows."""
+        return None if self.length is None else -(-self.length // self._settings.accumulate)
+
     def steps(self) -> int | None:
         """Optimizer steps in the whole run; None where nobody knows."""
         settings = self._settings
         known = [settings.steps] if settings.steps is not None else []
-        if self.length is not None and settings.epochs is not None:
-            known.append(settings.epochs * -(-self.length // settings.accumulate))
+        if self.epoch_steps is not None and settings.epochs is not None:
+            known.append(settings.epochs * self.epoch_steps)
         return min(known) if known else None
 
     # ------------------------------------------------------------------ loaders

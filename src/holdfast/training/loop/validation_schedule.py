@@ -42,11 +42,13 @@ class ValidationSchedule:
         progress: Progress,
         pace: Callable[[], dict[str, float]] = dict,
         after_each: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
+        after_best: Callable[[int], None] | None = None,
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
         self._metric, self._place = metric, place
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
-        self._after_each = tuple(after_each)
+        self._after_each, self._after_best = tuple(after_each), after_best
+        self._step = 0
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -79,6 +81,9 @@ class ValidationSchedule:
             best_so_far = {BEST: self.latest[self._metric]} if fresh else {}
             self._watch.save(best_so_far | self._pace())
             self._saved = time.monotonic()
+        if best and self._after_best is not None:
+            # The best state is saved by now, whatever becomes of this.
+            self._after_best(self._step)
 
     @property
     def why_stop(self) -> str:
@@ -89,7 +94,7 @@ class ValidationSchedule:
         if self._validate is None:
             return
         self.latest = self._validate()
-        self._fresh = True
+        self._fresh, self._step = True, step
         best = self._best = self._standing.validated(step, self.latest)
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
