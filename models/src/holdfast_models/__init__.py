@@ -4,8 +4,18 @@ What they offer is named here and imported when somebody asks for it.
 """
 
 RECIPES = ("holdfast_models.energy_flow.recipe:RECIPE",)
-COMMANDS = ("holdfast_models.energy_flow.commands:EnergyFlowCommand",)
+COMMANDS = (
+    "holdfast_models.energy_flow.commands:EnergyFlowCommand",
+    "holdfast_models.xec.commands:XecCommand",
+)
+_BY_FAMILY = {
+    "energy_flow": (
+        "UnfinishedFlows", "EmptySurface", "CarrierInput", "EnergyDrift", "IdleMapper",
+    ),
+    "xec": ("SentinelTarget", "InputOutOfRange", "BetaTooLarge", "DeadSensorDrift"),
+}  # fmt: skip
 DETECTORS = tuple(
-    f"holdfast_models.energy_flow.detectors:{name}"
-    for name in ("UnfinishedFlows", "EmptySurface", "CarrierInput", "EnergyDrift", "IdleMapper")
+    f"holdfast_models.{family}.detectors:{name}"
+    for family, names in _BY_FAMILY.items()
+    for name in names
 )
