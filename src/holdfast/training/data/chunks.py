@@ -27,7 +27,7 @@ def cut(size: int, chunk: int, boundaries: Iterable[int] = ()) -> Iterator[tuple
     last samples: a block that two ranges share has to be decompressed twice.
 
     >>> list(cut(10, 4)), list(cut(10, 4, [0, 3, 6, 9]))
-    ([(0, 4), (4, 8), (8, 10)], [(0, 3), (3, 6), (6, 9), (9, 10)])
+    ([(0, 4), (4, 8), (8, 10)], [(0, 3), (3, 6), (6, 10)])
     """
     edges = [int(edge) for edge in boundaries]
     first = 0

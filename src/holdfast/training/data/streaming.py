@@ -90,6 +90,7 @@ class Streamed(IterableDataset[Any]):
         self._place = Place(torch.device("cpu"))
         self._batch = 1
         self._whole = self._drop_last = False
+        self._first = 0
         self._seed = 0
         self._train = True
         # Shared: workers that live from epoch to epoch hold a copy of this object, not this one.
@@ -129,6 +130,15 @@ class Streamed(IterableDataset[Any]):
         """
         mine = copy.copy(self)
         mine._whole, mine._drop_last = True, drop_last
+        return mine
+
+    def between(self, first: int, last: int) -> Streamed:
+        """The samples from one number to another, in the order of the shards.
+
+        Only they are read; every shard has to have a length.
+        """
+        mine = copy.copy(self)
+        mine._first, mine._asked, mine._shuffle = self._first + first, last - first, False
         return mine
 
     def _check_share(self) -> None:
@@ -171,9 +181,9 @@ class Streamed(IterableDataset[Any]):
         part = None
         if total is not None:
             first, last = self._range(total)
-            batches = -(-(last - first) // self._batch)
+            count = -(-(last - first) // self._batch)
             # Whole batches to each worker, or each would end with a short one of its own.
-            low, high = (batches * n // workers * self._batch for n in (number, number + 1))
+            low, high = (count * n // workers * self._batch for n in (number, number + 1))
             part = range(first + low, min(first + high, last))
         if self._sizes is not None and part is not None:
             return self._ranged(part, epoch, number)
@@ -192,7 +202,9 @@ class Streamed(IterableDataset[Any]):
         share = total // world
         first = rank * share if self._train else rank * total // world
         last = first + share if self._train else (rank + 1) * total // world
-        return first, last - (last - first) % self._batch if self._drop_last else last
+        if self._drop_last:
+            last -= (last - first) % self._batch
+        return self._first + first, self._first + last
 
     def _ranged(self, part: range, epoch: int, worker: int) -> Iterator[Any]:
         """The samples of a range of the shards put end to end."""
