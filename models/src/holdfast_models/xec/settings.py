@@ -186,6 +186,12 @@ class ReweightingSettings(Section):
     timing: HistogramSettings = HistogramSettings()
     uvwFI: HistogramSettings = HistogramSettings()
 
+    def active(self) -> dict[str, HistogramSettings]:
+        """Those that are on, by name."""
+        every = {"angle": self.angle, "energy": self.energy, "timing": self.timing}
+        every["uvwFI"] = self.uvwFI
+        return {name: one for name, one in every.items() if one.enabled}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaeSettings(EncoderSettings):

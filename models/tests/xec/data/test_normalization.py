@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.normalization import (
     NOT_AVAILABLE,
@@ -130,7 +131,8 @@ def test_a_batch_gives_the_same_inputs_in_every_form(scheme: str) -> None:
     raw = inputs_of({"npho": npho, "time": time}, settings)
     whole = {"x": raw.x_BSC, "npho_valid": raw.npho_valid_BS, "time_valid": raw.time_valid_BS}
     assert all(
-        (a == b).all() for a, b in zip(inputs_of(whole | {"npho": raw.npho_BS}, settings), raw, strict=True)
+        (a == b).all()
+        for a, b in zip(inputs_of(whole | {"npho": raw.npho_BS}, settings), raw, strict=True)
     )
     half = inputs_of(packed(raw), settings)
     assert half.x_BSC.dtype == torch.float32

@@ -17,6 +17,9 @@ from torch import Tensor
 from ..settings import NormalizationSettings
 from .normalization import Inputs, normalise, npho_from_scale
 
+NORMALISED = ("x", "npho_valid", "time_valid", "npho")
+"""Names of a normalised batch, in the order of ``Inputs``."""
+
 _NPHO, _TIME = 1, 2  # bits of masks
 _HALF_MOST = 65504.0  # float16 ends here
 
@@ -24,7 +27,7 @@ _HALF_MOST = 65504.0  # float16 ends here
 def inputs_of(batch: Mapping[str, Tensor], settings: NormalizationSettings) -> Inputs:
     """The inputs of a batch in any of its forms."""
     if "x" in batch:
-        return Inputs(batch["x"], batch["npho_valid"], batch["time_valid"], batch["npho"])
+        return Inputs(*(batch[name] for name in NORMALISED))
     if "values" in batch:
         return unpacked(batch["values"], batch["masks"], settings)
     return normalise(batch["npho"], batch["time"], settings)
