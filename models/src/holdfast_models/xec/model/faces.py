@@ -7,7 +7,7 @@ outer face, K fine cells of one of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -128,14 +128,19 @@ class Faces(nn.Module):
         parts_BnC = torch.cat([parts[name] for name in self.names], dim=1)
         return parts_BnC.index_select(1, self.source_S)
 
-    def outer_sensors(self, cells_BnC: Tensor) -> Tensor:
+    def outer_sensors(self, cells_BnC: Tensor, channels: Sequence[str]) -> Tensor:
         """(B, Q, C) from the cells of the finegrid outer image: photons are the sum over a
         sensor's fine cells, times their mean."""
         cells_BQKC = cells_BnC.index_select(1, self.outer_cells_QK.flatten())
         cells_BQKC = cells_BQKC.unflatten(1, self.outer_cells_QK.shape)
         covered_QK1 = self.outer_covered_QK.unsqueeze(-1)
         sums_BQC = (cells_BQKC * covered_QK1).sum(2)
-        return torch.cat((sums_BQC[..., :1], sums_BQC[..., 1:] / covered_QK1.sum(1)), dim=-1)
+        means_BQC = sums_BQC / covered_QK1.sum(1)
+        columns = [
+            (sums_BQC if name == "npho" else means_BQC)[..., place]
+            for place, name in enumerate(channels)
+        ]
+        return torch.stack(columns, dim=-1)
 
     def _cut(self, cells_BNC: Tensor) -> dict[str, Tensor]:
         shapes = self._gathered

@@ -5,6 +5,7 @@ B events, S sensors, C channels.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
@@ -58,4 +59,7 @@ class Regressor(nn.Module):
             target = self.targets[name]
             assert isinstance(target, TargetScale)
             found[name] = target.physical(pred.float())
+        if "angleVec" in found:
+            vector, log_var = found["angleVec"].tensor_split((3,), dim=-1)
+            found["angleVec"] = torch.cat((nn.functional.normalize(vector, dim=-1), log_var), -1)
         return found
