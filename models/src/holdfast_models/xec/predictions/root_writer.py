@@ -22,9 +22,9 @@ from holdfast import HoldfastError
 
 from ..geometry.layout import SENSORS
 from ..settings import NormalizationSettings
-from .columns import COLUMNS, TREES
+from .columns import COLUMNS, TREES, file_rows
 
-Kind = Literal["reg", "mae", "inp"]
+Kind = Literal["reg", "mae", "inp", "dead"]
 Columns = dict[str, np.ndarray[Any, Any]]
 
 _AT_ONCE = 8 << 20  # bytes of rows that are written together
@@ -43,13 +43,13 @@ def uproot() -> Any:
 
 
 class RootPredictions:
-    """A ``PredictionWriter`` for one of the three models.
+    """A ``PredictionWriter`` for each of the three models.
 
     Args:
         path: the file to write.
-        kind: which model: decides the tree and its columns.
+        kind: which model, or the study of dead channels: decides the tree and its columns.
         normalization: goes into the tree ``metadata``, with the channels.
-        channels: that are predicted; those of the autoencoder and the inpainter.
+        channels: that are predicted, for autoencoder and inpainter.
         what: plain values that say what is predicted from what; unfinished predictions of
             anything else are not gone on with.
         first: the entry of the first event, where the data are not written from the beginning.
@@ -74,6 +74,7 @@ class RootPredictions:
         uproot()
         self._path = Path(path)
         self._kind: Kind = kind
+        self._normalization = normalization
         self._note = self._path.with_name(f"{self._path.stem}.parts.json")
         self._metadata = _metadata(kind, normalization, channels)
         self._first, self._most, self._level = first, max_events, compression
@@ -88,8 +89,9 @@ class RootPredictions:
         self.entries = self._seen = int(self._saved["entries"])
 
     def append(self, predictions: Mapping[str, Tensor], entries: int) -> None:
-        """Write the rows of so many events; see ``rows`` for what they hold."""
-        columns = {name: value.numpy() for name, value in predictions.items()}
+        """Write the rows of so many events; ``file_rows`` says what is taken."""
+        rows = file_rows(self._kind, predictions, self._normalization)
+        columns = {name: value.numpy() for name, value in rows.items()}
         offset = self._first + self._seen
         if self._kind == "mae":
             columns["event_id"] = offset + np.arange(entries)
@@ -99,12 +101,10 @@ class RootPredictions:
             left = max(self._most - self._seen, 0)
             columns = _first_events(columns, self._kind, offset + left, left)
         self._seen += entries
-        rows = _checked(self._kind, columns)
+        checked = _checked(self._kind, columns)
         if self._open is None:
-            types = self._types(rows)
-            self._open = _Tree(self._part(self._saved["parts"]), self._kind, types, self._metadata,
-                               self._level)  # fmt: skip
-        self._open.append(rows)
+            self._open = self._tree(self._part(self._saved["parts"]), self._types(checked))
+        self._open.append(checked)
 
     def keep(self) -> None:
         """Close the part that was written: what was appended is safe."""
@@ -161,6 +161,9 @@ class RootPredictions:
         self._saved["types"] = types
         return types
 
+    def _tree(self, path: Path, types: Mapping[str, list[Any]]) -> _Tree:
+        return _Tree(path, TREES[self._kind], types, self._metadata, self._level)
+
     def _part(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.stem}.part{number}.root")
 
@@ -170,7 +173,7 @@ class RootPredictions:
             os.replace(parts[0], self._path)
         else:
             whole = self._path.with_name(f"{self._path.stem}.joining.root")
-            tree = _Tree(whole, self._kind, self._saved["types"], self._metadata, self._level)
+            tree = self._tree(whole, self._saved["types"])
             try:
                 for part in parts:
                     for rows in _pieces(part, TREES[self._kind]):
@@ -196,7 +199,7 @@ class _Tree:
     def __init__(
         self,
         path: Path,
-        kind: Kind,
+        name: str,
         types: Mapping[str, list[Any]],
         metadata: Mapping[str, Any],
         level: int,
@@ -214,7 +217,7 @@ class _Tree:
             name: np.dtype((dtype, tuple(shape))) if shape else np.dtype(dtype)
             for name, (dtype, shape) in types.items()
         }
-        self._tree = self._file.mktree(TREES[kind], branches) if branches else None
+        self._tree = self._file.mktree(name, branches) if branches else None
         self._waiting: list[Columns] = []
         self._bytes = 0
 
@@ -278,7 +281,7 @@ def _pieces(path: Path, tree: str) -> Iterator[Columns]:
 def _metadata(
     kind: Kind, normalization: NormalizationSettings, channels: tuple[str, ...]
 ) -> dict[str, Any]:
-    names = {"reg": "regressor", "mae": "mae", "inp": "inpainter"}
+    names = {"reg": "regressor", "mae": "mae", "inp": "inpainter", "dead": "dead channels"}
     return {
         "kind": names[kind],
         **dataclasses.asdict(normalization),
