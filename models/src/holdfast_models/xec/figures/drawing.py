@@ -13,7 +13,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-__all__ = ["BLUE", "COLOURS", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "Floats", "finite", "paper"]
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "RED",
+    "Drawn",
+    "Floats",
+    "finite",
+    "paper",
+]
 
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"

@@ -65,7 +65,9 @@ def event_display(event: Event, *, name: str = "event") -> Drawn:
         # White means no value: what is dark must not look like it.
         shown = colormaps[colours].with_extremes(under=colormaps[colours](0.0))
         image = draw_tank(panel, values_S, norm=norm, colours=shown, dead_S=dead_S)
-        bar = figure.colorbar(image, ax=panel, shrink=0.7, pad=0.01, location="bottom", extend="min")
+        bar = figure.colorbar(
+            image, ax=panel, shrink=0.7, pad=0.01, location="bottom", extend="min"
+        )
         bar.set_label(label, fontsize=9)
         bar.ax.tick_params(labelsize=8)
         for uvw, marker, colour, who in (
