@@ -175,6 +175,10 @@ class Engine:
                 self, "investigation", self.investigation.backward_ends, sys._getframe(), on_host
             )
 
+    def window_dropped(self) -> None:
+        """The gradients since the last step were cleared: their batches will come once more."""
+        self._losses = self._new_losses()
+
     # ------------------------------------------------------------------ the optimizer
 
     @fail_open("model probe")
