@@ -489,6 +489,11 @@ class Engine:
         """Write an Event."""
         attempt(self, "notes", self.training.record_at, kind, step, data)
 
+    def restore_best(self, why: str) -> str:
+        """Go back to the best state by validation between two steps; why that was not done."""
+        refused = attempt(self, "recovery", self.recovery.restore_best, why)
+        return "rolling back failed" if refused is None else refused
+
     def spent(self, seconds: float) -> None:
         """Time of ours that was spent outside: no phase of the loop shall count it."""
         self.phases.guard += seconds

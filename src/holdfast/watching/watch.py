@@ -260,6 +260,15 @@ class Watch:
         """
         return self._checkpoints.save("asked", metrics)
 
+    def restore_best(self, why: str) -> str:
+        """Go back to the best state by validation, with a lower learning rate.
+
+        For a loop whose validation has become much worse; call it between two steps. At most
+        ``rollback.best`` times, by the factor ``rollback.lr``. Returns why it was not done; empty
+        if it was.
+        """
+        return self.engine.restore_best(why)
+
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Record a custom event in the run: detectors and readers see it."""
         self.engine.note(kind, self.engine.steps, data)

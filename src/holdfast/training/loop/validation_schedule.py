@@ -12,6 +12,7 @@ from ..schedules import Schedule
 from .progress import Progress
 from .stopping import BestSoFar
 from .validation import ValidationSettings
+from .validation_spikes import ValidationSpikes
 
 BEST = "validation"
 """The metric under which the best checkpoint is kept."""
@@ -47,6 +48,7 @@ class ValidationSchedule:
         self._metric, self._place = metric, place
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
         self._after_each = tuple(after_each)
+        self._spikes = ValidationSpikes(settings, standing, watch, progress.say)
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -98,3 +100,5 @@ class ValidationSchedule:
         for after_each in self._after_each:
             after_each(step, self.latest)
         self._progress.validated(step, self.latest, best)
+        if self._spikes.look(step, self._metric, value):
+            self._fresh = False  # the state there is now was not what was validated
