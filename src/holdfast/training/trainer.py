@@ -27,8 +27,9 @@ from .loop.accumulation import Window
 from .loop.artifacts import RunHooks
 from .loop.health import Health
 from .loop.interrupts import Interrupts
-from .loop.loop import Counter, Loop, Parts
+from .loop.loop import Counter, Loop
 from .loop.measuring import ModelMeasure
+from .loop.parts import Parts
 from .loop.profiling import Profiler, wanted
 from .loop.progress import Progress, make_progress
 from .loop.reporting import StepReporter
@@ -154,7 +155,7 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place)
+        net = distributed.wrap(model, place, late=settings.auto_batch)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
@@ -181,6 +182,11 @@ class Trainer:
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
                 guard.note("settings_changed", {"changes": tuning.changes})
+            if not settings.auto_batch:
+                window.pieces = 1
+            elif window.pieces > 1:
+                compiled.batches_are_cut()
+                progress.say(f"batches are cut into {window.pieces} pieces as before the resume")
             telling = StepReporter(
                 progress,
                 place,
@@ -247,6 +253,7 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
+                    say=progress.say,
                 ),
                 counter,
             )
