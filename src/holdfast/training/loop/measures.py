@@ -98,6 +98,16 @@ def memory_numbers(device: torch.device) -> dict[str, float]:
     return numbers | ({"memory_utilization_percent": 100 * used / held} if held else {})
 
 
+def most_memory(device: torch.device) -> dict[str, float]:
+    """The most memory there was so far, of tensors on a GPU, else resident; and resident now."""
+    now = resident()
+    if device.type == "cuda":
+        most = float(torch.cuda.max_memory_allocated(device))
+    else:
+        most = max(now, _peak_resident())
+    return {"memory_peak_gb": most / 1e9, "process_rss_gb": now / 1e9}
+
+
 def memory_peak(device: torch.device) -> str:
     """Memory in use and the most there was so far, in words; for the memory channel."""
     if device.type != "cuda":

@@ -80,6 +80,11 @@ class GradientNorms:
         """Share of the steps taken that were clipped."""
         return self._clipped / self._taken if self._taken else 0.0
 
+    @property
+    def largest(self) -> float:
+        """The largest norm; NaN without steps."""
+        return self._norms.largest if self._norms.count else math.nan
+
     def data(self) -> dict[str, Any]:
         """Everything as plain numbers, for an event; empty without steps."""
         if not self._norms.count:
