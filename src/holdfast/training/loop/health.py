@@ -148,7 +148,7 @@ class Health:
         self._summed = 0
 
     def _look(self, step: int, numbers: Mapping[str, float]) -> None:
-        # A step that was left out says nothing about the others; it is told of elsewhere.
+        # A skipped step says nothing about the others; it is told of elsewhere.
         taken = [row for row in self._rows if not row["skipped"]]
         seen = dict(numbers)
         for name in _COLUMNS:

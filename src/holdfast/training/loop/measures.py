@@ -1,7 +1,7 @@
 """What a run measures of itself beside the loss: pace, memory, how busy the device is.
 
 Read when the numbers of a run are noted, every so many steps. Nothing here waits for the device,
-and what cannot be known is left out.
+and what cannot be known is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _APART = 1.0
 
 
 class Measures:
-    """The trainer's own numbers; the dear ones are left out where measuring takes too long.
+    """The trainer's own numbers; the expensive ones are skipped where measuring takes too long.
 
     Args:
         place: this rank.
@@ -72,7 +72,7 @@ class Measures:
         self._lean = True
         self._say(
             f"holdfast: measuring took {spent / seconds:.0%} of the time between two records; "
-            "memory and utilization are left out from here on"
+            "memory and utilization are skipped from here on"
         )
 
     def utilization(self) -> dict[str, float]:

@@ -37,7 +37,7 @@ class Distribution:
         self._bins: Counter[int] = Counter()
 
     def add(self, values: Iterable[float]) -> None:
-        """Count these; what is not finite, or not above zero, is left out."""
+        """Count these; what is not finite, or not above zero, is skipped."""
         given = np.fromiter(values, dtype=np.float64)
         known = given[(given > 0) & (given < math.inf)]
         if len(known):
