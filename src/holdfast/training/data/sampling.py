@@ -108,8 +108,9 @@ class EpochBatches:
             yield torch.randperm(self.length, generator=drawn, dtype=dtype, device="cpu")
             return
         count = -(-self.length // self._chunk)
-        for pair in torch.randperm(count, generator=drawn, device="cpu").split(CHUNKS):
-            firsts = [number * self._chunk for number in pair.tolist()]
+        order = torch.randperm(count, generator=drawn, device="cpu").tolist()
+        for at in range(0, count, CHUNKS):
+            firsts = [number * self._chunk for number in order[at : at + CHUNKS]]
             ends = [min(first + self._chunk, self.length) for first in firsts]
             ranges = zip(firsts, ends, strict=True)
             both = torch.cat([torch.arange(*one, dtype=dtype, device="cpu") for one in ranges])
