@@ -170,7 +170,8 @@ def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
             raw = rows[name].contiguous().reshape(-1).view(torch.uint8)
             mine[: len(raw)] = raw
         every = [torch.empty_like(mine) for _ in range(place.world)]
-        distributed.all_gather(every, mine)
+        if longest:
+            distributed.all_gather(every, mine)
         parts: list[Tensor] = []
         for head, sent in zip(found, every, strict=True):
             if head is not None:

@@ -54,7 +54,7 @@ class Result:
     seconds: float
     compile_seconds: float
     rate: float
-    """Samples per second of training, validation and compilation left out."""
+    """Samples per second of training, without validation and compilation."""
     validation: Mapping[str, float] = field(default_factory=dict[str, float])
     best: float = math.nan
     best_step: int = 0
