@@ -52,8 +52,10 @@ MAY_IMPORT = {
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
+    # readers of the run folder
+    "integrations": f"{JUDGING} launcher",
     # nothing imports the command line
-    "cli": f"{SPINE} training faults holdfast",
+    "cli": f"{SPINE} training faults integrations holdfast",
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
@@ -64,9 +66,12 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "torch": TORCH_SIDE,
     "triton": {"actions", "probes"},
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
-    "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
+    "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training", "cli"},
     "yaml": {"config"},
     "rich": {"report", "cli", "training"},
+    "mlflow": {"integrations"},
+    "sqlalchemy": {"integrations"},
+    "tensorboard": {"integrations"},
     "sitecustomize": {"boot"},  # the user's own, which ours hands over to
 }
 

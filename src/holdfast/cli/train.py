@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RunFolderError, UsageError
 from ..run import Run
 from . import _output
+from ._run_flags import TRACK
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
@@ -34,6 +35,7 @@ class TrainCommand:
       holdfast train demo --set train.log.channels=memory,performance
       holdfast train demo --preset NAME --print-config > mine.yaml
       holdfast train demo --config mine.yaml --run-dir out/first
+      holdfast train demo --track mlflow --track tensorboard
       holdfast train demo --resume out/first
       holdfast train demo --resume out/first@best --set train.optimizer.lr=1e-4
       torchrun --nproc-per-node 2 -m holdfast train demo
@@ -73,6 +75,7 @@ class TrainCommand:
             help="settings for a kind of machine: auto, gh200, h200, h100, a100, arm, cuda, cpu, "
             "shared, none, or one of the recipe's own (default: auto)",
         )
+        parser.add_argument("--track", **TRACK)
         parser.add_argument("--quiet", action="store_true", help="no progress, no live lines")
         parser.add_argument(
             "--print-config",
@@ -104,6 +107,8 @@ class TrainCommand:
             )
         from ..training.recipes import find_recipe, resolve, to_yaml
 
+        if args.track:
+            args.set.insert(0, f"train.holdfast.track.to={','.join(args.track)}")
         recipe = find_recipe(args.recipe, _tell)
         start = _start(args, recipe)
         settings = resolve(recipe, start.config, args.preset, args.set, args.platform)

@@ -32,6 +32,7 @@ from holdfast.run.table import read_header
 FORMAT = 1
 META = "run.json"
 PAGE = "report.html"
+TRACK = "track"
 _List = list  # inside the class the word means Run.list
 STREAMS = ("events", "findings", "batches", "quarantine")
 
@@ -183,6 +184,11 @@ class Run:
     def page_path(self) -> Path:
         """The report for a browser; made from everything else, and made again when asked for."""
         return self.path / PAGE
+
+    @property
+    def track_folder(self) -> Path:
+        """What experiment trackers remember of this run; there once one has something of it."""
+        return self.path / TRACK
 
     def ring_path(self, lane: str) -> Path:
         """The lane's ring; gone once it was drained for good."""
