@@ -76,7 +76,7 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 }
 
 # Folders that hold many files of one shape: no member knows another.
-PLURAL = {"detectors", "probes", "actions", "faults", "cli"}
+PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
 # What stands beside the detectors: who asks them, who ranks, what the training judges with too.
 SHARED = {"suspicion", "ranking"}
 JOINS = {

@@ -111,7 +111,7 @@ class RunCommand:
         check_torch()
         run = start_run(settings, name, command)
         main = os.environ.get("RANK", "0") == "0"
-        follower = Follower.start(run.path, settings.track, say) if main else None
+        follower = Follower.start(run.path, settings, say) if main else None
         status = supervise(command, run, settings)
         finish(run, status, quiet=settings.run.quiet, main=main)
         if follower is not None:

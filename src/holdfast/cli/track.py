@@ -28,7 +28,7 @@ _IDLE = 120.0
 
 
 class TrackCommand:
-    """Hand a run to an experiment tracker: MLflow, TensorBoard, or JSON lines and CSV.
+    """Hand a run to an experiment tracker: MLflow, TensorBoard or JSON lines.
 
     Reads the run folder and nothing else, so any run will do: one that is over, one that was
     killed, one that goes on. What a tracker has got before is not handed over again. To follow

@@ -28,8 +28,7 @@ from ..run import (
 )
 from ..run.durable import replace_file
 from ..types import Event
-from .base import Ending, Note, Point, Progress, Sink
-from .reading import (
+from ._reading import (
     SETTINGS_FILE,
     Windows,
     about_run,
@@ -37,6 +36,7 @@ from .reading import (
     note_of,
     points_of,
 )
+from .base import Ending, Note, Point, Progress, Sink
 
 _PICTURES = {".png", ".svg", ".pdf", ".jpg"}
 _FILES = {".csv", *_PICTURES}

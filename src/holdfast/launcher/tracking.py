@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from ..config import TrackSettings
+from ..config import Settings, TrackSettings
 
 # Seconds that a training waits for the last numbers; what is left is handed over behind it.
 _PATIENCE = 8.0
@@ -58,27 +58,32 @@ class Follower:
         self._pid = os.getpid()
 
     @classmethod
-    def start(cls, run: Path, settings: TrackSettings, say: Callable[[str], None]) -> Self | None:
+    def start(cls, run: Path, settings: Settings, say: Callable[[str], None]) -> Self | None:
         """Start it; None where nothing is to be tracked, or the process cannot be made."""
-        names, warnings = usable(settings.to)
+        names, warnings = usable(settings.track.to)
         for warning in warnings:
             say(f"holdfast: {warning}")
         if not names:
             return None
+        words = [*_command(run, settings.track), *(f"--to={name}" for name in names)]
         try:
-            # Its words wait here until the progress bar is gone.
-            told = tempfile.TemporaryFile()  # noqa: SIM115
-            child = subprocess.Popen(
-                [*_command(run, settings), *(word for name in names for word in ("--to", name))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=told,
-                # Ctrl-C and a launcher that ends its group are for the training.
-                start_new_session=True,
-            )
+            with contextlib.ExitStack() as stack:
+                # Its words wait here until the progress bar is gone.
+                told = stack.enter_context(tempfile.TemporaryFile())
+                # Ctrl-C, and a launcher that ends its group, are for the training.
+                child = subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=told,
+                    start_new_session=True,
+                )
+                stack.pop_all()
         except OSError as error:
             say(f"holdfast: the run is not tracked: {error}; later: holdfast track {run}")
             return None
+        if not settings.run.quiet:
+            say(f"holdfast: followed by {', '.join(names)}")
         return cls(child, told, say)
 
     def end(self, patience: float = _PATIENCE) -> None:

@@ -357,7 +357,7 @@ class Watch:
         detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
         self._thread = DrainThread(Drain(run, owner, settings, detectors, say))
         if session.rank() == 0:
-            self._follower = Follower.start(run.path, settings.track, say)
+            self._follower = Follower.start(run.path, settings, say)
         return recorder
 
 
