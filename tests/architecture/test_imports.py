@@ -66,7 +66,7 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "torch": TORCH_SIDE,
     "triton": {"actions", "probes"},
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
-    "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training", "cli"},
+    "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
     "rich": {"report", "cli", "training"},
     "mlflow": {"integrations"},

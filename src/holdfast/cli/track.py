@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..config import RunSettings, TrackSettings, from_dict
 from ..errors import HoldfastError, UsageError
-from ..run import Ring, Run
+from ..run import Run
 
 if TYPE_CHECKING:
     from ..integrations.tracker import Tracker
@@ -90,7 +90,7 @@ class TrackCommand:
         try:
             if args.follow:
                 _follow(run, trackers, with_parent=args.with_parent)
-            elif _is_running(run):
+            elif run.is_recorded():
                 for tracker in trackers:
                     _show(tracker, tracker.poll(), over=False)
                 return 0
@@ -139,33 +139,15 @@ def _follow(run: Run, trackers: Sequence[Tracker], *, with_parent: bool) -> None
             return
 
 
-def _is_running(run: Run) -> bool:
-    """Whether a process of this machine still records the run."""
-    return _state(run)[1]
-
-
 def _state(run: Run) -> tuple[bool, bool]:
     """Whether the run says that it is over, and whether a process here records it.
 
     A run that was killed never says so; one on another machine has no process here.
     """
-    import psutil
-
     try:
-        if Run.open(run.path).meta.get("status") != "running":
-            return True, False
-        for lane in run.lanes():
-            path = run.ring_path(lane)
-            if path.exists() and path.stat().st_size:
-                ring = Ring.attach(path, readonly=True)
-                try:
-                    if psutil.pid_exists(ring.pid):
-                        return False, True
-                finally:
-                    ring.detach()
-    except (HoldfastError, OSError):
-        return True, False  # the folder is gone, or about to be
-    return False, False
+        return Run.open(run.path).meta.get("status") != "running", run.is_recorded()
+    except HoldfastError:
+        return True, False  # the folder is gone
 
 
 def _show(tracker: Tracker, count: int, *, over: bool) -> None:

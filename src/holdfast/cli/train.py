@@ -13,6 +13,7 @@ from ..errors import RunFolderError, UsageError
 from ..run import Run
 from . import _output
 from ._run_flags import TRACK
+from ._scan import carry_out_scan, describe_scan, wants_scan
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
@@ -38,6 +39,7 @@ class TrainCommand:
       holdfast train demo --track mlflow --track tensorboard
       holdfast train demo --resume out/first
       holdfast train demo --resume out/first@best --set train.optimizer.lr=1e-4
+      holdfast train demo --scan train.optimizer.lr=1e-3,3e-3 --scan model.hidden=64,128
       torchrun --nproc-per-node 2 -m holdfast train demo
     """
 
@@ -90,6 +92,7 @@ class TrainCommand:
         parser.add_argument(
             "--list", action="store_true", help="list the recipes and their presets, and exit"
         )
+        describe_scan(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Settle everything that can be wrong, then train."""
@@ -98,6 +101,10 @@ class TrainCommand:
         check_torch()
         if args.list:
             return _list()
+        if args.track:
+            args.set.insert(0, f"train.holdfast.track.to={','.join(args.track)}")
+        if wants_scan(args):
+            return carry_out_scan(args)
         if args.recipe is None:
             eaten = isinstance(args.resume, str) and not os.path.exists(args.resume)
             raise UsageError(
@@ -107,8 +114,6 @@ class TrainCommand:
             )
         from ..training.recipes import find_recipe, resolve, to_yaml
 
-        if args.track:
-            args.set.insert(0, f"train.holdfast.track.to={','.join(args.track)}")
         recipe = find_recipe(args.recipe, _tell)
         start = _start(args, recipe)
         settings = resolve(recipe, start.config, args.preset, args.set, args.platform)

@@ -246,6 +246,23 @@ class Run:
         """Remove a ring that has been drained into the files; readers then use those alone."""
         self.ring_path(lane).unlink(missing_ok=True)
 
+    def is_recorded(self) -> bool:
+        """Whether a process of this machine still writes; a run that was killed never says so."""
+        if _read_meta(self.path).get("status") != "running":
+            return False
+        for lane in self.lanes():
+            try:
+                # An empty file is a lane that was claimed and has no ring yet.
+                ring = Ring.attach(self.ring_path(lane), readonly=True)
+            except (OSError, RunFolderError):
+                continue
+            try:
+                if psutil.pid_exists(ring.pid):
+                    return True
+            finally:
+                ring.detach()
+        return False
+
     # Leaving no clutter.
 
     def remove_dead_claims(self) -> None:
