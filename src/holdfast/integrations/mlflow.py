@@ -184,6 +184,8 @@ class MlflowSink:
             return self._client, self._own["run_id"]
         if self.target.startswith(_SQLITE):
             self._prepare_database(Path(self.target.removeprefix(_SQLITE)))
+        # holdfast sends nothing anywhere unless it is asked to.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         logging.getLogger("mlflow").setLevel(logging.ERROR)
         logging.getLogger("alembic").setLevel(logging.ERROR)
         from mlflow import MlflowClient
