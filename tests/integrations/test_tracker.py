@@ -177,3 +177,31 @@ def test_a_run_says_where_it_goes_and_a_command_without_a_tracker_is_refused(mak
     assert [line["step"] for line in read(run)] == [5, 10, 15, 20]
     assert main(["track", str(make_run(name="other").path)]) == 2
     assert "no tracker was named" in capsys.readouterr().err
+
+
+def test_a_tracker_that_cannot_write_is_given_up_and_the_others_go_on(make_run, capsys):
+    run = make_run()
+    (run.path / "tensorboard").write_text("a file where a folder has to be")
+    words = ["track", str(run.path), "--to", "tensorboard", "--to", "json"]
+    assert main(words) == 1
+    assert "tensorboard is given up" in capsys.readouterr().err
+    assert [line["step"] for line in read(run)] == [10, 20]
+
+
+def test_following_ends_with_the_run(make_run, monkeypatch, record_lane, make_rows):
+    """A run that goes on is looked at again, until it says that it is over."""
+    from holdfast.cli import track as command
+
+    run = make_run(make_rows(10), finished=False, end=False)
+    looks = iter(range(9))
+
+    def sleep(seconds: float) -> None:
+        if next(looks) == 1:
+            record_lane(run, make_rows(10, start=10), lane="r0-p7")
+            run.update_meta(status="finished", exit_code=0)
+
+    clock = iter(range(0, 1000, 2))
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    assert track(run, "--follow") == 0
+    assert [line["step"] for line in read(run)] == [10, 20]

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,19 +87,15 @@ class TrackCommand:
             )
             for name in names
         ]
-        try:
-            if args.follow:
-                _follow(run, trackers, with_parent=args.with_parent)
-            elif run.is_recorded():
-                for tracker in trackers:
-                    _show(tracker, tracker.poll(), over=False)
-                return 0
-            for tracker in trackers:
-                _show(tracker, tracker.finish(), over=True)
-        finally:
-            for tracker in trackers:
+        if args.follow:
+            _follow(run, trackers, with_parent=args.with_parent)
+        goes_on = not args.follow and run.is_recorded()
+        for tracker in list(trackers):
+            count = _hand_over(trackers, Tracker.poll if goes_on else Tracker.finish, tracker)
+            if tracker in trackers:
+                _show(tracker, count, over=not goes_on)
                 tracker.close()
-        return 0
+        return 0 if len(trackers) == len(names) else 1
 
 
 def _settings(args: argparse.Namespace, run: Run) -> TrackSettings:
@@ -119,14 +115,24 @@ def _settings(args: argparse.Namespace, run: Run) -> TrackSettings:
     return settings
 
 
-def _follow(run: Run, trackers: Sequence[Tracker], *, with_parent: bool) -> None:
+def _hand_over(trackers: list[Tracker], step: Callable[[Tracker], int], tracker: Tracker) -> int:
+    """Take a step of a tracker; one that cannot write is given up, the others go on."""
+    try:
+        return step(tracker)
+    except (OSError, HoldfastError) as error:
+        trackers.remove(tracker)
+        _tell(f"{tracker.sink.kind} is given up: {error}; try again later: holdfast track")
+        return 0
+
+
+def _follow(run: Run, trackers: list[Tracker], *, with_parent: bool) -> None:
     """Look at the run again and again, until it is over."""
     parent = os.getppid()
     if with_parent:
         os.nice(10)  # the training has the cores first
     changed = time.monotonic()
     while True:
-        count = sum(tracker.poll() for tracker in trackers)
+        count = sum(_hand_over(trackers, type(one).poll, one) for one in list(trackers))
         changed = time.monotonic() if count else changed
         if with_parent:
             over = bool(select.select([sys.stdin], [], [], _PAUSE)[0]) or os.getppid() != parent

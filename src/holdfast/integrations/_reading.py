@@ -111,7 +111,7 @@ def note_of(event: Event) -> Note | None:
     if event.kind == "resume":
         return _note(event, "resume", f"resumed at step {event.step}")
     if event.kind == "settings_changed":
-        return _note(event, "resume", ", ".join(map(str, data.get("changes", ()))))
+        return _note(event, "settings", ", ".join(map(str, data.get("changes", ()))))
     if event.kind == "exception":
         return _note(event, "exception", f"{data.get('type', '')}: {data.get('message', '')}")
     rescue = None if event.kind in _ROUTINE else rescue_of(event)
@@ -133,8 +133,7 @@ def about_run(
     """What is known of a run once it has begun."""
     meta = run.meta
     params = dict(flat(_settings(run)))
-    start = next((event.data for event in events if event.kind == "start"), {})
-    setup = next((event.data for event in events if event.kind == "setup"), {})
+    start, setup = _first(events, "start"), _first(events, "setup")
     resumed = next((event for event in events if event.kind == "resume"), None)
     params |= {
         "version.holdfast": str(meta.get("holdfast", "")),
@@ -166,7 +165,12 @@ def flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
         else:
-            yield f"{above}{key}", "null" if value is None else str(value)
+            yield f"{above}{key}", "null" if value is None else str(cast("object", value))
+
+
+def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any]:
+    found = [event.data for event in events if event.kind == kind]
+    return found[0] if found else {}
 
 
 def _settings(run: Run) -> Mapping[str, Any]:

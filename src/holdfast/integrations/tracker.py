@@ -200,14 +200,14 @@ class _Lane:
         if len(found.steps):
             self._windows.add(found.steps)
             self.last = float(found.steps["time"][-1])
-        points = [*self._windows.take(partial=partial)]
-        points += [point for event in found.events for point in points_of(event)]
         begins = [
             (event.step, int(event.data["epoch"]))
             for event in found.events
             if event.kind == "epoch" and "epoch" in event.data
         ]
-        points = [self._in_epoch(point, begins) for point in points]
+        windows = self._windows.take(partial=partial)
+        points = [self._in_epoch(point, begins) for point in windows]
+        points += [point for event in found.events for point in points_of(event)]
         self.at |= {"step": self._windows.step, "skipped": self._windows.skipped}
         if begins:
             self.at["epoch"] = begins[-1][1]
