@@ -22,7 +22,7 @@ from .compiling import Compiled
 from .data.loaders import Feed
 from .data.transfer import Transfer
 from .device import Place
-from .initial_state import tell_initial_state
+from .initial_state import parameter_counts, tell_initial_state
 from .loop.accumulation import Window
 from .loop.artifacts import RunHooks
 from .loop.health import Health
@@ -42,6 +42,9 @@ from .schedules import Schedule
 from .settings import TrainSettings
 from .task import Data, Loss, Task
 from .tuning import Tuning
+
+ENDED = "training_ended"
+"""The event with which a run tells why it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +182,8 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
+            setup = {"precision": precision.name, "compile": compiled.mode, "workers": feed.workers}
+            guard.note("setup", {**setup, **parameter_counts(model)})
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
                 guard.note("settings_changed", {"changes": tuning.changes})
@@ -262,6 +267,10 @@ class Trainer:
                 why = loop.run(interrupts)
             trained = telling.run.seconds
             norms = health.run_ends()
+            ended: dict[str, Any] = {"why": why, "interrupted": interrupts.asked is not None}
+            ended |= {"best": standing.best, "best_step": standing.best_step}
+            ended |= {"step": counter.step, "seconds": time.perf_counter() - began}
+            guard.note(ENDED, ended)
             progress.ends()
             if task.ended is not None and hooks is not None:
                 hooks.ended(task.ended, counter.step)

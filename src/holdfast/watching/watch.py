@@ -28,6 +28,7 @@ from ..errors import RunFolderError, UsageError
 from ..guard.engine import Engine
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
+from ..launcher.tracking import Follower
 from ..report import end_summary, make_page
 from ..run import LaneReader, Recorder, Run
 from ..types import Finding
@@ -109,6 +110,7 @@ class Watch:
         self._scaler = training_state.scaler
         self._say = say
         self._thread: DrainThread | None = None
+        self._follower: Follower | None = None
         self._closed = False
         self._undo: list[Callable[[], None]] = []
         engine = session.current()
@@ -359,6 +361,8 @@ class Watch:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
                     self.run.update_meta(status="finished", exit_code=0 if finished else 1)
                 make_page(self.run, self._say)
+            if self._follower is not None:
+                self._follower.end()
 
     def __enter__(self) -> Self:
         return self
@@ -378,6 +382,8 @@ class Watch:
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
         detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
         self._thread = DrainThread(Drain(run, owner, settings, detectors, say))
+        if session.rank() == 0:
+            self._follower = Follower.start(run.path, settings, say)
         return recorder
 
 
