@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
+from holdfast_models.xec.data import root_files
 from holdfast_models.xec.data.branches import BRANCHES, import_uproot
 from holdfast_models.xec.data.root_files import RootEvents, find_files, scan
 
@@ -49,7 +50,7 @@ def test_nothing_found_is_an_error(tmp_path: Path, monkeypatch, path: str, said:
         find_files(path)
 
 
-def test_only_the_asked_range_is_read_into_plain_tensors(synth) -> None:
+def test_only_the_asked_range_is_read_into_plain_tensors(synth, monkeypatch) -> None:
     file = RootEvents(f"{synth.train}/000.root", SENSORS | dict(BRANCHES), threads=2)
     assert len(file) == 192 and file.boundaries == (0, 128, 192)
     block = file.__getitems__(range(100, 150))
@@ -62,8 +63,10 @@ def test_only_the_asked_range_is_read_into_plain_tensors(synth) -> None:
     assert torch.equal(file[-1]["time"], synth.events["time"][191])
     with pytest.raises(IndexError):
         file[192]
+    monkeypatch.setattr(root_files, "BLOCK", 30)  # as larger files are read
+    assert torch.equal(file.read(7, 180, ["npho"])["npho"], synth.events["npho"][7:180])
     seen = [len(part["run"]) for part in scan([file, file], ["run"], 100)]
-    assert seen == [50, 50]
+    assert seen == [30, 20, 30, 20]
 
 
 def test_it_is_sent_to_another_process_without_its_file(synth) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import HoldfastError
@@ -19,7 +20,9 @@ from holdfast.training import Gathered
 
 from .branches import WIDTHS, import_uproot
 
-_BLOCK = 512  # events that are scanned at once
+BLOCK = 512
+"""Events whose baskets are decompressed together."""
+
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
 
@@ -98,28 +101,33 @@ class RootEvents:
     def read(self, start: int, stop: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Entries ``start`` to ``stop`` of these quantities, or of all of them."""
         tree, found = self._tree(), {}
-        _, _, executor = self._opened or (0, None, None)
         for name in self.branches if names is None else names:
             branch = tree[self.branches[name]]
             dtype, shape = self.kinds[name]
-            # Straight into the memory it stays in: no basket is kept, nothing concatenated.
+            # Straight into the memory it stays in: nothing is concatenated, and what is
+            # decompressed is never more than a few baskets.
             into = np.empty((stop - start, *shape), branch.interpretation.to_dtype.base)
-            try:
-                branch.array(
-                    branch.interpretation.inplace(into),
-                    entry_start=start,
-                    entry_stop=stop,
-                    library="np",
-                    array_cache=None,
-                    decompression_executor=executor,
-                )
-            except Exception as error:
-                raise HoldfastError(
-                    f"{self.path}: entries {start} to {stop} of branch {self.branches[name]!r} "
-                    f"cannot be read ({_first_line(error)}); copy or write the file again"
-                ) from error
+            for at in range(start, stop, BLOCK):
+                end = min(at + BLOCK, stop)
+                self._fill(branch, into[at - start : end - start], at, end)
             found[name] = torch.from_numpy(into).to(dtype)
         return found
+
+    def _fill(self, branch: Any, into: NDArray[Any], start: int, stop: int) -> None:
+        try:
+            branch.array(
+                branch.interpretation.inplace(into),
+                entry_start=start,
+                entry_stop=stop,
+                library="np",
+                array_cache=None,
+                decompression_executor=self._opened and self._opened[2],
+            )
+        except Exception as error:
+            raise HoldfastError(
+                f"{self.path}: entries {start} to {stop} of branch {branch.name!r} cannot be read "
+                f"({_first_line(error)}); copy or write the file again"
+            ) from error
 
     def _tree(self) -> Any:
         # A forked process has a copy of this object, but neither its threads nor its file.
@@ -178,8 +186,8 @@ def scan(
     total = sum(map(len, files))
     for file in files:
         share = len(file) if events is None else min(len(file), -(-events * len(file) // total))
-        for start in range(0, share, _BLOCK):
-            yield file.read(start, min(start + _BLOCK, share), names)
+        for start in range(0, share, BLOCK):
+            yield file.read(start, min(start + BLOCK, share), names)
 
 
 def _check_header(path: Path) -> None:
