@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import pickle
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,16 @@ def test_it_is_sent_to_another_process_without_its_file(synth) -> None:
     sent = pickle.dumps(file)
     assert len(sent) < 2000
     assert torch.equal(pickle.loads(sent)[5]["npho"], synth.events["npho"][5])
+
+
+def test_files_beyond_a_limit_are_closed_and_opened_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(root_files, "MOST_OPEN", 2)
+    monkeypatch.setattr(root_files, "_open_files", deque())
+    paths = [write(tmp_path / f"{n}.root", columns(n + 1)) for n in range(6)]
+    files = [RootEvents(path, SENSORS) for path in paths]
+    assert [len(file.read(0, len(file))["npho"]) for file in files * 2] == [1, 2, 3, 4, 5, 6] * 2
+    held = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert sum(str(tmp_path) in path for path in held) <= 2
 
 
 def test_float64_branches_come_as_float32(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -22,6 +24,9 @@ from .branches import WIDTHS, import_uproot
 
 BLOCK = 512
 """Events whose baskets are decompressed together."""
+
+MOST_OPEN = 128
+"""Files that a process keeps open; systems allow some hundreds."""
 
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
@@ -70,7 +75,7 @@ class RootEvents:
         """
         self.path, self.tree_name, self.threads = Path(path), tree_name, threads
         self.branches = dict(branches)
-        self._opened: tuple[int, Any, Executor | None] | None = None
+        self._opened: tuple[int, Any] | None = None
         _check_header(self.path)
         tree = self._tree()
         for name, branch in (optional or {}).items():
@@ -121,7 +126,7 @@ class RootEvents:
                 entry_stop=stop,
                 library="np",
                 array_cache=None,
-                decompression_executor=self._opened and self._opened[2],
+                decompression_executor=_decompressors(os.getpid(), self.threads),
             )
         except Exception as error:
             raise HoldfastError(
@@ -129,13 +134,19 @@ class RootEvents:
                 f"({_first_line(error)}); copy or write the file again"
             ) from error
 
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._opened is not None:
+            self._opened[1].file.close()
+            self._opened = None
+
     def _tree(self) -> Any:
-        # A forked process has a copy of this object, but neither its threads nor its file.
+        # A forked process has a copy of this object, and shares the place in its file.
         if self._opened is None or self._opened[0] != os.getpid():
-            uproot = import_uproot()
-            threads = self.threads
-            executor = uproot.ThreadPoolExecutor(threads) if threads > 1 else None
-            self._opened = os.getpid(), self._open(uproot), executor
+            self._opened = os.getpid(), self._open(import_uproot())
+            _open_files.append(self)
+            if len(_open_files) > MOST_OPEN:
+                _open_files.popleft().close()
         return self._opened[1]
 
     def _open(self, uproot: Any) -> Any:
@@ -177,6 +188,15 @@ class RootEvents:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+_open_files: deque[RootEvents] = deque()  # of this process, the oldest first
+
+
+@functools.cache
+def _decompressors(process: int, threads: int) -> Executor | None:
+    """Threads that all files of a process share; those of another one are not there."""
+    return import_uproot().ThreadPoolExecutor(threads) if threads > 1 else None
 
 
 def scan(
