@@ -23,8 +23,7 @@ def dead_channels(dead_BS: Floats) -> Drawn:
     always_S = share_S >= 1
     figure, (panel,) = paper(size=(8.0, 7.0))
     colours = colormaps["YlOrRd"].with_extremes(under="#eef3f7")
-    norm = Normalize(1e-6, 1)
-    image = draw_tank(panel, share_S, norm=norm, colours=colours, dead_S=always_S)
+    image = draw_tank(panel, share_S, norm=Normalize(1e-6, 1), colours=colours)
     bar = figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01)
     bar.set_label("share of events in which the sensor is dead", fontsize=9)
     by_face = {face: int(always_S[sensors_of(face)].sum()) for face in FACES}
