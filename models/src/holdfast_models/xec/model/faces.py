@@ -1,12 +1,11 @@
 """Sensors as images and back: every face's cells in one gather, predictions in another.
 
-B events, S sensors, C channels, N cells of all faces, n cells of one face, Q sensors of the
-outer face, K fine cells of one of them.
+B events, S sensors, C channels, N cells of all faces, n cells of one face, P parts of all
+faces laid end to end, Q sensors of the outer face, K fine cells of one of them.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -54,6 +53,7 @@ class Faces(nn.Module):
 
     cells_N: Tensor
     share_N: Tensor
+    sensors_P: Tensor
     source_S: Tensor
     outer_cells_QK: Tensor
     outer_covered_QK: Tensor
@@ -87,7 +87,10 @@ class Faces(nn.Module):
             self._table("outer_covered_QK", present)
             tables["outer"] = layout.sensors_of("outer")
         self._table("share_N", shares)
-        self._table("source_S", _sources([table.ravel() for table in tables.values()]))
+        self._parts = {name: table.size for name, table in tables.items()}
+        sensors = np.concatenate([table.ravel() for table in tables.values()])
+        self._table("sensors_P", sensors)
+        self._table("source_S", _sources(sensors))
 
     def forward(self, x_BSC: Tensor, valid_BSC: Tensor | None = None) -> dict[str, Tensor]:
         """Images (B, H, W, C) and hexagonal faces (B, 73, C) by name.
@@ -122,9 +125,16 @@ class Faces(nn.Module):
             images["outer"] = 1 - hidden.permute(0, 2, 3, 1)
         return images
 
+    def by_face(self, values_BS: Tensor) -> dict[str, Tensor]:
+        """(B, n) of each face: its cells, or the Q sensors of the finegrid outer face."""
+        parts = values_BS.index_select(1, self.sensors_P).split(list(self._parts.values()), dim=1)
+        return dict(zip(self._parts, parts, strict=True))
+
     def to_sensors(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """(B, S, C) from the cells (B, n, C) of each image; of the finegrid outer face, from Q
-        sensors. In split mode the dense image decides for the sensors that both images show."""
+        """(B, S, C) from (B, n, C) of each face, with n as in ``by_face``.
+
+        In split mode the dense image decides for the sensors that both outer images show.
+        """
         parts_BnC = torch.cat([parts[name] for name in self.names], dim=1)
         return parts_BnC.index_select(1, self.source_S)
 
@@ -183,10 +193,10 @@ def _covered(shape: tuple[int, ...], pool: tuple[int, int]) -> tuple[np.ndarray,
     return np.array(covered, dtype=np.int64), np.array(present, dtype=np.float32)
 
 
-def _sources(tables: list[np.ndarray]) -> np.ndarray:
+def _sources(sensors: np.ndarray) -> np.ndarray:
     """Where each sensor's value is among the parts laid end to end; the last one that has it."""
     source = np.full(layout.SENSORS, -1, dtype=np.int64)
-    for place, sensor in enumerate(itertools.chain.from_iterable(t.tolist() for t in tables)):
+    for place, sensor in enumerate(sensors.tolist()):
         source[sensor] = place
     assert (source >= 0).all(), "an image table misses sensors"
     return source
