@@ -24,7 +24,7 @@ _HOME = {
     "Deprecated": "other_names",
     "Forecast": "forecast",
     "Difference": "differences",
-    "Gathered": "data.tensor_files",
+    "Gathered": "data.gathered",
     "HealthSettings": "loop.health",
     "Ignored": "other_names",
     "LogSettings": "channels",
@@ -47,7 +47,7 @@ _HOME = {
     "ValidationSettings": "loop.validation",
     "add_channel": "channels",
     "channel": "channels",
-    "collate": "data.tensor_files",
+    "collate": "data.gathered",
     "free_memory": "batch_size.memory",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
@@ -68,15 +68,10 @@ if TYPE_CHECKING:
     from .channels import add as add_channel
     from .channels import get as channel
     from .compiling import CompileSettings
+    from .data.gathered import Gathered, collate
     from .data.loading import DataSettings
     from .data.streaming import Streamed
-    from .data.tensor_files import (
-        Gathered,
-        MappedTensors,
-        TensorWriter,
-        collate,
-        write_tensors,
-    )
+    from .data.tensor_files import MappedTensors, TensorWriter, write_tensors
     from .device import Place
     from .differences import Difference
     from .forecast import Forecast

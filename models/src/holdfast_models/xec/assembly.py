@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import nn
 
-from .losses import HiddenLosses
+from .losses import Balance, HiddenLosses
 from .model.inpainter import Inpainter
 from .model.mae import MaskedAutoencoder
 from .model.regressor import Regressor
@@ -17,7 +17,10 @@ def make_model(kind: str, settings: AnyRun) -> nn.Module:
     """A model with fresh weights; what its loss learns is part of it."""
     if kind == "reg":
         run = cast(RegressorRun, settings)
-        return Regressor(run.model, run.tasks, balanced=run.loss_balance == "auto")
+        regressor = Regressor(run.model, run.tasks)
+        if run.loss_balance == "auto":
+            regressor.balance = Balance(tuple(run.tasks.active()))
+        return regressor
     run = cast(MaeRun | InpainterRun, settings)
     model = MaskedAutoencoder(run.model) if isinstance(run, MaeRun) else Inpainter(run.model)
     model.losses = HiddenLosses(

@@ -12,7 +12,7 @@ from holdfast.training import Forecast, Place, free_memory
 
 from .assembly import make_model
 from .geometry.layout import SENSORS
-from .run_settings import AnyRun
+from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _TRIAL = 4  # events of a trial step on a CPU
@@ -27,7 +27,8 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         place: whose memory and speed count.
     """
     with torch.device("meta"):
-        model = make_model(kind, settings)
+        # Index tables come from the host all the same.
+        model = make_model(kind, settings).to("meta")
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (0.6 if _half(settings, place) else 1.0)
     memory = {
@@ -88,18 +89,20 @@ def _trial(kind: str, settings: AnyRun) -> float:
             out = model(*arguments)
             outs = list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
             wanted = [one for one in model.parameters() if one.requires_grad]
-            torch.autograd.grad(sum(one.sum() for one in outs), wanted, allow_unused=True)
+            torch.autograd.grad([one.sum() for one in outs], wanted, allow_unused=True)
             best = min(best, time.perf_counter() - began)
     return best / _TRIAL
 
 
 def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
+    """What the model of a run takes, of all sensors and with nothing hidden."""
     x_BSC = torch.zeros(events, SENSORS, 2)
-    valid_BSC = torch.ones(events, SENSORS, 2, dtype=torch.bool)
-    if hasattr(settings, "tasks"):
-        return x_BSC, valid_BSC
     hidden_BS = torch.zeros(events, SENSORS, dtype=torch.bool)
-    return x_BSC, hidden_BS, valid_BSC
+    match settings:
+        case RegressorRun() | MaeRun():
+            return x_BSC, hidden_BS
+        case InpainterRun():
+            return x_BSC, hidden_BS, ~hidden_BS
 
 
 def _half(settings: AnyRun, place: Place) -> bool:

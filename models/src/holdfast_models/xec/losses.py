@@ -105,10 +105,8 @@ class HiddenLoss(NamedTuple):
     total: Tensor
     faces: dict[str, Tensor]
     """By channel, the mean of each face."""
-    error_BSC: Tensor
-    """Of each sensor, in the network's scale; also of those that were not hidden."""
-    loss_BSC: Tensor
-    """Of each sensor, with weights whose mean over the hidden sensors of a face is one."""
+    errors: dict[str, tuple[Tensor, Tensor]]
+    """By channel, the error of each sensor in the network's scale, and whether it counts."""
 
 
 class HiddenLosses(nn.Module):
@@ -146,8 +144,7 @@ class HiddenLosses(nn.Module):
         settings = self.settings
         event_B1 = intensity_weights(npho_BS, settings.intensity_reweighting)[:, None]
         faces: dict[str, Tensor] = {}
-        errors: list[Tensor] = []
-        losses: list[Tensor] = []
+        errors: dict[str, tuple[Tensor, Tensor]] = {}
         for index, channel in enumerate(self.channels):
             target_BS = x_BSC[..., ("npho", "time").index(channel)]
             d_BS = pred_BSC[..., index].float() - target_BS
@@ -157,16 +154,13 @@ class HiddenLosses(nn.Module):
             summed_F = (weight_BS * loss_BS).sum(0) @ self.face_SF
             weights_F = weight_BS.sum(0) @ self.face_SF
             # Where nothing is hidden both are zero.
-            weights_F = torch.where(weights_F > 0, weights_F, 1.0)
-            faces[channel] = summed_F / weights_F
-            count_F = counted_BS.float().sum(0) @ self.face_SF
-            errors.append(d_BS.detach())
-            losses.append((loss_BS * weight_BS).detach() * (self.face_SF @ (count_F / weights_F)))
+            faces[channel] = summed_F / torch.where(weights_F > 0, weights_F, 1.0)
+            errors[channel] = d_BS.detach(), counted_BS
         factors = {"npho": settings.npho_weight, "time": settings.time.weight}
         weighed = {name: factors[name] * mean_F.sum() for name, mean_F in faces.items()}
         total = sum(weighed.values()) if self.balance is None else self.balance(weighed)
         assert isinstance(total, Tensor)
-        return HiddenLoss(total, faces, torch.stack(errors, -1), torch.stack(losses, -1))
+        return HiddenLoss(total, faces, errors)
 
     def _weight(self, channel: str, npho_BS: Tensor) -> Tensor | float:
         settings = self.settings

@@ -15,15 +15,14 @@ from holdfast.training import Place, Recipe, Task
 from .artifacts import Artifacts
 from .assembly import make_model
 from .data.events import open_events
-from .data.reweighting import event_weights
 from .data.synth_files import ensure_synth
+from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
 from .forecast import forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .kinds import keep_facts
-from .model.masking import hide_for_autoencoder, hide_for_inpainter
 from .model.regressor import Regressor
-from .objectives.reconstruction import ReconstructionObjective
+from .objectives.reconstruction import ReconstructionObjective, reconstruction_objective
 from .objectives.regression import RegressionObjective
 from .run_settings import (
     INPAINTER_PRESETS,
@@ -35,9 +34,9 @@ from .run_settings import (
     MaeRun,
     RegressorRun,
 )
+from .settings import SynthSettings
 from .transfer import apply_init
 
-WITH_TRUTH = ("xyzVTX",)  # read beside the targets, for prediction files
 # Neither shapes what is saved nor what it means.
 _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_threads",
     "data.device_transform", "data.log_invalid_npho", "output.*", "init.*")  # fmt: skip
@@ -45,7 +44,7 @@ _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_thre
 
 def build_regressor(settings: RegressorRun, place: Place) -> Task:
     """Events with their truth, encoder and heads."""
-    events = _events(settings, (*settings.tasks.active(), *WITH_TRUTH), place)
+    events = _events(settings, tuple(settings.tasks.active()), place)
     return regression_task(settings, place, *events)
 
 
@@ -70,13 +69,10 @@ def reconstruction_task(
     validation: Dataset[Any] | None,
 ) -> Task:
     """The task of an autoencoder or inpainter on events that are open already."""
-    if isinstance(settings, MaeRun):
-        kind, hide = "mae", hide_for_autoencoder(settings.model, settings.loss.time)
-    else:
-        kind, hide = "inp", hide_for_inpainter(settings.model)
+    kind = "mae" if isinstance(settings, MaeRun) else "inp"
     model = _model(kind, settings, place)
-    objective = ReconstructionObjective(cast(Any, model).losses, settings, hide)
-    return _task(kind, settings, model, objective, objective.summarize, train, validation)
+    objective = reconstruction_objective(model, settings)
+    return _task(kind, settings, model, objective, hidden_metrics, train, validation)
 
 
 def _task(
@@ -117,16 +113,25 @@ def _events(
                 "data.train_path is empty; give a file, a folder or a pattern, or "
                 "data.synth.events=4096 to generate events"
             )
-        train_path, val_path = ensure_synth(data.synth, main=place.main)
-    weights = None
-    if isinstance(settings, RegressorRun):
-        weights = event_weights(settings.reweighting, data, train_path)
-    train = open_events(data, settings.normalization, train_path, truths, weights=weights)
+        train_path, val_path = _generated(data.synth, place)
+    reweighting = settings.reweighting if isinstance(settings, RegressorRun) else None
+    say = print if place.main else _nobody
+    opened = partial(open_events, data, settings.normalization, optional=("xyzVTX",), say=say)
+    train = opened(train_path, truths, weights=reweighting)
     if not val_path:
         if place.main:
             print("data.val_path is empty: nothing is measured, the last weights count as best")
         return train, None
-    return train, open_events(data, settings.normalization, val_path, truths)
+    return train, opened(val_path, truths)
+
+
+def _generated(settings: SynthSettings, place: Place) -> tuple[str, str]:
+    """The first rank generates, the others wait for the files."""
+    return ensure_synth(settings, say=print if place.main else _nobody)
+
+
+def _nobody(line: str) -> None:
+    """Other ranks say nothing."""
 
 
 def _model(kind: str, settings: AnyRun, place: Place) -> nn.Module:

@@ -31,11 +31,6 @@ class Inputs(NamedTuple):
     npho_BS: Tensor
     """Photons as measured, 0 where there is no valid number."""
 
-    @property
-    def valid_BSC(self) -> Tensor:
-        """Whether each number of ``x_BSC`` was measured."""
-        return torch.stack((self.npho_valid_BS, self.time_valid_BS), dim=-1)
-
 
 def normalise(npho_BS: Tensor, time_BS: Tensor, settings: NormalizationSettings) -> Inputs:
     """Normalise raw values; float32 whatever comes in, without a host sync."""

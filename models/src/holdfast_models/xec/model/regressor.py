@@ -29,6 +29,7 @@ class Regressor(nn.Module):
                 f"no task is enabled; set tasks.NAME.enabled for one of {', '.join(OUTPUTS)}"
             )
         self.settings, self.tasks = settings, tasks
+        self.balance: nn.Module | None = None
         self.encoder = Encoder(settings)
         inputs = len(self.encoder.tokens) * settings.encoder_dim
         self.heads = nn.ModuleDict()
@@ -39,11 +40,19 @@ class Regressor(nn.Module):
             self.targets[name] = TargetScale(name, task)
 
     def forward(
-        self, x_BSC: Tensor, hidden_BS: Tensor | None = None, valid_BSC: Tensor | None = None
+        self,
+        x_BSC: Tensor,
+        hidden_BS: Tensor | None = None,
+        valid_BSC: Tensor | None = None,
+        *,
+        scaled: bool = False,
     ) -> dict[str, Tensor]:
-        """By task, in its unit: (B, outputs), and log variances after them with gaussian_nll."""
-        scaled = self.forward_scaled(x_BSC, hidden_BS, valid_BSC)
-        return self.physical(scaled)
+        """By task, in its unit: (B, outputs), and log variances after them with gaussian_nll.
+
+        ``scaled``: as ``forward_scaled``, for a loss that calls a wrapped model.
+        """
+        found = self.forward_scaled(x_BSC, hidden_BS, valid_BSC)
+        return found if scaled else self.physical(found)
 
     def forward_scaled(
         self, x_BSC: Tensor, hidden_BS: Tensor | None = None, valid_BSC: Tensor | None = None

@@ -8,16 +8,18 @@ Shapes: B events, S sensors, C channels, F faces.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data.batches import inputs_of
 from ..data.normalization import Inputs
-from ..evaluation.hidden_metrics import hidden_metrics, hidden_rows
+from ..geometry.layout import FACES
 from ..losses import HiddenLoss, HiddenLosses
-from ..model.masking import Hidden, with_hidden
+from ..model.masking import Hidden, hide_flat, hide_random, valid_of, with_hidden
+from ..settings import MaeSettings
 from .health_numbers import SensorHealth, hidden_numbers
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Tensor]
 Hide = Callable[[Inputs, Tensor], Hidden]
 """Which sensors, of events and a random number for each sensor."""
+Call = Callable[[nn.Module, Inputs, Hidden], Tensor]
+"""The network's predictions, of events without their hidden sensors."""
 _VALIDATION_SEED = 1234  # validation losses are compared: the same sensors are hidden each time
 
 
@@ -34,7 +38,7 @@ class Pass(NamedTuple):
 
     inputs: Inputs
     hidden: Hidden
-    x_BSC: Tensor
+    shown: Inputs
     pred_BSC: Tensor
 
 
@@ -45,10 +49,18 @@ class ReconstructionObjective:
         losses: on hidden sensors; part of the model where it learns weights.
         settings: of the run.
         hide: which sensors.
+        call: how the network is asked.
     """
 
-    def __init__(self, losses: HiddenLosses, settings: MaeRun | InpainterRun, hide: Hide) -> None:
-        self._losses, self._settings, self._hide = losses, settings, hide
+    def __init__(
+        self,
+        losses: HiddenLosses,
+        settings: MaeRun | InpainterRun,
+        hide: Hide,
+        call: Call,
+    ) -> None:
+        self._losses, self._settings = losses, settings
+        self._hide, self._call = hide, call
         self._health = SensorHealth(foreign=settings.init.allow_norm_mismatch)
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -67,31 +79,28 @@ class ReconstructionObjective:
         """The training loss on held-out events, and their errors summed face by face."""
         done = self._pass(net, batch, fixed=True)
         found = self._loss_of(done)
-        rows = hidden_rows(
-            found.error_BSC,
-            found.loss_BSC,
-            done.hidden.hidden_BS,
-            done.hidden.maskable_BS,
-            done.inputs.time_valid_BS,
-            self._losses.face_SF,
-            channels=self._losses.channels,
-        )
-        rows["loss_row"] = rows.pop("loss")
-        return {"loss": found.total, **rows}
-
-    def summarize(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        """The numbers of a whole validation."""
-        return hidden_metrics(
-            {**rows, "loss": rows["loss_row"]},
-            channels=self._losses.channels,
-            weights={
-                "npho": self._settings.loss.npho_weight,
-                "time": self._settings.loss.time.weight,
-            },
-        )
+        rows_BS = {
+            "n_masked": done.hidden.hidden_BS,
+            "n_maskable": done.hidden.maskable_BS,
+            "n_time_valid": done.inputs.time_valid_BS,
+        }
+        for channel, (d_BS, counted_BS) in found.errors.items():
+            kept_BS = torch.where(counted_BS, d_BS, 0.0)
+            rows_BS |= {
+                f"count_{channel}": counted_BS,
+                f"abs_{channel}": kept_BS.abs(),
+                f"square_{channel}": kept_BS.square(),
+            }
+        numbers = {"loss": found.total}
+        for channel, mean_F in found.faces.items():
+            numbers[f"loss_{channel}"] = mean_F.sum()
+            for face, mean in zip(FACES, mean_F.unbind(), strict=True):
+                numbers[f"loss_{face}_{channel}"] = mean
+        table_SF = self._losses.face_SF
+        return numbers | {name: row_BS.float() @ table_SF for name, row_BS in rows_BS.items()}
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Truth, mask and predictions of every sensor, in the network's scale."""
+        """What was hidden and what was made of it, sensor by sensor, in the network's scale."""
         done = self._pass(net, batch, fixed=True)
         columns = {
             "run": batch["run"],
@@ -100,21 +109,21 @@ class ReconstructionObjective:
         }
         for index, channel in enumerate(("npho", "time")):
             columns[f"truth_{channel}"] = done.inputs.x_BSC[..., index]
-            columns[f"masked_{channel}"] = done.x_BSC[..., index]
+            columns[f"masked_{channel}"] = done.shown.x_BSC[..., index]
         for index, channel in enumerate(self._losses.channels):
             columns[f"pred_{channel}"] = done.pred_BSC[..., index].float()
         return columns
 
     def _pass(self, net: nn.Module, batch: Batch, *, fixed: bool) -> Pass:
-        inputs = inputs_of(batch, self._settings.normalization)
+        normalization = self._settings.normalization
+        inputs = inputs_of(batch, normalization)
         generator, device = None, inputs.npho_BS.device
         if fixed:
             generator = torch.Generator(device).manual_seed(_VALIDATION_SEED)
         keys_BS = torch.rand(inputs.npho_BS.shape, generator=generator, device=device)
         hidden = self._hide(inputs, keys_BS)
-        x_BSC = with_hidden(inputs, hidden.hidden_BS, self._settings.normalization)
-        pred_BSC = net(x_BSC, hidden.hidden_BS, inputs.valid_BSC)
-        return Pass(inputs, hidden, x_BSC, pred_BSC)
+        shown = with_hidden(inputs, hidden.hidden_BS, normalization)
+        return Pass(inputs, hidden, shown, self._call(net, shown, hidden))
 
     def _loss_of(self, done: Pass) -> HiddenLoss:
         inputs = done.inputs
@@ -125,3 +134,39 @@ class ReconstructionObjective:
             inputs.time_valid_BS,
             inputs.npho_BS,
         )
+
+
+def reconstruction_objective(
+    model: nn.Module, settings: MaeRun | InpainterRun
+) -> ReconstructionObjective:
+    """The objective of an autoencoder or inpainter, by its settings."""
+    losses = cast(HiddenLosses, model.losses)
+    channels, time = settings.model.predict_channels, settings.loss.time
+    if isinstance(settings.model, MaeSettings):
+        hide = partial(
+            hide_random,
+            channels=channels,
+            scale=time.mask_ratio_scale,
+            threshold=losses.threshold,
+        )
+        ratio = settings.model.mask_ratio
+        return ReconstructionObjective(
+            losses, settings, lambda inputs, keys: hide(inputs, ratio, keys), _ask_autoencoder
+        )
+    ratios = settings.model.mask_ratio_by_face.given() or settings.model.mask_ratio
+    choose = hide_flat if settings.model.mask_npho_flat else hide_random
+    return ReconstructionObjective(
+        losses,
+        settings,
+        lambda inputs, keys: choose(inputs, ratios, keys, channels=channels),
+        _ask_inpainter,
+    )
+
+
+def _ask_autoencoder(net: nn.Module, shown: Inputs, hidden: Hidden) -> Tensor:
+    return net(shown.x_BSC, hidden.hidden_BS | ~hidden.maskable_BS, valid_of(shown))
+
+
+def _ask_inpainter(net: nn.Module, shown: Inputs, hidden: Hidden) -> Tensor:
+    usable_BS = shown.npho_valid_BS | hidden.hidden_BS
+    return net(shown.x_BSC, hidden.hidden_BS, usable_BS, valid_of(shown))

@@ -6,15 +6,16 @@ Shapes: B events, K components of a quantity.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data.batches import inputs_of
 from ..losses import Balance, direction, elementwise, one_minus_cosine
-from ..model.masking import drop_sensors
+from ..model.masking import drop_sensors, valid_of
 from ..model.regressor import Regressor
+from ..model.targets import TargetScale
 from ..settings import TaskSettings
 from .health_numbers import SensorHealth, target_numbers
 
@@ -54,11 +55,9 @@ class RegressionObjective:
         told = self._health.numbers(inputs) | target_numbers(batch, self._tasks)
         rate = self._settings.model.channel_dropout_rate
         if net.training and rate:
-            inputs = drop_sensors(
-                inputs, rate, torch.rand_like(inputs.npho_BS), self._settings.normalization
-            )
-        preds = net(inputs.x_BSC, inputs.valid_BSC, scaled=True)
-        losses = self._losses(preds, batch)
+            keys_BS = torch.rand_like(inputs.npho_BS)
+            inputs = drop_sensors(inputs, rate, keys_BS, self._settings.normalization)
+        losses = self._losses(net(inputs.x_BSC, valid_BSC=valid_of(inputs), scaled=True), batch)
         total = self._total(losses, batch)
         told |= {f"task/{name}": one.mean().detach() for name, one in losses.items()}
         return total, told
@@ -66,7 +65,7 @@ class RegressionObjective:
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and the columns of their predictions."""
         inputs = inputs_of(batch, self._settings.normalization)
-        scaled = net(inputs.x_BSC, inputs.valid_BSC, scaled=True)
+        scaled = net(inputs.x_BSC, valid_BSC=valid_of(inputs), scaled=True)
         losses = self._losses(scaled, batch)
         found = {"loss": self._total(losses, batch)}
         for name in _REFERENCE:
@@ -74,13 +73,13 @@ class RegressionObjective:
             if every:
                 found[name] = torch.stack(every).mean()
         loss_B = torch.stack([one.detach() for one in losses.values()]).sum(0)
-        preds = {name: self._model.targets[name].physical(one) for name, one in scaled.items()}
-        return found | {"loss_row": loss_B} | self._columns(preds, batch)
+        rows = self._columns(self._model.physical(scaled), batch)
+        return found | {"loss_row": loss_B} | rows
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Predictions beside the truth, in physical units, as columns."""
         inputs = inputs_of(batch, self._settings.normalization)
-        return self._columns(net(inputs.x_BSC, inputs.valid_BSC), batch)
+        return self._columns(net(inputs.x_BSC, valid_BSC=valid_of(inputs)), batch)
 
     def _losses(self, scaled: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """The loss of each task for each event."""
@@ -89,7 +88,8 @@ class RegressionObjective:
     def _loss_of(
         self, name: str, scaled: Mapping[str, Tensor], batch: Batch, form: Any = None
     ) -> Tensor:
-        task, scale = self._tasks[name], self._model.targets[name]
+        task = self._tasks[name]
+        scale = cast(TargetScale, self._model.targets[name])
         pred_BK, target_BK = scaled[name].float(), batch[name]
         if name == "n_gamma":
             return nn.functional.cross_entropy(pred_BK, target_BK, reduction="none")
@@ -105,8 +105,8 @@ class RegressionObjective:
         if self._settings.loss_space == "physical" and form != "gaussian_nll":
             pred_BK = scale.physical(pred_BK)
             return elementwise(form, pred_BK, target_BK, task.loss_beta).mean(-1)
-        beta_K = task.loss_beta / scale.scale
-        size_BK = target_BK / scale.scale
+        beta_K = task.loss_beta / scale.scale_K
+        size_BK = target_BK / scale.scale_K
         return elementwise(form, pred_BK, scale.scaled(target_BK), beta_K, size_BK).mean(-1)
 
     def _compared(self) -> list[str]:
@@ -130,8 +130,11 @@ class RegressionObjective:
             columns |= _columns_of(name, self._tasks[name], pred_BK.float(), batch.get(name))
         if "angle" in preds and "angle" in batch:
             pred_B3 = direction(preds["angle"][:, :2].float())
-            cosine_B = 1.0 - one_minus_cosine(pred_B3, direction(batch["angle"]))
-            columns["opening_angle"] = torch.rad2deg(torch.acos(cosine_B.clamp(-1.0, 1.0)))
+            true_B3 = direction(batch["angle"])
+            across_B = torch.linalg.cross(pred_B3, true_B3).norm(dim=-1)
+            # An arc cosine has no digits left where the directions agree.
+            psi_B = torch.atan2(across_B, (pred_B3 * true_B3).sum(-1))
+            columns["opening_angle"] = torch.rad2deg(psi_B)
         if "xyzVTX" in batch:
             for axis, value_B in zip("xyz", batch["xyzVTX"].unbind(-1), strict=True):
                 columns[f"{axis}_vtx"] = value_B
