@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from holdfast.training import Gathered
 
 from .branches import WIDTHS, import_uproot
 
+_BLOCK = 512  # events that are scanned at once
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
 
@@ -133,18 +134,16 @@ class RootEvents:
         try:
             file = uproot.open(self.path, object_cache=None, array_cache=None)
             kinds = file.classnames(recursive=True, cycle=False)
+            if kinds.get(self.tree_name) == "TTree":
+                return file[self.tree_name]
         except Exception as error:
             raise HoldfastError(
                 f"{self.path}: not readable as a ROOT file ({_first_line(error)}); "
                 "copy or write it again"
             ) from error
-        if kinds.get(self.tree_name) != "TTree":
-            trees = [name for name, kind in kinds.items() if kind == "TTree"]
-            there = (
-                f"there are {', '.join(trees)}; set data.tree_name" if trees else "there is none"
-            )
-            raise HoldfastError(f"{self.path}: no tree {self.tree_name!r}; {there}")
-        return file[self.tree_name]
+        trees = ", ".join(name for name, kind in kinds.items() if kind == "TTree")
+        there = f"there are {trees}; set data.tree_name" if trees else "there is none"
+        raise HoldfastError(f"{self.path}: no tree {self.tree_name!r}; {there}")
 
     def _kind(self, tree: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         branch, width = self.branches[name], WIDTHS.get(name, 1)
@@ -170,6 +169,17 @@ class RootEvents:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+def scan(
+    files: Sequence[RootEvents], names: Sequence[str], events: int | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """Blocks of these quantities, of all events or of some from every file."""
+    total = sum(map(len, files))
+    for file in files:
+        share = len(file) if events is None else min(len(file), -(-events * len(file) // total))
+        for start in range(0, share, _BLOCK):
+            yield file.read(start, min(start + _BLOCK, share), names)
 
 
 def _check_header(path: Path) -> None:
