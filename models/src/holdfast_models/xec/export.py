@@ -30,7 +30,7 @@ from .geometry.layout import SENSORS
 from .geometry.survey import geometry_hash
 from .kinds import recipe_of
 from .loading import Loaded
-from .model.masking import with_hidden
+from .model.masking import valid_of, with_hidden
 from .predictions.columns import measured, physical
 from .run_settings import InpainterRun, RegressorRun
 
@@ -54,7 +54,7 @@ class RegressorGraph(nn.Module):
         """Normalised values, or what sensors measured."""
         if self.raw:
             inputs = normalise(values_BSC[..., 0], values_BSC[..., 1], self.normalization)
-            x_BSC, valid_BSC = inputs.x_BSC, inputs.valid_BSC
+            x_BSC, valid_BSC = inputs.x_BSC, valid_of(inputs)
         else:
             x_BSC = values_BSC
             # Sentinels are all that an array of numbers can say about what was measured.
@@ -76,10 +76,9 @@ class InpainterGraph(nn.Module):
     def forward(self, raw_BSC: Tensor, mask_BS: Tensor) -> Tensor:
         """Photons, predicted where the mask is true and exactly as given elsewhere."""
         npho_BS, time_BS = raw_BSC.unbind(-1)
-        inputs = with_hidden(
-            normalise(npho_BS, time_BS, self.normalization), mask_BS, self.normalization
-        )
-        pred_BSC = self.model(inputs.x_BSC, mask_BS, inputs.valid_BSC)
+        inputs = normalise(npho_BS, time_BS, self.normalization)
+        shown = with_hidden(inputs, mask_BS, self.normalization)
+        pred_BSC = self.model(shown.x_BSC, mask_BS, shown.npho_valid_BS, valid_of(shown))
         filled_BS = physical(pred_BSC[..., self.npho], self.normalization, "npho")
         return torch.where(mask_BS, filled_BS, npho_BS)
 

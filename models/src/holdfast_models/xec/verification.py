@@ -16,6 +16,7 @@ from .data.normalization import NOT_AVAILABLE, lowest_npho, normalise, npho_to_s
 from .data.synthetic import generate
 from .export import InpainterGraph, OnnxRegressor, load_program
 from .loading import Loaded
+from .model.masking import valid_of
 from .run_settings import AnyRun, InpainterRun, RegressorRun
 from .settings import NormalizationSettings, SynthSettings
 
@@ -79,7 +80,7 @@ def _regressors(
 ) -> Callable[[str, Tensor], Case]:
     def compare(name: str, raw_BSC: Tensor) -> Case:
         inputs = normalise(raw_BSC[..., 0], raw_BSC[..., 1], settings.normalization)
-        mine = model(inputs.x_BSC, valid_BSC=inputs.valid_BSC)
+        mine = model(inputs.x_BSC, valid_BSC=valid_of(inputs))
         theirs = exported.run(raw_BSC if exported.raw else inputs.x_BSC)
         if mine.keys() != theirs.keys():
             return Case(name, len(raw_BSC), float("nan"))
