@@ -162,7 +162,7 @@ def _defaults(kind: str) -> dict[str, Any]:
     fields = dataclasses.fields(cast(Any, recipe_of(kind).settings))
     found: dict[str, Any] = {field.name: field.default for field in fields}
     return {
-        name: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
+        name: dataclasses.asdict(cast(Any, value)) if dataclasses.is_dataclass(value) else value
         for name, value in found.items()
     }
 

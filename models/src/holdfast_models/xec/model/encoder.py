@@ -62,7 +62,8 @@ class Encoder(nn.Module):
             network = self.hexagon if names[0] in HEXAGONAL else self.backbone
             x = torch.cat([images[name] for name in names])
             seen = None if visible is None else torch.cat([visible[name] for name in names])
-            tokens.update(zip(names, network(x, seen).unflatten(0, (len(names), -1)), strict=True))
+            found = network(x, seen).unflatten(0, (len(names), -1)).unbind(0)
+            tokens.update(zip(names, found, strict=True))
         tokens_BTD = torch.stack([tokens[name] for name in self.tokens], dim=1)
         return self.fusion(tokens_BTD + self.place_TD)
 

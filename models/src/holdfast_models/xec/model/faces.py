@@ -6,6 +6,7 @@ faces laid end to end, Q sensors of the outer face, K fine cells of one of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -154,7 +155,7 @@ class Faces(nn.Module):
 
     def _cut(self, cells_BNC: Tensor) -> dict[str, Tensor]:
         shapes = self._gathered
-        sizes = [int(np.prod(shape)) for shape in shapes.values()]
+        sizes = [math.prod(shape) for shape in shapes.values()]
         parts = cells_BNC.split(sizes, dim=1)
         return {
             name: part.unflatten(1, shapes[name]) for name, part in zip(shapes, parts, strict=True)

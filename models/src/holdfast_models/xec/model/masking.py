@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.normalization import Inputs
-from ..geometry.layout import sensors_of
+from ..geometry.layout import FACES, sensors_of
 from ..settings import NormalizationSettings
 
 __all__ = ["Hidden", "drop_sensors", "hide_flat", "hide_random", "valid_of", "with_hidden"]
@@ -25,6 +24,15 @@ _DARKEST = 0.01  # photons; where the bins of the flat choice begin
 
 Ratio = float | Mapping[str, float]
 """The share of the maskable sensors to hide; or one for each of some faces, and none elsewhere."""
+
+
+def _spans(ids: np.ndarray) -> list[tuple[int, int]]:
+    """Ascending ids as ranges."""
+    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
+
+
+_SPANS = {face: _spans(sensors_of(face)) for face in FACES}  # the outer face has two
 
 
 class Hidden(NamedTuple):
@@ -109,20 +117,12 @@ def _by_face(choose: Callable[..., Tensor], ratio: Ratio, *values_BS: Tensor) ->
         return choose(ratio, *values_BS)
     hidden_BS = torch.zeros_like(values_BS[0])
     for face, share in ratio.items():
-        spans = _spans(face)
+        spans = _SPANS[face]
         mine = [torch.cat([v[:, a:b] for a, b in spans], dim=1) for v in values_BS]
         chosen = choose(share, *mine).split([b - a for a, b in spans], dim=1)
         for (first, end), part in zip(spans, chosen, strict=True):
             hidden_BS[:, first:end] = part
     return hidden_BS
-
-
-@cache
-def _spans(face: str) -> list[tuple[int, int]]:
-    """The ids of a face as ranges; the outer face has two."""
-    ids = sensors_of(face)
-    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
-    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def _smallest(ratio: float, maskable_BS: Tensor, keys_BS: Tensor) -> Tensor:
