@@ -20,7 +20,7 @@ from torch import Tensor
 from holdfast import HoldfastError
 from holdfast.training import Gathered
 
-from .branches import WIDTHS, import_uproot
+from .branches import BRANCHES, WIDTHS, import_uproot
 
 BLOCK = 512
 """Events whose baskets are decompressed together."""
@@ -166,6 +166,7 @@ class RootEvents:
 
     def _kind(self, tree: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         branch, width = self.branches[name], WIDTHS.get(name, 1)
+        known = name in BRANCHES or name in WIDTHS  # others are passed on as they are
         if branch not in tree:
             there = ", ".join(tree.keys(recursive=False)[:20])
             raise HoldfastError(
@@ -176,9 +177,9 @@ class RootEvents:
         if kind is None or kind.base.kind not in _DTYPES:
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} is {tree[branch].typename}, needed is a fixed "
-                f"number of values per event: {width}; write it as an array of that length"
+                f"number of values per event{f': {width}' if known else ''}; write it as an array"
             )
-        if kind.shape != ((width,) if width > 1 else ()):
+        if known and kind.shape != ((width,) if width > 1 else ()):
             has = kind.shape[0] if kind.shape else 1
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} has {has} values per event, needed for {name} "
