@@ -17,14 +17,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ..actions.lower_learning_rate import lower_learning_rates
-from ..checkpoint.training_state import BestState
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
@@ -35,7 +33,8 @@ from ..probes.ranks import ranks
 from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
 from .checkpoints import AutomaticCheckpoints
-from .live_state import LiveState, with_live_groups
+from .live_state import LiveState
+from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
 from .training import Guarded, Training
 
@@ -66,6 +65,7 @@ class Recovery:
 
     def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
         self.live = LiveState(training)
+        self.restoring = Restoring(settings.rollback, training, self.live)
         self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
         self._settings = settings
         self._training = training
@@ -75,8 +75,6 @@ class Recovery:
         self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
         self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
-        self.best_state: Callable[[], BestState | None] = lambda: None
-        """Reads the best state by validation; None where nothing was validated."""
         self._best_left = settings.rollback.best
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
@@ -144,8 +142,7 @@ class Recovery:
         if record.step - self._last_lowered < _AGAIN:
             return
         self._last_lowered = record.step
-        factor = self._settings.rollback.lr
-        self._lower_rates()
+        factor = self.restoring.lower_rates()
         norm, usual = record.row["grad_norm"], record.row["norm_usual"]
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
         self._training.record_at("lowered_lr", record.step, data)
@@ -208,7 +205,7 @@ class Recovery:
         if ranks() > 1 and action != "checkpoint":
             data |= {"done": False, "why": "the other ranks would not do the same"}
         elif action == "lower_lr":
-            self._lower_rates()
+            self.restoring.lower_rates()
         elif action == "checkpoint":
             self._take(step)
             newest = self.snapshots.newest()
@@ -220,11 +217,6 @@ class Recovery:
         else:
             data |= {"done": False, "why": "this action cannot be taken later"}
         self._training.record_at("action", step, data)
-
-    def _lower_rates(self) -> None:
-        optimizers = [optimizer for optimizer, _ in self._training.guards()]
-        schedulers = self.live.training_state().schedulers
-        lower_learning_rates(optimizers, schedulers, self._settings.rollback.lr)
 
     @property
     def awaits_step(self) -> bool:
@@ -274,7 +266,7 @@ class Recovery:
         began = time.perf_counter()
         kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
-        self._put_back(target.state(), dice=fed and target.epoch == self._epoch)
+        self.restoring.put_back(target.state(), rng_state=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
         self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
@@ -306,7 +298,7 @@ class Recovery:
             return
         self._trial = None
         trial.target.release()
-        self._put_back(trial.kept.state(), everything=True)
+        self.restoring.put_back(trial.kept.state(), everything=True)
         found = trial.suspicion
         data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
@@ -328,9 +320,7 @@ class Recovery:
             return
         if decision.stop:
             self._ending = found.code, decision, step
-        factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
-        if factor != 1.0:
-            self._lower_rates()
+        factor = self.restoring.lower_rates() if "lower_lr" in decision.do else 1.0
         reset = "reset_moments" in decision.do
         if reset:
             for optimizer, _ in self._training.guards():
@@ -386,36 +376,13 @@ class Recovery:
         self, guard: Guarded, found: Suspicion, step: int, *, lower: bool, left: int
     ) -> bool:
         """Restore the best state by validation; False where there is none."""
-        began = time.perf_counter()
-        best = self._read_best()
-        if best is None:
+        # The row of this step may have been written.
+        facts = self.restoring.put_back_best(step + 1, lower=lower)
+        if facts is None:
             return False
-        self._put_back(best.tree)
-        factor = self._settings.rollback.lr if lower else 1.0
-        if factor != 1.0:
-            self._lower_rates()
         guard.outliers.learn_anew()  # other weights, another level
-        self._went_back(
-            guard,
-            found,
-            step + 1,  # the row of this one may have been written
-            {
-                "to": best.step,
-                "steps": step + 1 - best.step,
-                "validation": best.value,
-                "lr_factor": factor,
-                "ms": (time.perf_counter() - began) * 1e3,
-                "left": left,
-            },
-        )
+        self._went_back(guard, found, step + 1, {**facts, "left": left})
         return True
-
-    def _read_best(self) -> BestState | None:
-        try:
-            return self.best_state()
-        except Exception as error:
-            self._training.failure("reading the best state", error)
-            return None
 
     def _went_back(
         self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
@@ -427,22 +394,6 @@ class Recovery:
         about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
         losses = {"loss": found.loss, "usual": found.usual}
         self._training.record_at("rollback", step, {**about, **losses, **data})
-
-    def _put_back(
-        self, saved: Mapping[str, Any], *, dice: bool = False, everything: bool = False
-    ) -> None:
-        """Restore the run. State that follows the loop stays, since the loop has gone on."""
-        mine = self.live.training_state()
-        state = dict(saved)
-        parts = {"models", "optimizers", "scaler", "ema"}
-        if everything or self._settings.rollback.schedule:
-            parts.add("schedulers")
-        else:
-            state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
-        if everything or dice:
-            parts.add("dice")
-        mine.put_back(state, parts=parts)
-        self._training.restored()
 
     # ------------------------------------------------------------------ the end
 
