@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
@@ -30,34 +27,17 @@ from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
-from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
 from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
 from .training import Guarded, Training
+from .trial import Trial, acceptable_loss, all_finite, read_loss, was_skipped
 
-# Old weights are the better ones when no more than this share of the rise is left with them.
-_SHARE = 0.3
 # Trouble within this many steps of a rollback is not another bad batch: it did not help.
 _AGAIN = 200
 _ASK = 8
-
-
-@dataclass(slots=True)
-class _Trial:
-    """A trial: old weights are in place for one batch; ``kept`` is the state they replaced."""
-
-    guard: Guarded
-    suspicion: Suspicion
-    target: Snapshot
-    kept: Snapshot
-    undone: int
-    ms: float
-    tried: float | None = None
-    """The loss of the batch it is tried on, once that is known."""
-    failed: bool = False
 
 
 class Recovery:
@@ -76,7 +56,7 @@ class Recovery:
         self._ending: tuple[str, Decision, int] | None = None
         self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
         self._best_left = settings.rollback.best
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
         self._look_at = 0.0
         self._epoch = 0
@@ -253,12 +233,12 @@ class Recovery:
             target = self.snapshots.best()
         else:
             target = self.snapshots.before(suspicion.first - 1)
-        if (target is None or not _finite(target)) and rule.best:
+        if (target is None or not all_finite(target)) and rule.best:
             decision = self._policy.allow(suspicion.code, step)
             lower = replace(decision, do=(*decision.do, "lower_lr"))
             self._restore_best(guard, suspicion, lower, step)
             return
-        if target is None or not _finite(target):
+        if target is None or not all_finite(target):
             self._training.not_covered(
                 "rolling back", f"no good snapshot was taken before step {suspicion.first}"
             )
@@ -268,7 +248,7 @@ class Recovery:
         target.held += 1
         self.restoring.put_back(target.state(), rng_state=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
-        self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
+        self._trial = Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
             # Such weights are worthless: no trial. The event belongs before its row.
             self._settle_trial(math.nan, step + 1)
@@ -281,8 +261,8 @@ class Recovery:
         trial = self._trial
         if trial is None or trial.guard is not guard:
             return False
-        trial.tried = _read(losses)
-        trial.failed = not trial.tried <= _acceptable(trial.suspicion)
+        trial.tried = read_loss(losses)
+        trial.failed = not trial.tried <= acceptable_loss(trial.suspicion)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             self._settle_trial(trial.tried, self._training.iteration)
@@ -293,7 +273,7 @@ class Recovery:
         trial = self._trial
         if trial is None or trial.tried is None or trial.guard is not guard:
             return
-        if not trial.failed and not (record.bad or _flagged(record)):
+        if not trial.failed and not (record.bad or was_skipped(record)):
             self._settle_trial(trial.tried, record.step + 1)
             return
         self._trial = None
@@ -425,32 +405,3 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
-
-
-def _acceptable(found: Suspicion) -> float:
-    """The highest loss that old weights may have on new data; they may be many steps old."""
-    if not math.isfinite(found.usual):
-        return sys.float_info.max  # nothing was known yet: any finite loss is better than none
-    if not math.isfinite(found.loss):
-        return max(found.limit, found.usual + abs(found.usual))
-    return max(found.limit, found.usual + _SHARE * (found.loss - found.usual))
-
-
-def _flagged(record: StepRecord) -> bool:
-    """Whether the device has skipped a step; waits for it, once per rollback."""
-    return record.measured is not None and wait_for(record.measured.flag)
-
-
-def _finite(snapshot: Snapshot) -> bool:
-    snapshot.wait()
-    return all(bool(torch.isfinite(v).all()) for v in snapshot.views if v.is_floating_point())
-
-
-def _read(losses: Losses) -> float:
-    """The loss of a step, waited for if need be: this happens once in a rollback."""
-    known = losses.on_host()
-    if known is not None:
-        return known[0]
-    loss = losses.on_device(losses.values[0].device)
-    assert loss is not None
-    return read_with_event(loss)
