@@ -317,7 +317,7 @@ def test_lenient_warns_of_unknown_settings_of_the_file_alone(trained, capsys):
     assert trained[0]["settings"].train.epochs == 4 and trained[0]["settings"].width == 8
     first, second = capsys.readouterr().err.splitlines()
     assert (
-        "other.yaml: unknown setting 'widht'; did you mean 'width'? (left out: --lenient)" in first
+        "other.yaml: unknown setting 'widht'; did you mean 'width'? (ignored: --lenient)" in first
     )
     assert "'train.speed'" in second
     words = ("mine", "--lenient", "--set", "widht=3")

@@ -153,7 +153,7 @@ def test_a_lenient_file_loses_what_nobody_knows(tmp_path):
 
 
 def test_a_number_that_other_readers_take_for_text_is_a_number():
-    assert from_dict({"lr": "1e-4", "clip": "5E+0"}, kind=Train) == Train(lr=1e-4, clip=5.0)
+    assert from_dict({"lr": "1e-4", "clip": "1.5e3"}, kind=Train) == Train(lr=1e-4, clip=1.5e3)
     assert from_dict({"precision": "1e-4"}, kind=Train).precision == "1e-4"
     with pytest.raises(SettingsError, match="lr must be a number"):
         from_dict({"lr": "fast"}, kind=Train)

@@ -36,7 +36,10 @@ from .object_state import (
 
 Tree = dict[str, Any]
 
-PARTS = ("models", "optimizers", "schedulers", "scaler", "ema", "others", "dice", "gradients")
+RNG = "dice"
+"""The part with the RNG state, as checkpoint files call it."""
+
+PARTS = ("models", "optimizers", "schedulers", "scaler", "ema", "others", RNG, "gradients")
 """What ``put_back`` can be asked for, in the order in which it is done."""
 
 _NOT_MADE: Form = ("none", ())

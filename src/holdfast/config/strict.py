@@ -22,7 +22,7 @@ from holdfast.errors import SettingsError
 
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _NONE = dataclasses.MISSING
-_EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+", re.ASCII)
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+", re.ASCII)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -262,7 +262,7 @@ def _converted(value: Any, annotation: Any) -> Any:
 
 
 def _is_exponent(value: Any) -> bool:
-    """Whether it is text such as 1e-4, which YAML 1.1 does not take for a number."""
+    """Whether it is text such as 1e-4 or 1.5e3, which YAML 1.1 does not take for a number."""
     return isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
 
 

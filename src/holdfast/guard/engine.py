@@ -509,7 +509,7 @@ class Engine:
         ``best`` reads the best state by validation.
         """
         self.recovery.live.given = training_state
-        self.recovery.best_state = best
+        self.recovery.restoring.best_state = best
         if training_state is not None:
             self.recovery.checkpoints.wanted = False
 

@@ -15,16 +15,11 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import torch
-
-from ..actions.lower_learning_rate import lower_learning_rates
-from ..checkpoint.training_state import BestState
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
@@ -32,33 +27,17 @@ from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
-from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
 from .checkpoints import AutomaticCheckpoints
-from .live_state import LiveState, with_live_groups
+from .live_state import LiveState
+from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
 from .training import Guarded, Training
+from .trial import Trial, acceptable_loss, all_finite, read_loss, was_skipped
 
-# Old weights are the better ones when no more than this share of the rise is left with them.
-_SHARE = 0.3
 # Trouble within this many steps of a rollback is not another bad batch: it did not help.
 _AGAIN = 200
 _ASK = 8
-
-
-@dataclass(slots=True)
-class _Trial:
-    """A trial: old weights are in place for one batch; ``kept`` is the state they replaced."""
-
-    guard: Guarded
-    suspicion: Suspicion
-    target: Snapshot
-    kept: Snapshot
-    undone: int
-    ms: float
-    tried: float | None = None
-    """The loss of the batch it is tried on, once that is known."""
-    failed: bool = False
 
 
 class Recovery:
@@ -66,6 +45,7 @@ class Recovery:
 
     def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
         self.live = LiveState(training)
+        self.restoring = Restoring(settings.rollback, training, self.live)
         self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
         self._settings = settings
         self._training = training
@@ -75,10 +55,8 @@ class Recovery:
         self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
         self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
-        self.best_state: Callable[[], BestState | None] = lambda: None
-        """Reads the best state by validation; None where nothing was validated."""
         self._best_left = settings.rollback.best
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
         self._look_at = 0.0
         self._epoch = 0
@@ -144,8 +122,7 @@ class Recovery:
         if record.step - self._last_lowered < _AGAIN:
             return
         self._last_lowered = record.step
-        factor = self._settings.rollback.lr
-        self._lower_rates()
+        factor = self.restoring.lower_rates()
         norm, usual = record.row["grad_norm"], record.row["norm_usual"]
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
         self._training.record_at("lowered_lr", record.step, data)
@@ -208,7 +185,7 @@ class Recovery:
         if ranks() > 1 and action != "checkpoint":
             data |= {"done": False, "why": "the other ranks would not do the same"}
         elif action == "lower_lr":
-            self._lower_rates()
+            self.restoring.lower_rates()
         elif action == "checkpoint":
             self._take(step)
             newest = self.snapshots.newest()
@@ -220,11 +197,6 @@ class Recovery:
         else:
             data |= {"done": False, "why": "this action cannot be taken later"}
         self._training.record_at("action", step, data)
-
-    def _lower_rates(self) -> None:
-        optimizers = [optimizer for optimizer, _ in self._training.guards()]
-        schedulers = self.live.training_state().schedulers
-        lower_learning_rates(optimizers, schedulers, self._settings.rollback.lr)
 
     @property
     def awaits_step(self) -> bool:
@@ -261,12 +233,12 @@ class Recovery:
             target = self.snapshots.best()
         else:
             target = self.snapshots.before(suspicion.first - 1)
-        if (target is None or not _finite(target)) and rule.best:
+        if (target is None or not all_finite(target)) and rule.best:
             decision = self._policy.allow(suspicion.code, step)
             lower = replace(decision, do=(*decision.do, "lower_lr"))
             self._restore_best(guard, suspicion, lower, step)
             return
-        if target is None or not _finite(target):
+        if target is None or not all_finite(target):
             self._training.not_covered(
                 "rolling back", f"no good snapshot was taken before step {suspicion.first}"
             )
@@ -274,9 +246,9 @@ class Recovery:
         began = time.perf_counter()
         kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
-        self._put_back(target.state(), dice=fed and target.epoch == self._epoch)
+        self.restoring.put_back(target.state(), rng_state=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
-        self._trial = _Trial(guard, suspicion, target, kept, step - target.step, ms)
+        self._trial = Trial(guard, suspicion, target, kept, step - target.step, ms)
         if suspicion.why == "weights":
             # Such weights are worthless: no trial. The event belongs before its row.
             self._settle_trial(math.nan, step + 1)
@@ -289,8 +261,8 @@ class Recovery:
         trial = self._trial
         if trial is None or trial.guard is not guard:
             return False
-        trial.tried = _read(losses)
-        trial.failed = not trial.tried <= _acceptable(trial.suspicion)
+        trial.tried = read_loss(losses)
+        trial.failed = not trial.tried <= acceptable_loss(trial.suspicion)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             self._settle_trial(trial.tried, self._training.iteration)
@@ -301,12 +273,12 @@ class Recovery:
         trial = self._trial
         if trial is None or trial.tried is None or trial.guard is not guard:
             return
-        if not trial.failed and not (record.bad or _flagged(record)):
+        if not trial.failed and not (record.bad or was_skipped(record)):
             self._settle_trial(trial.tried, record.step + 1)
             return
         self._trial = None
         trial.target.release()
-        self._put_back(trial.kept.state(), everything=True)
+        self.restoring.put_back(trial.kept.state(), everything=True)
         found = trial.suspicion
         data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
@@ -328,9 +300,7 @@ class Recovery:
             return
         if decision.stop:
             self._ending = found.code, decision, step
-        factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
-        if factor != 1.0:
-            self._lower_rates()
+        factor = self.restoring.lower_rates() if "lower_lr" in decision.do else 1.0
         reset = "reset_moments" in decision.do
         if reset:
             for optimizer, _ in self._training.guards():
@@ -386,36 +356,13 @@ class Recovery:
         self, guard: Guarded, found: Suspicion, step: int, *, lower: bool, left: int
     ) -> bool:
         """Restore the best state by validation; False where there is none."""
-        began = time.perf_counter()
-        best = self._read_best()
-        if best is None:
+        # The row of this step may have been written.
+        facts = self.restoring.put_back_best(step + 1, lower=lower)
+        if facts is None:
             return False
-        self._put_back(best.tree)
-        factor = self._settings.rollback.lr if lower else 1.0
-        if factor != 1.0:
-            self._lower_rates()
         guard.outliers.learn_anew()  # other weights, another level
-        self._went_back(
-            guard,
-            found,
-            step + 1,  # the row of this one may have been written
-            {
-                "to": best.step,
-                "steps": step + 1 - best.step,
-                "validation": best.value,
-                "lr_factor": factor,
-                "ms": (time.perf_counter() - began) * 1e3,
-                "left": left,
-            },
-        )
+        self._went_back(guard, found, step + 1, {**facts, "left": left})
         return True
-
-    def _read_best(self) -> BestState | None:
-        try:
-            return self.best_state()
-        except Exception as error:
-            self._training.failure("reading the best state", error)
-            return None
 
     def _went_back(
         self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
@@ -427,22 +374,6 @@ class Recovery:
         about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
         losses = {"loss": found.loss, "usual": found.usual}
         self._training.record_at("rollback", step, {**about, **losses, **data})
-
-    def _put_back(
-        self, saved: Mapping[str, Any], *, dice: bool = False, everything: bool = False
-    ) -> None:
-        """Restore the run. State that follows the loop stays, since the loop has gone on."""
-        mine = self.live.training_state()
-        state = dict(saved)
-        parts = {"models", "optimizers", "scaler", "ema"}
-        if everything or self._settings.rollback.schedule:
-            parts.add("schedulers")
-        else:
-            state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
-        if everything or dice:
-            parts.add("dice")
-        mine.put_back(state, parts=parts)
-        self._training.restored()
 
     # ------------------------------------------------------------------ the end
 
@@ -474,32 +405,3 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
-
-
-def _acceptable(found: Suspicion) -> float:
-    """The highest loss that old weights may have on new data; they may be many steps old."""
-    if not math.isfinite(found.usual):
-        return sys.float_info.max  # nothing was known yet: any finite loss is better than none
-    if not math.isfinite(found.loss):
-        return max(found.limit, found.usual + abs(found.usual))
-    return max(found.limit, found.usual + _SHARE * (found.loss - found.usual))
-
-
-def _flagged(record: StepRecord) -> bool:
-    """Whether the device has skipped a step; waits for it, once per rollback."""
-    return record.measured is not None and wait_for(record.measured.flag)
-
-
-def _finite(snapshot: Snapshot) -> bool:
-    snapshot.wait()
-    return all(bool(torch.isfinite(v).all()) for v in snapshot.views if v.is_floating_point())
-
-
-def _read(losses: Losses) -> float:
-    """The loss of a step, waited for if need be: this happens once in a rollback."""
-    known = losses.on_host()
-    if known is not None:
-        return known[0]
-    loss = losses.on_device(losses.values[0].device)
-    assert loss is not None
-    return read_with_event(loss)

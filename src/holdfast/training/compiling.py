@@ -268,7 +268,7 @@ class _Before:
         held = [gradient for _, gradient in self._gradients if gradient is not None]
         # The tensors themselves come back: others may hold them.
         self._values = [(tensor, tensor.clone()) for tensor in (*held, *model.buffers())]
-        self._dice = rng.state()
+        self._rng_state = rng.state()
 
     def put_back(self) -> None:
         with torch.no_grad():
@@ -276,7 +276,7 @@ class _Before:
                 tensor.copy_(value)
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
-        rng.put_back(self._dice)
+        rng.put_back(self._rng_state)
 
 
 def _graphs() -> int:

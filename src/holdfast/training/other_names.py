@@ -3,7 +3,7 @@
 >>> reads = {
 ...     "training.lr": "train.optimizer.lr",
 ...     "training.amp": lambda on: {"train.precision": "bf16" if on else "fp32"},
-...     "training.lr_min_factor": Deprecated("training.lr", "give the rate itself"),
+...     "training.rate": Deprecated("training.lr", "write training.lr"),
 ...     "distributed": Ignored("torchrun says how many ranks there are"),
 ... }
 >>> names = OtherNames(reads, print)

@@ -101,7 +101,7 @@ def _known(
     """The settings of a file without those that nobody knows; a line says each of them."""
     missing: set[str] = set()
     for key, value in unknown(kind, data, names.sections):
-        say(f"{describe_unknown(key, value, kind, source, names.all)} (left out: --lenient)")
+        say(f"{describe_unknown(key, value, kind, source, names.all)} (ignored: --lenient)")
         missing.add(key)
     return _without(data, missing)
 

@@ -218,14 +218,14 @@ def chunk_of(dataset: Any, settings: DataSettings) -> int | None:
 
 
 def sample_bytes(dataset: Any) -> int:
-    """Memory of the tensors in the first sample, 0 where there is none; dice lie as before."""
-    rolled = rng.state()
+    """Memory of the tensors in the first sample, 0 where there is none; keeps the RNG state."""
+    rng_state = rng.state()
     try:
         first = dataset.first() if isinstance(dataset, Streamed) else dataset[0]
     except (StopIteration, IndexError):
         return 0
     finally:
-        rng.put_back(rolled)
+        rng.put_back(rng_state)
     return sum(tensor.nbytes for tensor in tensors(first))
 
 

@@ -1,0 +1,80 @@
+"""Puts a saved state back into the live run: that of a snapshot, or the best by validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..actions.lower_learning_rate import lower_learning_rates
+from ..checkpoint.training_state import RNG, BestState
+from ..config import RollbackSettings
+from .live_state import LiveState, with_live_groups
+from .training import Training
+
+
+class Restoring:
+    """What a rollback does to the run.
+
+    Args:
+        settings: whether the schedule goes back too, and the factor of the learning rate.
+        training: of this process.
+        live: the objects that a state is put back into.
+    """
+
+    def __init__(self, settings: RollbackSettings, training: Training, live: LiveState) -> None:
+        self.best_state: Callable[[], BestState | None] = lambda: None
+        """Reads the best state by validation; None where nothing was validated."""
+        self._settings, self._training, self._live = settings, training, live
+
+    def put_back(
+        self, saved: Mapping[str, Any], *, rng_state: bool = False, everything: bool = False
+    ) -> None:
+        """Restore the run. State that follows the loop stays, since the loop has gone on."""
+        mine = self._live.training_state()
+        state = dict(saved)
+        parts = {"models", "optimizers", "scaler", "ema"}
+        if everything or self._settings.schedule:
+            parts.add("schedulers")
+        else:
+            state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
+        if everything or rng_state:
+            parts.add(RNG)
+        mine.put_back(state, parts=parts)
+        self._training.restored()
+
+    def put_back_best(self, step: int, *, lower: bool) -> dict[str, Any] | None:
+        """Restore the best state by validation; what there is to record, None without one.
+
+        Args:
+            step: the one that comes next.
+            lower: with a lower learning rate.
+        """
+        began = time.perf_counter()
+        best = self._read_best()
+        if best is None:
+            return None
+        self.put_back(best.tree)
+        factor = self.lower_rates() if lower else 1.0
+        return {
+            "to": best.step,
+            "steps": step - best.step,
+            "validation": best.value,
+            "lr_factor": factor,
+            "ms": (time.perf_counter() - began) * 1e3,
+        }
+
+    def lower_rates(self) -> float:
+        """Lower every learning rate; the factor."""
+        optimizers = [optimizer for optimizer, _ in self._training.guards()]
+        schedulers = self._live.training_state().schedulers
+        if self._settings.lr != 1.0:
+            lower_learning_rates(optimizers, schedulers, self._settings.lr)
+        return self._settings.lr
+
+    def _read_best(self) -> BestState | None:
+        try:
+            return self.best_state()
+        except Exception as error:
+            self._training.failure("reading the best state", error)
+            return None
