@@ -217,7 +217,8 @@ def run_scan(scan: Scan, jobs: int, say: Callable[[str], None]) -> int:
                 one, child = pair
                 failed += child.returncode not in _NO_FAILURE
                 if child.returncode:
-                    say(f"{one.name}: exit code {child.returncode}; the scan goes on")
+                    rest = "" if interrupt.asked else "; the scan goes on"
+                    say(f"{one.name}: exit code {child.returncode}{rest}")
             interrupt.forward([child for _, child in running])
             time.sleep(_PAUSE)
     return 128 + signal.SIGINT if interrupt.asked else int(failed > 0)
