@@ -3,7 +3,12 @@
 What they offer is named here and imported when somebody asks for it.
 """
 
-RECIPES = ("holdfast_models.energy_flow.recipe:RECIPE",)
+RECIPES = (
+    "holdfast_models.energy_flow.recipe:RECIPE",
+    "holdfast_models.xec.recipes:REGRESSOR",
+    "holdfast_models.xec.recipes:MAE",
+    "holdfast_models.xec.recipes:INPAINTER",
+)
 COMMANDS = (
     "holdfast_models.energy_flow.commands:EnergyFlowCommand",
     "holdfast_models.xec.commands:XecCommand",

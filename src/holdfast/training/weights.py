@@ -58,6 +58,13 @@ def load_weights(
     """
     weights, entry = read_weights(source, best=best, averaged=averaged)
     mine = model.state_dict()
+    # A checkpoint also holds buffers that are not persistent, and what is tied only once.
+    derived = {name for name, _ in model.named_buffers(remove_duplicate=False)} - mine.keys()
+    weights = {name: value for name, value in weights.items() if name not in derived}
+    saved = {mine[name].data_ptr(): value for name, value in weights.items() if name in mine}
+    for name in mine.keys() - weights.keys():
+        if mine[name].data_ptr() in saved:
+            weights[name] = saved[mine[name].data_ptr()]
     for name in [*mine, *weights]:
         if name not in weights or name not in mine:
             where = "model" if name in weights else entry.name

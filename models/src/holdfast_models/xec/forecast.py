@@ -27,7 +27,8 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         place: whose memory and speed count.
     """
     with torch.device("meta"):
-        model = make_model(kind, settings)
+        # Index tables come from the host all the same.
+        model = make_model(kind, settings).to("meta")
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (0.6 if _half(settings, place) else 1.0)
     memory = {

@@ -82,7 +82,7 @@ class SynthSettings(Section):
     dead_per_run: int = bounded(0, 0)  # sensors that are dead in one run alone
     run_events: int = bounded(1000, 1)
     pileup: float = bounded(0.0, 0.0, 1.0)  # share of events with a second photon
-    corrupted: float = bounded(0.0, 0.0, 1.0)  # share of events with values that are no numbers
+    corrupted: float = bounded(0.0, 0.0, 1.0)  # share of events with non-finite values
     clean: bool = False  # npho_clean as well: what dead sensors would have measured
 
 

@@ -129,6 +129,9 @@ def _put(
     model: nn.Module, weights: Mapping[str, Tensor], source: str, *, prefix: str
 ) -> Transferred:
     mine = model.state_dict()
+    # Checkpoints also hold tables that every model makes for itself.
+    tables = {name for name, _ in model.named_buffers()} - mine.keys()
+    weights = {name: value for name, value in weights.items() if name not in tables}
     wanted = {name for name in mine if name.startswith(prefix)}
     missing = sorted(wanted - weights.keys())
     unexpected = sorted(weights.keys() - wanted)

@@ -16,7 +16,7 @@ from ..settings import NormalizationSettings
 from .normalization import normalise
 from .root_files import RootEvents
 
-_SLICE = 64  # events a thread normalises at once: their arrays fit into its cache
+_SLICE = 32  # events a thread normalises at once: their arrays fit into its cache
 _NAMED = 10  # invalid values of a chunk that are named
 
 logger = logging.getLogger("holdfast.xec")
@@ -43,7 +43,7 @@ class EventFile:
             kept: the entries that are used, ascending; all by default.
             weights: of the entries that are used.
             normalization: normalises on reading; without it values stay raw.
-            log_invalid: warn of photon counts that are no numbers.
+            log_invalid: warn of non-finite photon counts.
         """
         self.root, self.names, self.kept, self.weights = root, tuple(names), kept, weights
         self.normalization, self.log_invalid = normalization, log_invalid
@@ -100,7 +100,7 @@ class EventFile:
             )  # fmt: skip
         if len(bad) > _NAMED:
             logger.warning(
-                "%s: %d more photon counts that are no numbers among %d events; look with "
+                "%s: %d more non-finite photon counts among %d events; look with "
                 "`holdfast xec check-data`",
                 self.root.path, len(bad) - _NAMED, len(npho_BS),
             )  # fmt: skip

@@ -22,7 +22,7 @@ from .caching import cached_events
 from .event_files import EventFile, logger
 from .made_once import stamps
 from .reweighting import event_weights
-from .root_files import RootEvents, find_files
+from .root_files import BLOCK, RootEvents, find_files
 
 CHUNK = 2048
 """Events read at once where the trainer's ``data.chunk`` says nothing."""
@@ -51,7 +51,7 @@ def open_events(
         path: of the files.
         truths: what is read beside photons and times, by the names of ``BRANCHES``; a file that
             lacks one is an error.
-        optional: the same, read where every file has it.
+        optional: the same or any branch, read where every file has it.
         weights: rare events count more, by these histograms.
         chunk: events read at once; the trainer's ``data.chunk`` goes before it.
         say: told what is made for later runs.
@@ -107,12 +107,12 @@ def open_roots(
     settings: DataSettings, path: str, names: Sequence[str] = (), *, optional: Sequence[str] = ()
 ) -> list[RootEvents]:
     """The files of a path, with photons, times and these quantities checked."""
-    for name in (*names, *optional):
+    for name in names:
         if name not in BRANCHES:
             raise HoldfastError(f"no quantity {name!r}; there are {', '.join(BRANCHES)}")
     branches = {"npho": settings.npho_branch, "time": settings.time_branch}
     branches |= {name: BRANCHES[name] for name in (*_ALWAYS[2:], *names)}
-    more = {name: BRANCHES[name] for name in optional}
+    more = {name: BRANCHES.get(name, name) for name in optional}
     return [
         RootEvents(file, branches, settings.tree_name, settings.num_threads, optional=more)
         for file in find_files(path)
@@ -122,12 +122,14 @@ def open_roots(
 def loader_memory(workers: int, chunk: int, prefetch: int, batch: int, *, raw: bool = False) -> int:
     """Peak bytes of the host for chunks and batches; without workers this process is the one.
 
-    Two chunks are held while their events are mixed, beside the raw times of the one being read
-    where the loader normalises; ``prefetch`` batches wait in each worker.
+    Two chunks are held while their events are mixed, beside a few compressed and decompressed
+    baskets and, where the loader normalises, the raw times of a chunk. ``prefetch`` batches wait
+    in each worker, and one is being made.
     """
-    kept, passing = (_RAW, 0) if raw else (_NORMALISED, _TIME)
-    ahead = prefetch if workers else 1
-    return max(1, workers) * (chunk * (_TOGETHER * kept + passing) + ahead * batch * kept)
+    held, passing = (_RAW, 0) if raw else (_NORMALISED, _TIME)
+    batches = (prefetch if workers else 1) + 1
+    chunks = chunk * (_TOGETHER * held + passing) + min(chunk, BLOCK) * 2 * _TIME
+    return max(1, workers) * (chunks + batches * batch * held)
 
 
 def _kept(root: RootEvents, settings: FiducialSettings) -> Tensor | None:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import glob
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import HoldfastError
 from holdfast.training import Gathered
 
-from .branches import WIDTHS, import_uproot
+from ..geometry.layout import SENSORS
+from .branches import BRANCHES, WIDTHS, import_uproot
 
+BLOCK = 512
+"""Events whose baskets are decompressed together."""
+
+MOST_OPEN = 128
+"""Files that a process keeps open; systems allow some hundreds."""
+
+_WIDE = (SENSORS,)
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
 
@@ -66,7 +78,7 @@ class RootEvents:
         """
         self.path, self.tree_name, self.threads = Path(path), tree_name, threads
         self.branches = dict(branches)
-        self._opened: tuple[int, Any, Executor | None] | None = None
+        self._opened: tuple[int, Any] | None = None
         _check_header(self.path)
         tree = self._tree()
         for name, branch in (optional or {}).items():
@@ -78,7 +90,8 @@ class RootEvents:
         self.kinds = {name: self._kind(tree, name) for name in self.branches}
         """Dtype and shape of a sample, by name."""
         largest = max(self.branches, key=lambda name: WIDTHS.get(name, 1))
-        self.boundaries = tuple(int(n) for n in tree[self.branches[largest]].entry_offsets)
+        offsets = {int(n) for n in tree[self.branches[largest]].entry_offsets}
+        self.boundaries = tuple(sorted(offsets | {0, self._length}))
         """Entries that baskets begin with, and the number of all; cheap places to cut at."""
 
     def __len__(self) -> int:
@@ -97,57 +110,76 @@ class RootEvents:
     def read(self, start: int, stop: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Entries ``start`` to ``stop`` of these quantities, or of all of them."""
         tree, found = self._tree(), {}
-        _, _, executor = self._opened or (0, None, None)
         for name in self.branches if names is None else names:
             branch = tree[self.branches[name]]
             dtype, shape = self.kinds[name]
-            # Straight into the memory it stays in: no basket is kept, nothing concatenated.
+            # Straight into the memory it stays in: nothing is concatenated, and what is
+            # decompressed is never more than a few baskets.
             into = np.empty((stop - start, *shape), branch.interpretation.to_dtype.base)
-            try:
-                branch.array(
-                    branch.interpretation.inplace(into),
-                    entry_start=start,
-                    entry_stop=stop,
-                    library="np",
-                    array_cache=None,
-                    decompression_executor=executor,
-                )
-            except Exception as error:
-                raise HoldfastError(
-                    f"{self.path}: entries {start} to {stop} of branch {self.branches[name]!r} "
-                    f"cannot be read ({_first_line(error)}); copy or write the file again"
-                ) from error
+            for first, last in self._steps(start, stop) if shape == _WIDE else [(start, stop)]:
+                self._fill(branch, into[first - start : last - start], first, last)
             found[name] = torch.from_numpy(into).to(dtype)
         return found
 
+    def _steps(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Ranges of some ``BLOCK`` entries; a basket is decompressed as often as it is cut."""
+        while start < stop:
+            after = bisect.bisect_right(self.boundaries, start + BLOCK)
+            last = self.boundaries[after - 1]
+            if last <= start:
+                last = self.boundaries[after]
+            yield start, min(last, stop)
+            start = last
+
+    def _fill(self, branch: Any, into: NDArray[Any], start: int, stop: int) -> None:
+        try:
+            branch.array(
+                branch.interpretation.inplace(into),
+                entry_start=start,
+                entry_stop=stop,
+                library="np",
+                array_cache=None,
+                decompression_executor=_decompressors(os.getpid(), self.threads),
+            )
+        except Exception as error:
+            raise HoldfastError(
+                f"{self.path}: entries {start} to {stop} of branch {branch.name!r} cannot be read "
+                f"({_first_line(error)}); copy or write the file again"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._opened is not None:
+            self._opened[1].file.close()
+            self._opened = None
+
     def _tree(self) -> Any:
-        # A forked process has a copy of this object, but neither its threads nor its file.
+        # A forked process has a copy of this object, and shares the place in its file.
         if self._opened is None or self._opened[0] != os.getpid():
-            uproot = import_uproot()
-            threads = self.threads
-            executor = uproot.ThreadPoolExecutor(threads) if threads > 1 else None
-            self._opened = os.getpid(), self._open(uproot), executor
+            self._opened = os.getpid(), self._open(import_uproot())
+            _open_files.append(self)
+            if len(_open_files) > MOST_OPEN:
+                _open_files.popleft().close()
         return self._opened[1]
 
     def _open(self, uproot: Any) -> Any:
         try:
             file = uproot.open(self.path, object_cache=None, array_cache=None)
             kinds = file.classnames(recursive=True, cycle=False)
+            if kinds.get(self.tree_name) == "TTree":
+                return file[self.tree_name]
         except Exception as error:
             raise HoldfastError(
                 f"{self.path}: not readable as a ROOT file ({_first_line(error)}); "
                 "copy or write it again"
             ) from error
-        if kinds.get(self.tree_name) != "TTree":
-            trees = [name for name, kind in kinds.items() if kind == "TTree"]
-            there = (
-                f"there are {', '.join(trees)}; set data.tree_name" if trees else "there is none"
-            )
-            raise HoldfastError(f"{self.path}: no tree {self.tree_name!r}; {there}")
-        return file[self.tree_name]
+        trees = ", ".join(name for name, kind in kinds.items() if kind == "TTree")
+        there = f"there are {trees}; set data.tree_name" if trees else "there is none"
+        raise HoldfastError(f"{self.path}: no tree {self.tree_name!r}; {there}")
 
     def _kind(self, tree: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         branch, width = self.branches[name], WIDTHS.get(name, 1)
+        known = name in BRANCHES or name in WIDTHS  # others are passed on as they are
         if branch not in tree:
             there = ", ".join(tree.keys(recursive=False)[:20])
             raise HoldfastError(
@@ -158,9 +190,9 @@ class RootEvents:
         if kind is None or kind.base.kind not in _DTYPES:
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} is {tree[branch].typename}, needed is a fixed "
-                f"number of values per event: {width}; write it as an array of that length"
+                f"number of values per event{f': {width}' if known else ''}; write it as an array"
             )
-        if kind.shape != ((width,) if width > 1 else ()):
+        if known and kind.shape != ((width,) if width > 1 else ()):
             has = kind.shape[0] if kind.shape else 1
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} has {has} values per event, needed for {name} "
@@ -170,6 +202,26 @@ class RootEvents:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+_open_files: deque[RootEvents] = deque()  # of this process, the oldest first
+
+
+@functools.cache
+def _decompressors(process: int, threads: int) -> Executor | None:
+    """Threads that all files of a process share; those of another one are not there."""
+    return import_uproot().ThreadPoolExecutor(threads) if threads > 1 else None
+
+
+def scan(
+    files: Sequence[RootEvents], names: Sequence[str], events: int | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """Blocks of these quantities, of all events or of some from every file."""
+    total = sum(map(len, files))
+    for file in files:
+        share = len(file) if events is None else min(len(file), -(-events * len(file) // total))
+        for start in range(0, share, BLOCK):
+            yield file.read(start, min(start + BLOCK, share), names)
 
 
 def _check_header(path: Path) -> None:

@@ -130,7 +130,12 @@ def mark_point(panel: Axes, uvw: Floats, *, marker: str, colour: str, label: str
     if not np.isfinite((u, v, w)).all():
         return
     shadows = [(_OUTER + u, v), (-_SIDE - w, v), (_SIDE + w, v), (u, _END + w), (u, -_END - w)]
-    look: dict[str, Any] = {"marker": marker, "linestyle": "none", "color": colour, "markeredgewidth": 1.3}
+    look: dict[str, Any] = {
+        "marker": marker,
+        "linestyle": "none",
+        "color": colour,
+        "markeredgewidth": 1.3,
+    }
     look["path_effects"] = [withStroke(linewidth=3, foreground="white")]
     if marker not in "x+1234":
         look["markerfacecolor"] = "none"

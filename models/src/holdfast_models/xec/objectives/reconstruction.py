@@ -19,7 +19,6 @@ from ..data.normalization import Inputs
 from ..geometry.layout import FACES
 from ..losses import HiddenLoss, HiddenLosses
 from ..model.masking import Hidden, hide_flat, hide_random, valid_of, with_hidden
-from ..predictions.columns import reconstruction_rows
 from ..settings import MaeSettings
 from .health_numbers import SensorHealth, hidden_numbers
 
@@ -39,6 +38,7 @@ class Pass(NamedTuple):
 
     inputs: Inputs
     hidden: Hidden
+    shown: Inputs
     pred_BSC: Tensor
 
 
@@ -65,7 +65,7 @@ class ReconstructionObjective:
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The loss on hidden sensors, and what is told beside it."""
-        done = self._pass(net, batch, fixed=False)
+        done = self.hide_and_fill(net, batch, fixed=False)
         found = self._loss_of(done)
         told: dict[str, Tensor | float] = {
             f"loss_{channel}": mean_F.sum().detach() for channel, mean_F in found.faces.items()
@@ -77,7 +77,7 @@ class ReconstructionObjective:
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and their errors summed face by face."""
-        done = self._pass(net, batch, fixed=True)
+        done = self.hide_and_fill(net, batch)
         found = self._loss_of(done)
         rows_BS = {
             "n_masked": done.hidden.hidden_BS,
@@ -100,18 +100,22 @@ class ReconstructionObjective:
         return numbers | {name: row_BS.float() @ table_SF for name, row_BS in rows_BS.items()}
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """What was hidden and what was made of it, sensor by sensor, in the units of files."""
-        done = self._pass(net, batch, fixed=True)
-        return reconstruction_rows(
-            done.pred_BSC.float(),
-            done.inputs,
-            done.hidden.hidden_BS,
-            batch,
-            self._settings.normalization,
-            self._losses.channels,
-        )
+        """What was hidden and what was made of it, sensor by sensor, in the network's scale."""
+        done = self.hide_and_fill(net, batch)
+        columns = {
+            "run": batch["run"],
+            "event": batch["event"],
+            "mask": done.hidden.hidden_BS.to(torch.uint8),
+        }
+        for index, channel in enumerate(("npho", "time")):
+            columns[f"truth_{channel}"] = done.inputs.x_BSC[..., index]
+            columns[f"masked_{channel}"] = done.shown.x_BSC[..., index]
+        for index, channel in enumerate(self._losses.channels):
+            columns[f"pred_{channel}"] = done.pred_BSC[..., index].float()
+        return columns
 
-    def _pass(self, net: nn.Module, batch: Batch, *, fixed: bool) -> Pass:
+    def hide_and_fill(self, net: nn.Module, batch: Batch, *, fixed: bool = True) -> Pass:
+        """Ask the network about hidden sensors; ``fixed``: always about the same ones."""
         normalization = self._settings.normalization
         inputs = inputs_of(batch, normalization)
         generator, device = None, inputs.npho_BS.device
@@ -120,7 +124,7 @@ class ReconstructionObjective:
         keys_BS = torch.rand(inputs.npho_BS.shape, generator=generator, device=device)
         hidden = self._hide(inputs, keys_BS)
         shown = with_hidden(inputs, hidden.hidden_BS, normalization)
-        return Pass(inputs, hidden, self._call(net, shown, hidden))
+        return Pass(inputs, hidden, shown, self._call(net, shown, hidden))
 
     def _loss_of(self, done: Pass) -> HiddenLoss:
         inputs = done.inputs

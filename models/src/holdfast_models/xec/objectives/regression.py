@@ -16,7 +16,7 @@ from ..losses import Balance, direction, elementwise, one_minus_cosine
 from ..model.masking import drop_sensors, valid_of
 from ..model.regressor import Regressor
 from ..model.targets import TargetScale
-from ..predictions.columns import regression_rows
+from ..settings import TaskSettings
 from .health_numbers import SensorHealth, target_numbers
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 Batch = Mapping[str, Tensor]
 
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "angle": ("theta", "phi"),
+    "energy": ("energy",),
+    "timing": ("timing",),
+    "uvwFI": ("u", "v", "w"),
+    "angleVec": ("dir_x", "dir_y", "dir_z"),
+    "n_gamma": ("n_gamma",),
+}
+"""What the columns of predictions are called."""
 _REFERENCE = ("smooth_l1", "l1", "mse")  # told beside the validation loss, in scaled units
 
 
@@ -64,13 +73,13 @@ class RegressionObjective:
             if every:
                 found[name] = torch.stack(every).mean()
         loss_B = torch.stack([one.detach() for one in losses.values()]).sum(0)
-        rows = regression_rows(self._model.physical(scaled), batch, self._tasks)
+        rows = self._columns(self._model.physical(scaled), batch)
         return found | {"loss_row": loss_B} | rows
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Predictions beside the truth, in physical units, as columns."""
         inputs = inputs_of(batch, self._settings.normalization)
-        return regression_rows(net(inputs.x_BSC, valid_BSC=valid_of(inputs)), batch, self._tasks)
+        return self._columns(net(inputs.x_BSC, valid_BSC=valid_of(inputs)), batch)
 
     def _losses(self, scaled: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """The loss of each task for each event."""
@@ -114,3 +123,36 @@ class RegressionObjective:
         if isinstance(balance, Balance):
             return balance(means)
         return torch.stack([self._tasks[name].weight * one for name, one in means.items()]).sum()
+
+    def _columns(self, preds: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        columns = {"run_id": batch["run"], "event_id": batch["event"]}
+        for name, pred_BK in preds.items():
+            columns |= _columns_of(name, self._tasks[name], pred_BK.float(), batch.get(name))
+        if "angle" in preds and "angle" in batch:
+            pred_B3 = direction(preds["angle"][:, :2].float())
+            true_B3 = direction(batch["angle"])
+            across_B = torch.linalg.cross(pred_B3, true_B3).norm(dim=-1)
+            # An arc cosine has no digits left where the directions agree.
+            psi_B = torch.atan2(across_B, (pred_B3 * true_B3).sum(-1))
+            columns["opening_angle"] = torch.rad2deg(psi_B)
+        if "xyzVTX" in batch:
+            for axis, value_B in zip("xyz", batch["xyzVTX"].unbind(-1), strict=True):
+                columns[f"{axis}_vtx"] = value_B
+        return columns
+
+
+def _columns_of(
+    name: str, task: TaskSettings, pred_BK: Tensor, truth: Tensor | None
+) -> dict[str, Tensor]:
+    if name == "n_gamma":
+        found = {"pred_n_gamma": pred_BK.argmax(-1)}
+        return found if truth is None else found | {"true_n_gamma": truth}
+    names = COMPONENTS[name]
+    columns = {f"pred_{one}": pred_BK[:, index] for index, one in enumerate(names)}
+    if task.loss_fn == "gaussian_nll":
+        spread_BK = pred_BK[:, len(names) :]
+        columns |= {f"{one}_log_var": spread_BK[:, index] for index, one in enumerate(names)}
+    if truth is not None:
+        truth_BK = truth.reshape(len(truth), -1)
+        columns |= {f"true_{one}": truth_BK[:, index] for index, one in enumerate(names)}
+    return columns

@@ -82,12 +82,19 @@ def physical(scaled: Tensor, normalization: NormalizationSettings, channel: str)
     return npho_from_scale(scaled, normalization)
 
 
+def measured(scaled: Tensor, normalization: NormalizationSettings, channel: str) -> Tensor:
+    """Photons or seconds of normalised values, 1e10 where there is the sentinel."""
+    sentinel = getattr(normalization, f"sentinel_{channel}")
+    values = (npho_from_scale if channel == "npho" else time_from_scale)(scaled, normalization)
+    return torch.where(scaled == sentinel, NOT_AVAILABLE, values)
+
+
 def _reconstruction_rows(
     said: Mapping[str, Tensor], normalization: NormalizationSettings
 ) -> dict[str, Tensor]:
     rows = {name: said[name] for name in ("run", "event", "mask")}
     for channel in _CHANNELS:
-        truth_BS = _measured(said[f"truth_{channel}"], normalization, channel)
+        truth_BS = measured(said[f"truth_{channel}"], normalization, channel)
         rows[f"truth_{channel}"] = truth_BS
         rows[f"masked_{channel}"] = torch.where(said["mask"].bool(), NOT_AVAILABLE, truth_BS)
         if f"pred_{channel}" in said:
@@ -112,18 +119,12 @@ def _inpainting_rows(
     for channel in _CHANNELS:
         if f"pred_{channel}" not in said:
             continue
-        truth_R = _measured(said[f"truth_{channel}"][event_R, sensor_R], normalization, channel)
+        truth_R = measured(said[f"truth_{channel}"][event_R, sensor_R], normalization, channel)
         pred_R = physical(said[f"pred_{channel}"][event_R, sensor_R], normalization, channel)
         rows[f"truth_{channel}"] = truth_R
         rows[f"pred_{channel}"] = pred_R
         rows[f"error_{channel}"] = _error(pred_R, truth_R)
     return rows
-
-
-def _measured(scaled: Tensor, normalization: NormalizationSettings, channel: str) -> Tensor:
-    sentinel = getattr(normalization, f"sentinel_{channel}")
-    values = (npho_from_scale if channel == "npho" else time_from_scale)(scaled, normalization)
-    return torch.where(scaled == sentinel, NOT_AVAILABLE, values)
 
 
 def _error(pred: Tensor, truth: Tensor) -> Tensor:
