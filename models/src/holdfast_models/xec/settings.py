@@ -70,6 +70,20 @@ class SynthSettings(Section):
     validation: int = bounded(512, 1)
     seed: int = bounded(1, 0)
     folder: str = "xec_synth"  # kept: the next run of the same settings reads what is there
+    energy: Literal["flat", "mono"] = "flat"  # 15 to 60 MeV, or energy_mev
+    energy_mev: float = bounded(52.8, 0.0, above=True)
+    energy_width: float = bounded(0.0, 0.0)  # MeV
+    source: Literal["gun", "target"] = "gun"
+    deposit: Literal["shower", "point"] = "shower"
+    exact_solid_angle: bool = False  # the four chips of each SiPM near a deposit, not a disc
+    dead_share: float = bounded(0.013, 0.0, 1.0)  # of sensors, the same in all events
+    dead_blocks: int = bounded(0, 0)  # 2 x 2 SiPMs
+    dead_rows: int = bounded(0, 0)  # 8 SiPMs side by side
+    dead_per_run: int = bounded(0, 0)  # sensors that are dead in one run alone
+    run_events: int = bounded(1000, 1)
+    pileup: float = bounded(0.0, 0.0, 1.0)  # share of events with a second photon
+    corrupted: float = bounded(0.0, 0.0, 1.0)  # share of events with non-finite values
+    clean: bool = False  # npho_clean as well: what dead sensors would have measured
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,6 +185,12 @@ class ReweightingSettings(Section):
     energy: HistogramSettings = HistogramSettings()
     timing: HistogramSettings = HistogramSettings()
     uvwFI: HistogramSettings = HistogramSettings()
+
+    def active(self) -> dict[str, HistogramSettings]:
+        """Those that are on, by name."""
+        every = {"angle": self.angle, "energy": self.energy, "timing": self.timing}
+        every["uvwFI"] = self.uvwFI
+        return {name: one for name, one in every.items() if one.enabled}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
