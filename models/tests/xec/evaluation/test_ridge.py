@@ -15,8 +15,8 @@ from holdfast_models.xec.settings import SynthSettings
 
 REFERENCE = {
     "energy": ("mean", 15.3), "energy, relative": ("ridge", 1.36),
-    "same above 45 MeV": ("ridge", 1.22), "u": ("ridge", 0.65), "v": ("ridge", 0.59), "w": ("ridge", 0.60),
-    "theta": ("ridge", 19.2), "timing, true place known": ("ridge", 31.0),
+    "same above 45 MeV": ("ridge", 1.22), "u": ("ridge", 0.65), "v": ("ridge", 0.59),
+    "w": ("ridge", 0.60), "theta": ("ridge", 19.2), "timing, true place known": ("ridge", 31.0),
 }  # fmt: skip
 """What the specification measured on such events."""
 

@@ -25,8 +25,6 @@ from .fill_baselines import NeighbourMean
 from .regression_metrics import QUANTITIES, opening_angle, residual_of
 from .resolution import SHARE
 
-__all__ = ["FEATURES", "Baseline", "BaselineRow", "Ridge", "arrival_times", "baseline", "features"]
-
 Floats = NDArray[Any]
 Events = Mapping[str, Floats | Tensor]
 """As batches are: npho, time, energy, timing, uvwFI, angle."""

@@ -14,11 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-__all__ = [
-    "BLUE", "COLOURS", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "Floats", "finite",
-    "grouped_bars", "paper",
-]  # fmt: skip
-
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
 COLOURS = (BLUE, RED, GREEN, ORANGE, "#cc79a7", "#56b4e9", "#000000")

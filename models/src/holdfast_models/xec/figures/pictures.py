@@ -19,7 +19,6 @@ from holdfast import HoldfastError
 if TYPE_CHECKING:
     from .drawing import Drawn
 
-__all__ = ["FOLDER", "LIST", "Maker", "Written", "need_matplotlib", "write_pictures"]
 
 FOLDER, LIST, FAILURES = "pictures", "pictures.json", "failed_pictures.txt"
 _DOTS_PER_INCH = 120
