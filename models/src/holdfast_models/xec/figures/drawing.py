@@ -5,8 +5,9 @@ Imports matplotlib, which is optional: ``pictures`` looks for it before anything
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +22,8 @@ COLOURS = (BLUE, RED, GREEN, ORANGE, "#cc79a7", "#56b4e9", "#000000")
 Floats = NDArray[Any]
 
 
-class Drawn(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Drawn:
     """A picture and what is said about it.
 
     Args:

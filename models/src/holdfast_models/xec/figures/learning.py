@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from ...curves import Curve, read_curves
 from .drawing import BLUE, COLOURS, GREY, Drawn, finite, paper
@@ -33,8 +34,11 @@ def learning_curves(run_folder: str | os.PathLike[str]) -> list[Drawn]:
         label: [name for name in names if name in validation] for label, names in _PANELS.items()
     }
     measures = {label: names for label, names in measures.items() if names}
-    figure, panels = paper(1, 1 + len(measures), size=(4.6, 3.6))
-    first, *others = panels
+    columns = min(1 + len(measures), 3)
+    figure, panels = paper(-(-(1 + len(measures)) // columns), columns)
+    for unused in panels[1 + len(measures) :]:
+        unused.set_axis_off()
+    first, *others = panels[: 1 + len(measures)]
     _line(first, curves.training.get("loss"), "training", GREY)
     _line(first, validation.get("loss"), "validation", BLUE)
     first.set_ylabel("loss")
@@ -43,13 +47,16 @@ def learning_curves(run_folder: str | os.PathLike[str]) -> list[Drawn]:
             _line(panel, validation[name], name, colour)
         panel.set_ylabel(label)
         panel.set_title("validation", fontsize=10)
-    for panel in panels:
+    for panel in (first, *others):
         panel.set_xlabel("optimizer step")
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize=7, frameon=False)
         heights = [finite(np.asarray(line.get_ydata())) for line in panel.lines]
         if heights and np.concatenate(heights).min(initial=np.inf) > 0:
             panel.set_yscale("log")
+            for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+                axis(LogFormatter(minor_thresholds=(2, 0.5)))
+            panel.tick_params(which="minor", labelsize=8)
     loss = validation.get("loss")
     known = finite(np.array(loss.values)) if loss else np.zeros(0)
     caption = (

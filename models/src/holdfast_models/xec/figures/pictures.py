@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER, LIST, FAILURES = "pictures", "pictures.json", "failed_pictures.txt"
 _DOTS_PER_INCH = 120
 
-Maker = Callable[[], "Iterable[Drawn]"]
+Maker = Callable[[], "Drawn | Iterable[Drawn]"]
 """Draws one picture, or some that belong together."""
 
 
@@ -55,6 +55,8 @@ def write_pictures(
             whatever its suffix, and keeps the others that it had.
     """
     need_matplotlib()
+    from .drawing import Drawn
+
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
@@ -62,7 +64,8 @@ def write_pictures(
     listed = {entry["name"]: entry for entry in _listed(path / LIST)}
     for name, make in makers.items():
         try:
-            for drawn in make():
+            made = make()
+            for drawn in (made,) if isinstance(made, Drawn) else made:
                 files += _write(path, drawn, suffix)
                 if "/" not in drawn.name:  # the report shows what lies in the folder itself
                     listed[drawn.name] = {
