@@ -1,8 +1,8 @@
 """How many pairs a second come from a mapped set, and what memory that takes.
 
-    python benchmarks/energy_flow_data.py --folder /tmp/set --gigabytes 2 --form memory
-    python benchmarks/energy_flow_data.py --folder /tmp/set --gigabytes 2 --form mapped --workers 2
-    python benchmarks/energy_flow_data.py --folder /tmp/set --gigabytes 2 --form run
+    python benchmarks/energy_flow_data.py --folder set --gigabytes 2 --form memory
+    python benchmarks/energy_flow_data.py --folder set --gigabytes 2 --form mapped --workers 2
+    python benchmarks/energy_flow_data.py --folder set --gigabytes 2 --form run
 
 Forms: ``memory`` copies the set first, ``mapped`` is how a run reads it, ``unadvised`` is that
 without telling the system that reads are shuffled, ``run`` trains a small lattice for 20 steps. A

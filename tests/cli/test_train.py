@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.run import Run
 from holdfast.training import recipes
 from holdfast.training.differences import Difference
+from holdfast.training.other_names import Ignored
 from holdfast.training.recipes import (
     CONFIG,
     Recipe,
@@ -284,6 +285,43 @@ def test_the_newest_run_of_a_recipe_is_found_among_others(trained):
     Run.create("runs/d", {"script": "mine", "created": "2026-01-04T00:00:00"})  # nothing saved yet
     assert main(["train", "mine", "--resume", "latest"]) == 5
     assert (trained[0]["run_dir"], trained[0]["resume"]) == ("runs/b", True)
+
+
+def test_a_recipe_with_a_dot_in_its_name_is_listed_and_resumed(trained, monkeypatch, capsys):
+    dotted = dataclasses.replace(RECIPE, name="family.member")
+    monkeypatch.setattr(sys.modules["holdfast_test_train"], "RECIPES", (RECIPE, dotted))
+    assert main(["train", "--list"]) == 0
+    assert "\nfamily.member What it learns." in capsys.readouterr().out
+    run = Run.create_in("runs", dotted.name, {"script": dotted.name})
+    assert run.path.name.endswith("family.member")
+    (run.path / CONFIG).write_text(to_yaml(Own(width=5)))
+    saved(run.path, 1.0)
+    assert main(["train", "family.member", "--resume", "latest"]) == 5
+    assert trained[0]["recipe"] is dotted and Path(trained[0]["run_dir"]) == run.path
+
+
+def test_settings_of_another_program_are_read_and_what_is_ignored_is_said(
+    trained, monkeypatch, capsys
+):
+    monkeypatch.setitem(RECIPE.__dict__, "reads", {"size": "width", "gpus": Ignored("torchrun")})
+    Path("other.yaml").write_text("size: 3\ngpus: 4\n")
+    assert main(["train", "mine", "--config", "other.yaml"]) == 5
+    assert trained[0]["settings"].width == 3
+    assert capsys.readouterr().err == "holdfast: gpus is ignored: torchrun\n"
+
+
+def test_lenient_warns_of_unknown_settings_of_the_file_alone(trained, capsys):
+    Path("other.yaml").write_text("widht: 3\ntrain:\n  epochs: 4\n  speed: 1\n")
+    assert "did you mean 'width'?" in one_line(capsys, "mine", "--config", "other.yaml")
+    assert main(["train", "mine", "--config", "other.yaml", "--lenient"]) == 5
+    assert trained[0]["settings"].train.epochs == 4 and trained[0]["settings"].width == 8
+    first, second = capsys.readouterr().err.splitlines()
+    assert (
+        "other.yaml: unknown setting 'widht'; did you mean 'width'? (left out: --lenient)" in first
+    )
+    assert "'train.speed'" in second
+    words = ("mine", "--lenient", "--set", "widht=3")
+    assert "unknown setting 'widht'" in one_line(capsys, *words)
 
 
 def test_a_recipe_says_which_of_its_settings_may_change(trained, monkeypatch, capsys):

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from holdfast.config import from_dict
+from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.loading import DataSettings, make_loader
 from holdfast.training.data.sampling import EpochBatches
 from holdfast.training.data.streaming import Streamed
-from holdfast.training.data.tensor_files import Gathered, MappedTensors, write_tensors
+from holdfast.training.data.tensor_files import MappedTensors, write_tensors
 from holdfast.training.device import Place
 from holdfast.training.loop.progress import Progress
 from holdfast.training.settings import TrainSettings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from holdfast.config import from_dict
+from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.loaders import Feed
+from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.workers import cores_here
 from holdfast.training.device import Place
 from holdfast.training.settings import TrainSettings
@@ -59,6 +62,26 @@ def test_slow_data_gets_workers(clock: Clock) -> None:
     said: list[str] = []
     made = feed(Slow(clock, 0.004), said)
     assert made.workers > 0 and "a batch is made in" in said[0]
+
+
+@pytest.mark.skipif(cores_here() < 2, reason="needs a second core")
+def test_a_look_at_chunks_reads_small_ones_and_counts_their_reading(clock: Clock) -> None:
+    class File(Slow):
+        reads: ClassVar[list[int]] = []
+
+        def __len__(self) -> int:
+            return 64
+
+        def __getitems__(self, indices: Sequence[int]) -> Gathered:
+            self.reads.append(len(indices))
+            self._clock.sleep(0.004 * len(indices))
+            return Gathered((torch.tensor(indices),), len(indices))
+
+    said: list[str] = []
+    stream: Any = Streamed([File(clock, 0.0)])
+    made = feed(stream, said, chunk=1000)
+    assert max(File.reads) == 8  # two batches, not the whole file
+    assert made.workers > 0 and "a batch is made in 16 ms" in said[0]
 
 
 def test_more_workers_after_an_epoch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +136,7 @@ def test_ranks_that_would_see_the_same_samples_are_told() -> None:
     feed(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3), said, two)
     assert "all 2 ranks the same samples" in said[0]
     feed(Stream(), said, two)
-    assert any("leave out what the other of 2 ranks take" in line for line in said)
+    assert any("skip what the other of 2 ranks take" in line for line in said)
 
 
 def test_validation_reads_everything_once_in_order() -> None:

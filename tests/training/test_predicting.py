@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import json
 import os
 import signal
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.data import Dataset, TensorDataset
 from holdfast.cli import main
 from holdfast.config import Section, from_dict
 from holdfast.errors import UsageError
+from holdfast.training.data.gathered import Gathered
 from holdfast.training.data.streaming import Streamed
 from holdfast.training.data.tensor_files import PARTIAL, MappedTensors
 from holdfast.training.device import Place
@@ -135,6 +137,70 @@ def test_a_stream_is_predicted_and_gone_on_with_too(tmp_path: Path) -> None:
     done = predict(task(), settings(), TensorPredictions(tmp_path / "torn"), **stream)
     assert done.before == 32 and done.entries == COUNT
     assert files(tmp_path / "torn") == files(tmp_path / "whole")
+
+
+class RangeFile:
+    """A shard that is read in ranges; notes which samples were read."""
+
+    def __init__(self, x: Tensor, first: int) -> None:
+        self.x, self.first = x, first
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        self.read.append(self.first + index)
+        return (self.x[index],)
+
+    def __getitems__(self, indices: Sequence[int]) -> Gathered:
+        self.read += [self.first + index for index in indices]
+        return Gathered((self.x[indices[0] : indices[-1] + 1].clone(),), len(indices))
+
+
+@pytest.mark.parametrize("chunk", [None, 7, 1000])
+@pytest.mark.parametrize("entries", [(41, 67), (0, 1), (50, None), (103, None), (3, 103)])
+def test_a_part_of_a_stream_is_read_alone(
+    tmp_path: Path, entries: tuple[int, int | None], chunk: int | None
+) -> None:
+    (x,) = rows().tensors
+    first, last = entries[0], entries[1] if entries[1] is not None else COUNT
+    shards = [RangeFile(x[:50], 0), RangeFile(x[50:], 50)]
+    # Asked for workers, and to shuffle, it is in order all the same.
+    how = settings(data={"batch": 8, "workers": 2, "chunk": chunk})
+    data = Streamed(shards, shuffle=True)
+    writer = TensorPredictions(tmp_path / "out")
+    if first == last:
+        with pytest.raises(UsageError, match="nothing was written"):
+            predict(task(), how, writer, data=data, entries=entries)
+    else:
+        done = predict(task(), how, writer, data=data, entries=entries)
+        assert done.entries == last - first
+        found = MappedTensors(tmp_path / "out").mapped("twice")
+        assert torch.equal(found, 2 * x[first:last].double())
+    assert [number for shard in shards for number in shard.read] == list(range(first, last))
+
+
+def test_an_interrupted_part_of_a_stream_goes_on_where_it_was(tmp_path: Path) -> None:
+    (x,) = rows().tensors
+    how = settings(data={"batch": 8, "workers": 0, "chunk": 10})
+
+    def part(writer: TensorPredictions) -> list[int]:
+        shards = [RangeFile(x[:50], 0), RangeFile(x[50:], 50)]
+        with contextlib.suppress(KeyboardInterrupt):
+            predict(task(), how, writer, data=Streamed(shards), entries=(21, 90), chunk=16)
+        return [number for shard in shards for number in shard.read]
+
+    assert part(TensorPredictions(tmp_path / "whole")) == list(range(21, 90))
+    part(Dies(tmp_path / "torn", 40))
+    assert part(TensorPredictions(tmp_path / "torn")) == list(range(21 + 32, 90))
+    assert files(tmp_path / "torn") == files(tmp_path / "whole")
+
+
+def test_entries_beyond_a_stream_are_refused(tmp_path: Path) -> None:
+    writer = TensorPredictions(tmp_path / "out")
+    with pytest.raises(UsageError, match="has 103 samples"):
+        predict(task(), settings(), writer, data=Streamed([rows()]), entries=(0, 104))
 
 
 def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None:

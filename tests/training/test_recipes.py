@@ -11,6 +11,7 @@ import pytest
 from holdfast.config import Section
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.training import recipes
+from holdfast.training.other_names import Deprecated, Ignored
 from holdfast.training.recipes import (
     Recipe,
     find_recipe,
@@ -215,3 +216,23 @@ def test_a_recipe_is_checked_where_it_is_made():
         Recipe(name="x", summary="", settings=Inner, build=build)
     with pytest.raises(UsageError, match="give a class of Section"):
         Recipe(name="x", summary="", settings=dict, build=build)  # type: ignore[arg-type]
+
+
+def test_the_name_of_a_recipe_may_have_dots_but_is_no_file(plugin, path):
+    plugin.RECIPES = (made("family.member"), made("family.other"))
+    assert find_recipe("family.member") is plugin.RECIPES[0]
+    assert "did you mean 'family.member'?" in failure(find_recipe, "family.membr")
+    (path / "family.py").write_text("")
+    assert "no recipe" in failure(find_recipe, "family.py")
+    for name in ("family.py", ".member", "family.", "family..member", "a/b"):
+        with pytest.raises(UsageError, match="cannot be called"):
+            made(name)
+
+
+def test_other_names_are_checked_where_the_recipe_is_made():
+    made(reads={"rate": "train.lr", "speed": Deprecated("rate", "say rate"), "x": Ignored("no")})
+    with pytest.raises(UsageError, match=r"reads has 'train.lr', a setting of its own"):
+        made(reads={"train.lr": "train.lr"})
+    for meaning in ("train.rate", Deprecated("train.rate", "")):
+        with pytest.raises(UsageError, match=r"stands for 'train.rate', no setting of it"):
+            made(reads={"rate": meaning})

@@ -21,7 +21,7 @@ from holdfast.training.schedules import Schedule, ScheduleSettings
 
 EVERY = [
     ScheduleSettings(name="constant", warmup=3),
-    ScheduleSettings(name="linear", warmup=3, floor=0.1),
+    ScheduleSettings(name="linear", warmup=3, warmup_from=0.01, floor=0.1),
     ScheduleSettings(name="cosine", warmup=3),
     ScheduleSettings(name="restarts", warmup=3, period=4, mult=1.5),
     ScheduleSettings(name="onecycle", warmup=2),
@@ -172,7 +172,6 @@ def test_a_plateau_lowers_the_rate_when_nothing_is_gained():
         schedule.validated(value)
         seen.append(rates(optimizer)[0])
     assert seen == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05])
-    assert schedule.factor == pytest.approx(0.05)
 
 
 def test_a_plateau_lowers_what_somebody_else_has_lowered():
@@ -296,7 +295,7 @@ def test_n_steps_a_state_and_n_steps_are_two_n_steps(settings):
     other = sgd(0.7, 0.7)  # not even the rates of the optimizer are needed
     again = Schedule(other, settings, 24)
     again.load_state_dict(saved)
-    assert again.factor == whole.factor
+    assert rates(other) == rates(one)
     assert walk(again, other, 14) == (rest := walk(whole, one, 14))
     assert len({rate for rate, _ in first + rest}) > 3 or settings.name == "constant"
 
@@ -341,3 +340,69 @@ def test_restarts_say_that_they_need_a_period():
 def test_impossible_settings_are_refused_when_they_are_read(text):
     with pytest.raises(SettingsError, match=text.partition("=")[0]):
         load(None, [text], kind=ScheduleSettings)
+
+
+def test_warm_up_begins_at_the_share_that_was_set_and_ends_at_the_full_rate():
+    found = factors(ScheduleSettings(warmup=5, warmup_from=0.01), None, 6)
+    assert found == pytest.approx([0.01, 0.2575, 0.505, 0.7525, 1.0, 1.0])
+    assert factors(ScheduleSettings(warmup=1, warmup_from=0.5), None, 2) == [0.5, 1.0]
+
+
+def test_epochs_are_converted_to_steps():
+    optimizer = sgd(1.0)
+    settings = ScheduleSettings(name="restarts", warmup=1, warmup_epochs=0.5, period_epochs=2.0)
+    schedule = Schedule(optimizer, settings, None, epoch=6)
+    assert (schedule.settings.warmup, schedule.settings.period) == (4, 12)
+    found = [one[0] for one in walk(schedule, optimizer, 17)]
+    assert found[:4] == [0.25, 0.5, 0.75, 1.0] and found[4] == found[16] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "instead"),
+    [
+        (ScheduleSettings(warmup_epochs=1.0), "warmup"),
+        (ScheduleSettings(name="restarts", period_epochs=1.0), "period"),
+    ],
+)
+def test_epochs_of_unknown_length_are_refused(settings, instead):
+    with pytest.raises(SettingsError, match=f"use schedule.{instead}, a number of steps"):
+        Schedule(sgd(1.0), settings, 10)
+
+
+def test_two_periods_are_one_too_many():
+    with pytest.raises(ValueError, match="remove one"):
+        ScheduleSettings(name="restarts", period=3, period_epochs=1.0)
+
+
+@pytest.mark.parametrize(("floor", "end"), [(0.0, 1e-3), (0.1, 1e-2)])
+def test_the_larger_of_floor_and_lowest_is_the_end_of_a_cosine(floor, end):
+    optimizer = sgd(0.1)
+    settings = ScheduleSettings(name="cosine", floor=floor, lowest=1e-3)
+    found = [one[0] for one in walk(Schedule(optimizer, settings, 40), optimizer, 39)]
+    wanted = torchs(lr_scheduler.CosineAnnealingLR, 39, T_max=40, eta_min=end * 10)
+    assert found == pytest.approx([rate / 10 for rate in wanted])
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "restarts", "plateau"])
+def test_no_group_goes_below_the_lowest_rate(name):
+    optimizer = sgd(0.1, 0.01)
+    settings = ScheduleSettings(name=name, period=7, patience=0, lowest=4e-3)
+    schedule = Schedule(optimizer, settings, 50)
+    found = walk(schedule, optimizer, 50)
+    assert all(rate >= 4e-3 * (1 - 1e-12) for both in found for rate in both)
+    assert min(rate for _, rate in found) < 6e-3 and found[0] == [0.1, 0.01]
+    lower_learning_rates([optimizer], [schedule], 0.5)
+    assert all(
+        rate >= 4e-3 * (1 - 1e-12) for both in walk(schedule, optimizer, 9)[1:] for rate in both
+    )
+
+
+def test_one_cycle_rises_to_the_rate_that_was_set():
+    optimizer = sgd(0.1, 0.01)
+    settings = ScheduleSettings(name="onecycle", max_lr=0.5)
+    schedule = Schedule(optimizer, settings, 40)
+    found = walk(schedule, optimizer, 39)
+    options = {"max_lr": 0.5, "total_steps": 40, "cycle_momentum": False}
+    wanted = torchs(lr_scheduler.OneCycleLR, 39, **options)
+    assert [one for one, _ in found] == pytest.approx(wanted)
+    assert [other for _, other in found] == pytest.approx([rate / 10 for rate in wanted])

@@ -15,15 +15,9 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from holdfast.errors import UsageError
+from holdfast.training.data.gathered import Gathered, collate
 from holdfast.training.data.loading import DataSettings, make_loader
-from holdfast.training.data.tensor_files import (
-    HEADER,
-    Gathered,
-    MappedTensors,
-    TensorWriter,
-    collate,
-    write_tensors,
-)
+from holdfast.training.data.tensor_files import HEADER, MappedTensors, TensorWriter, write_tensors
 from holdfast.training.device import Place
 
 CPU = Place(torch.device("cpu"))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.conftest import Clock
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import from_dict
 from holdfast.errors import HoldfastError, SettingsError, UsageError
@@ -325,6 +325,39 @@ def test_moments_of_a_task_are_told(tmp_path: Path) -> None:
     assert steps == list(range(1, 17)) and values == [8, 16]
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_record_of_an_epoch_holds_its_numbers(tmp_path: Path, slow: bool, clock: Clock) -> None:
+    rows = data(24)
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> Any:
+            clock.sleep(0.01 * slow)
+            return rows[index]
+
+    def timed(net: nn.Module, batch: Any) -> Tensor:
+        clock.sleep(0.16)
+        return loss(net, batch)
+
+    seen = Seen()
+    result = fit(tmp_path, settings(epochs=2), train=Rows(), loss=timed, progress=seen)
+    assert result.run is not None
+    events = LaneReader(Run.open(result.run), "r0").events()
+    first, second = (event.data for event in events if event.kind == "epoch")
+    assert (first["epoch"], first["step"], second["epoch"], second["step"]) == (0, 3, 1, 6)
+    waited = 0.24 if slow else 0.0
+    assert second["epoch_seconds"] == pytest.approx(0.48 + waited, rel=0.05)
+    assert second["throughput_samples_per_sec"] == pytest.approx(24 / (0.48 + waited), rel=0.05)
+    assert second["data_wait_fraction"] == pytest.approx(waited / (0.48 + waited), abs=0.02)
+    assert second["memory_peak_gb"] >= second["process_rss_gb"] > 0.01
+    assert second["skipped_steps"] == 0 and second["learning_rate"] == 0.05
+    assert second["grad_norm_max"] > 0 and math.isfinite(second["loss"])
+    advised = ["set more train.data.workers" in line for line in seen.epochs]
+    assert advised == [slow, slow]
+
+
 def test_the_end_is_told_before_the_report_with_the_record_on_disk(tmp_path: Path) -> None:
     told: list[tuple[Path, list[int], bool]] = []
 
@@ -346,8 +379,9 @@ def test_an_error_at_the_end_is_a_line(tmp_path: Path) -> None:
     seen, net = Seen(), model()
     result = fit(tmp_path, settings(steps=3), net, progress=seen, ended=ended)
     assert result.step == 3 and result.run is not None
-    (line,) = [line for line in seen.lines if "afterwards failed" in line]
+    (line,) = [line for line in seen.lines if "Task.ended failed at step 3" in line]
     assert line.endswith("ZeroDivisionError: no picture")
+    assert "in ended" in (result.run / artifacts.ERRORS).read_text() and result.hook_errors == 1
     assert Run.open(result.run.absolute()).meta["exit_code"] == 0
     assert (result.run / "report.html").exists()
 
@@ -378,7 +412,7 @@ def test_a_record_that_never_reaches_the_disk_is_not_waited_for_forever(
     ring = Ring.create(run.ring_path("r0"), 1 << 16, pid=1, owner="nobody")
     ring.put(1, b"{}")
     told: list[Path] = []
-    artifacts.tell_ended(told.append, run, print)
+    artifacts.RunHooks(run, lambda kind, data: None, print).ended(told.append, 0)
     ring.detach()
     assert told == [run.path]
 
@@ -461,7 +495,8 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, stop_at: int) -> N
         "epochs": 3,
         "accumulate": 1,
         "average": {"decay": 0.9},
-        "schedule": {"name": "cosine", "warmup": 3},
+        # Four steps: the first cut is amid the warm-up, which none of the others repeats.
+        "schedule": {"name": "cosine", "warmup_epochs": 0.5, "warmup_from": 0.01, "lowest": 1e-3},
     }
     whole, parts = noisy(), noisy()
     fit(tmp_path / "whole", settings(**how), whole, validation=data(16, seed=2))
@@ -472,6 +507,16 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, stop_at: int) -> N
     result = fit(tmp_path / "parts", longer, again, validation=data(16, seed=2), resume=True)
     assert result.step == 24
     assert weights(again) == weights(whole)
+
+
+def test_a_warm_up_in_epochs_follows_the_steps_of_one(tmp_path: Path) -> None:
+    how = settings(epochs=2, accumulate=2, schedule={"warmup_epochs": 0.5, "warmup_from": 0.01})
+    fit(tmp_path, how)
+    rates = LaneReader(Run.open(tmp_path / "run"), "r0").steps()["lr"][:3]
+    assert rates == pytest.approx([0.01 * 0.05, 0.05, 0.05])  # 8 batches, 4 steps, 2 of them warm
+    batches = (batch for batch in DataLoader(data(), batch_size=8))
+    with pytest.raises(SettingsError, match=r"use schedule.warmup, a number of steps"):
+        fit(tmp_path / "stream", how, train=batches)
 
 
 def noisy() -> nn.Module:

@@ -60,3 +60,30 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         load_weights(model(), result.run, averaged=True)
     with pytest.raises(CheckpointError, match="no good checkpoint"):
         load_weights(model(), tmp_path)
+
+
+class _Tied(nn.Module):
+    """A weight in two places, and a table that is not part of the state."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.last(self.first(x)) + self.table).mean(1, keepdim=True)
+
+
+def test_tied_weights_and_tables_of_the_model_itself_do_not_matter(tmp_path: Path) -> None:
+    trained = _Tied()
+    result = fit(tmp_path, settings(epochs=1), trained)
+    assert result.run is not None
+    fresh = _Tied()
+    load_weights(fresh, result.run)
+    x = torch.randn(5, 4)
+    assert torch.equal(fresh(x), trained(x))
+    assert fresh.last.weight is fresh.first.weight

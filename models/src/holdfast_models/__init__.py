@@ -3,9 +3,24 @@
 What they offer is named here and imported when somebody asks for it.
 """
 
-RECIPES = ("holdfast_models.energy_flow.recipe:RECIPE",)
-COMMANDS = ("holdfast_models.energy_flow.commands:EnergyFlowCommand",)
+RECIPES = (
+    "holdfast_models.energy_flow.recipe:RECIPE",
+    "holdfast_models.xec.recipes:REGRESSOR",
+    "holdfast_models.xec.recipes:MAE",
+    "holdfast_models.xec.recipes:INPAINTER",
+)
+COMMANDS = (
+    "holdfast_models.energy_flow.commands:EnergyFlowCommand",
+    "holdfast_models.xec.commands:XecCommand",
+)
+_BY_FAMILY = {
+    "energy_flow": (
+        "UnfinishedFlows", "EmptySurface", "CarrierInput", "EnergyDrift", "IdleMapper",
+    ),
+    "xec": ("SentinelTarget", "InputOutOfRange", "BetaTooLarge", "DeadSensorDrift"),
+}  # fmt: skip
 DETECTORS = tuple(
-    f"holdfast_models.energy_flow.detectors:{name}"
-    for name in ("UnfinishedFlows", "EmptySurface", "CarrierInput", "EnergyDrift", "IdleMapper")
+    f"holdfast_models.{family}.detectors:{name}"
+    for family, names in _BY_FAMILY.items()
+    for name in names
 )

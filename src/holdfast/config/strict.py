@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -21,6 +22,7 @@ from holdfast.errors import SettingsError
 
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _NONE = dataclasses.MISSING
+_EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+", re.ASCII)
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -72,8 +74,7 @@ def build(
     for name, value in data.items():
         key = f"{prefix}{name}"
         if name not in known:
-            hint = _nearest(key, list(known), list(_keys(root or kind)))
-            raise SettingsError(f"{_origin(value, source)}: unknown setting {key!r}; {hint}")
+            raise SettingsError(describe_unknown(key, value, root or kind, source))
         field, annotation = known[name]
         if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping | None):
             # None: a section all of whose lines are commented out.
@@ -117,6 +118,38 @@ def put(kind: Any, data: dict[str, Any], path: Sequence[str], word: Word) -> Non
             )
         place[name] = found
         place, annotation = cast(dict[str, Any], found), inner
+
+
+def unknown(
+    kind: Any, data: Mapping[Any, Any], sections: Collection[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Every setting in nested plain data that ``kind`` does not have, with its value.
+
+    ``sections`` are names of sections of others: what they hold is named one by one.
+    """
+    for name, value in data.items():
+        key, annotation = f"{prefix}{name}", _inside(kind, name)
+        if isinstance(value, Mapping) and (_has_inside(annotation) or key in sections):
+            inside = cast(Mapping[Any, Any], value)
+            yield from unknown(annotation, inside, sections, f"{key}.")
+        elif annotation is None:
+            yield key, value
+
+
+def knows(kind: Any, key: str) -> bool:
+    """Whether a dotted key is a setting or a section of ``kind``."""
+    return _at(kind, key) is not None
+
+
+def _at(kind: Any, key: str) -> Any:
+    """The annotation under a dotted key; None: there is nothing."""
+    for name in key.split("."):
+        kind = _inside(kind, name)
+    return kind
+
+
+def _has_inside(annotation: Any) -> bool:
+    return dataclasses.is_dataclass(annotation) or _is_mapping(annotation)
 
 
 def _inside(annotation: Any, name: str) -> Any:
@@ -220,12 +253,17 @@ def _converted(value: Any, annotation: Any) -> Any:
         value = _WORDS.get(value.lower(), value)
     if isinstance(value, bool) and annotation is not bool:  # to Python true is also the number 1
         raise TypeError
-    if annotation is float and isinstance(value, int):
+    if annotation is float and (isinstance(value, int) or _is_exponent(value)):
         value = float(value)
     fits = value in choices if kind is Literal else isinstance(value, annotation)
     if not fits or value != value:  # NaN is no setting
         raise TypeError
     return value
+
+
+def _is_exponent(value: Any) -> bool:
+    """Whether it is text such as 1e-4, which YAML 1.1 does not take for a number."""
+    return isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
 
 
 def _converted_items(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -263,13 +301,34 @@ def _keys(kind: type, prefix: str = "") -> Iterator[str]:
             yield from _keys(cast(type, annotation), f"{prefix}{name}.")
 
 
-def _nearest(key: str, here: list[str], everywhere: list[str]) -> str:
+def describe_unknown(
+    key: str, value: Any, root: Any, source: str, others: Sequence[str] = ()
+) -> str:
+    """One line about a key that ``root`` does not have: where it stands, and the nearest name.
+
+    ``others`` are names that are understood beside those of ``root``.
+    """
+    hint = _nearest(key, root, others)
+    return f"{_origin(value, source)}: unknown setting {key!r}; {hint}"
+
+
+def _nearest(key: str, root: Any, others: Sequence[str]) -> str:
     import difflib
 
+    everywhere = list(_keys(root))
     if key in everywhere:
         return "in a file, write it as an indented line under its section"
     prefix, _, leaf = key.rpartition(".")
+    start = f"{prefix}." if prefix else ""
+    section = _at(root, prefix) if prefix else root
+    here = (
+        list(_fields(section))
+        if isinstance(section, type) and dataclasses.is_dataclass(section)
+        else []
+    )
+    inside = [name.removeprefix(start) for name in others if name.startswith(start)]
+    here += [name for name in inside if "." not in name]
     same = [name for name in everywhere if name.rpartition(".")[2] == leaf]
     close = difflib.get_close_matches(leaf, here, n=1)
-    near = same or [f"{prefix}.{name}".lstrip(".") for name in close]
+    near = same or [f"{start}{name}" for name in close]
     return f"did you mean {near[0]!r}?" if near else f"known here are {', '.join(here)}"

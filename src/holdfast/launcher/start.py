@@ -32,7 +32,8 @@ def start_run(settings: Settings, script: str, command: Sequence[str]) -> Run:
     suffix, when = launch
     path = Path(settings.run.dir) if settings.run.dir is not None else None
     if path is None:
-        path = Path(settings.run.root) / f"{when:%Y-%m-%d-%H%M%S}-{Path(script).stem}{suffix}"
+        name = Path(script).name.removesuffix(".py")  # no other suffix: a recipe may have a dot
+        path = Path(settings.run.root) / f"{when:%Y-%m-%d-%H%M%S}-{name}{suffix}"
     try:
         return Run.create(path, {**meta, "launch": f"{suffix}{when.isoformat()}"})
     except RunFolderError:

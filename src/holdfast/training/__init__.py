@@ -21,10 +21,12 @@ _HOME = {
     "BandSettings": "loop.health",
     "CompileSettings": "compiling",
     "DataSettings": "data.loading",
+    "Deprecated": "other_names",
     "Forecast": "forecast",
     "Difference": "differences",
-    "Gathered": "data.tensor_files",
+    "Gathered": "data.gathered",
     "HealthSettings": "loop.health",
+    "Ignored": "other_names",
     "LogSettings": "channels",
     "MappedTensors": "data.tensor_files",
     "OptimizerSettings": "optimizers",
@@ -45,11 +47,12 @@ _HOME = {
     "ValidationSettings": "loop.validation",
     "add_channel": "channels",
     "channel": "channels",
-    "collate": "data.tensor_files",
+    "collate": "data.gathered",
     "free_memory": "batch_size.memory",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
     "predict": "predicting",
+    "read_weights": "weights",
     "resolve": "resolving",
     "run_recipe": "recipe_run",
     "saved_config": "resolving",
@@ -65,15 +68,10 @@ if TYPE_CHECKING:
     from .channels import add as add_channel
     from .channels import get as channel
     from .compiling import CompileSettings
+    from .data.gathered import Gathered, collate
     from .data.loading import DataSettings
     from .data.streaming import Streamed
-    from .data.tensor_files import (
-        Gathered,
-        MappedTensors,
-        TensorWriter,
-        collate,
-        write_tensors,
-    )
+    from .data.tensor_files import MappedTensors, TensorWriter, write_tensors
     from .device import Place
     from .differences import Difference
     from .forecast import Forecast
@@ -82,6 +80,7 @@ if TYPE_CHECKING:
     from .loop.stopping import StopSettings
     from .loop.validation import ValidationSettings
     from .optimizers import OptimizerSettings
+    from .other_names import Deprecated, Ignored
     from .predicting import PredictionWriter, TensorPredictions, predict
     from .recipe_run import run_recipe
     from .recipes import Recipe
@@ -91,17 +90,19 @@ if TYPE_CHECKING:
     from .settings import TrainSettings
     from .task import Task
     from .trainer import Result, Trainer
-    from .weights import load_weights
+    from .weights import load_weights, read_weights
 
 __all__ = [
     "AverageSettings",
     "BandSettings",
     "CompileSettings",
     "DataSettings",
+    "Deprecated",
     "Difference",
     "Forecast",
     "Gathered",
     "HealthSettings",
+    "Ignored",
     "LogSettings",
     "MappedTensors",
     "OptimizerSettings",
@@ -127,6 +128,7 @@ __all__ = [
     "largest_batch",
     "load_weights",
     "predict",
+    "read_weights",
     "resolve",
     "run_recipe",
     "saved_config",

@@ -22,6 +22,7 @@ from ..checkpoint.training_state import TrainingState
 from ..errors import UsageError
 from . import distributed, seeding
 from .data.loading import Loader, make_loader
+from .data.streaming import Streamed
 from .data.tensor_files import HEADER, PARTIAL, TensorWriter
 from .data.transfer import Transfer, count
 from .data.workers import choose_threads, choose_workers, measure_loading
@@ -253,15 +254,20 @@ def _batches(
     task: Task, data: Data, settings: TrainSettings, place: Place, first: int, last: int | None
 ) -> Iterator[tuple[Any, int]]:
     """Batches in the order of the data, from one sample to another, and how many each holds."""
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        length = len(cast(Any, data))
+    length = _length(data)
+    if length is not None:
         if first > length or (last is not None and last > length):
             raise UsageError(f"the data has {length} samples; give --entries among them")
-        part = Subset(data, range(first, length if last is None else last))
+        until = length if last is None else last
+        part: Dataset[Any]
+        if isinstance(data, Streamed):
+            part = data.between(first, until)
+        else:
+            part = Subset(cast("Dataset[Any]", data), range(first, until))
         for batch in _loader(task, part, settings, place):
             yield batch, count(batch)
         return
-    # A stream has to be read from its beginning.
+    # A stream of unknown length, or a loader, has to be read from its beginning.
     seen = 0
     loader = data if not isinstance(data, Dataset) else _loader(task, data, settings, place)
     for batch in loader:
@@ -273,6 +279,15 @@ def _batches(
             yield batch, samples
         if seen == last:
             return
+
+
+def _length(data: Data) -> int | None:
+    """Samples of data that can be read from any of them on; None where it cannot."""
+    if isinstance(data, Streamed):
+        return data.held
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return len(cast(Any, data))
+    return None
 
 
 def _loader(task: Task, data: Dataset[Any], settings: TrainSettings, place: Place) -> Loader:
@@ -290,6 +305,8 @@ def _loader(task: Task, data: Dataset[Any], settings: TrainSettings, place: Plac
             threads=choose_threads(workers, place, given=given.threads).worker,
         )
 
+    if isinstance(data, Streamed):
+        return make(0)  # batches of several workers come in turns, not in order
     if isinstance(data, IterableDataset):
         return make(0 if given.workers == "auto" else given.workers)
     seconds = measure_loading(lambda: make(0)) if given.workers == "auto" else 0.0

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config import Section
+from ..config.strict import knows
 from ..errors import UsageError
 from .differences import Compare
+from .other_names import Deprecated, Read
 
 if TYPE_CHECKING:
     from .device import Place
@@ -22,7 +24,7 @@ class Recipe:
     """Something that can be trained.
 
     Args:
-        name: one word, for the command line.
+        name: one word, for the command line; a dot joins a family and its member, "text.small".
         summary: one line, for ``holdfast train --list``.
         settings: everything that can be set: a ``Section`` with a field ``train:
             TrainSettings`` beside its own sections.
@@ -31,6 +33,9 @@ class Recipe:
         presets: settings under a name: ``{"small": {"train.data.batch": 8}}``.
         platforms: settings for kinds of machines, by the names of ``holdfast.training.platforms``
             or names of its own: ``{"h200": {"train.data.batch": 512}}``.
+        reads: settings under other names, so that a file for another program is understood:
+            ``{"training.lr": "train.optimizer.lr"}``, or a function of the value that gives
+            settings by our names, or ``Ignored`` or ``Deprecated``.
         may_change: settings that do not shape what is saved, so that a run may be resumed with
             others: names or patterns, ``("pictures", "data.path")``. All other settings outside
             ``train`` have to stay as they were.
@@ -49,13 +54,16 @@ class Recipe:
     platforms: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict[str, Mapping[str, Any]]
     )
+    reads: Mapping[str, Read] = dataclasses.field(default_factory=dict[str, Read])
     may_change: tuple[str, ...] = ()
     compare: Compare | None = None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][\w-]*", self.name):
+        plain = re.fullmatch(r"[A-Za-z0-9_][\w-]*(\.[\w-]+)*", self.name)
+        if not plain or self.name.endswith(".py"):  # that would be a file
             raise UsageError(
-                f"a recipe cannot be called {self.name!r}; use letters, digits, - and _"
+                f"a recipe cannot be called {self.name!r}; use letters, digits, - and _, "
+                "and dots between them"
             )
         kind: Any = self.settings
         if not (isinstance(kind, type) and issubclass(kind, Section)):
@@ -66,3 +74,14 @@ class Recipe:
                 f"recipe {self.name}: {kind.__name__} has no field train; "
                 "add `train: TrainSettings = TrainSettings()`"
             )
+        self._check_reads()
+
+    def _check_reads(self) -> None:
+        for name, meaning in self.reads.items():
+            if knows(self.settings, name):
+                raise UsageError(f"recipe {self.name}: reads has {name!r}, a setting of its own")
+            key = meaning.key if isinstance(meaning, Deprecated) else meaning
+            if isinstance(key, str) and key not in self.reads and not knows(self.settings, key):
+                raise UsageError(
+                    f"recipe {self.name}: reads[{name!r}] stands for {key!r}, no setting of it"
+                )

@@ -14,6 +14,7 @@ from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
 from .device import Place
 from .forecast import announce
+from .loop.artifacts import ERRORS
 from .recipes import CONFIG, Recipe, to_yaml
 from .resuming import adopt
 from .task import Task
@@ -103,6 +104,8 @@ def end_lines(result: Result, recipe: Recipe) -> list[str]:
     )
     if result.norms:
         lines.append(f"  gradients   {result.norms}")
+    if result.hook_errors:
+        lines.append(f"  hooks       {result.hook_errors} failed; see {ERRORS} in the run folder")
     if result.interrupted and result.run is not None:
         lines.append(f"  go on with  holdfast train {recipe.name} --resume {result.run}")
     return [*lines, result.report] if result.report else lines

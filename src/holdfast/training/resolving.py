@@ -6,16 +6,18 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from ..config import Section, from_dict, to_dict, yaml_values
-from ..config.strict import Word, put
+from ..config.strict import Word, describe_unknown, put, unknown
 from ..errors import RunFolderError, SettingsError, UsageError
 from ..run import Run
 from . import platforms
 from .differences import flat
+from .other_names import OtherNames, nested
 from .recipe import Recipe
 
 CONFIG = "train.yaml"
@@ -30,10 +32,14 @@ def resolve(
     preset: str | None = None,
     overrides: Sequence[str] = (),
     platform: str = platforms.AUTO,
+    *,
+    lenient: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Any:
     """The settings of a run: an object of ``recipe.settings``, checked like any other.
 
-    Each beats the ones before it: defaults, platform, preset, file, overrides.
+    Each beats the ones before it: defaults, platform, preset, file, overrides. In each of them
+    our own names beat those that ``recipe.reads`` translates.
 
     Args:
         recipe: whose settings.
@@ -41,24 +47,76 @@ def resolve(
         preset: a name in ``recipe.presets``.
         overrides: ``train.optimizer.lr=1e-4`` each; the last one wins.
         platform: see ``holdfast.training.platforms``.
+        lenient: what nobody knows in the file is a line, not an error.
+        say: called with a line about each setting that is ignored; standard error by default.
     """
-    kind = recipe.settings
+    kind, say = recipe.settings, say or _to_stderr
+    names = OtherNames(recipe.reads, say)
     data: dict[str, Any] = {}
     for one in suggested(recipe, platform):
         _put(kind, data, one.key, one.value, f"{one.key}={one.value} (platform)")
     if preset is not None:
-        for key, value in flat(_preset(recipe, preset)):
+        own, translated = names.split(nested(flat(_preset(recipe, preset))), f"preset {preset}")
+        for key, value in (*flat(translated), *flat(own)):
             written = value if isinstance(value, str) else _written(value)
             _put(kind, data, key, written, f"{key}={written} (preset {preset})")
     if config is not None:
-        data = _laid_over(data, _mapping(config))
-    for text in overrides:
+        own, translated = names.split(_mapping(config), config)
+        if lenient:
+            own = _known(kind, own, names, config, say)
+        data = _laid_over(_laid_over(data, translated), own)
+    for key, value, text in _overrides(overrides, names):
+        _put(kind, data, key, value, text)
+    source = config or "settings"
+    for key, value in unknown(kind, data, names.sections):
+        raise SettingsError(describe_unknown(key, value, kind, source, names.all))
+    try:
+        return from_dict(_laid_over(_defaults(kind), data), kind=kind, source=source)
+    except SettingsError as error:
+        raise SettingsError(names.explain(str(error))) from None
+
+
+def _overrides(texts: Sequence[str], names: OtherNames) -> list[tuple[str, str, str]]:
+    """Key, value and the text of every override, under our names; those that had them last."""
+    ours: list[tuple[str, str, str]] = []
+    others: list[tuple[str, str, str]] = []
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise SettingsError(f"override {text!r}: no value; write it as section.key=value")
-        _put(kind, data, key.strip(), value.strip(), text)
-    data = _laid_over(_defaults(kind), data)
-    return from_dict(data, kind=kind, source=config or "settings")
+        own, translated = names.split(nested([(key.strip(), _word(value.strip(), text))]), text)
+        ours += [(key, value, text) for key, value in flat(own)]
+        for key, value in flat(translated):
+            others.append((key, value if isinstance(value, str) else _written(value), text))
+    return [*others, *ours]
+
+
+def _known(
+    kind: type[Section],
+    data: Mapping[Any, Any],
+    names: OtherNames,
+    source: str,
+    say: Callable[[str], None],
+) -> dict[Any, Any]:
+    """The settings of a file without those that nobody knows; a line says each of them."""
+    missing: set[str] = set()
+    for key, value in unknown(kind, data, names.sections):
+        say(f"{describe_unknown(key, value, kind, source, names.all)} (left out: --lenient)")
+        missing.add(key)
+    return _without(data, missing)
+
+
+def _without(data: Mapping[Any, Any], keys: set[str], prefix: str = "") -> dict[Any, Any]:
+    kept: dict[Any, Any] = {}
+    for name, value in data.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and any(one.startswith(f"{key}.") for one in keys):
+            value = _without(cast(Mapping[Any, Any], value), keys, f"{key}.") or None
+            if value is None:
+                continue
+        if key not in keys:
+            kept[name] = value
+    return kept
 
 
 def suggested(recipe: Recipe, platform: str = platforms.AUTO) -> list[platforms.Suggestion]:
@@ -164,9 +222,13 @@ def _defaults(kind: type[Section]) -> dict[str, Any]:
 
 
 def _put(kind: type[Section], data: dict[str, Any], key: str, value: str, source: str) -> None:
+    put(kind, data, key.split("."), _word(value, source))
+
+
+def _word(value: str, source: str) -> Word:
     word = Word(value)
     word.override = source
-    put(kind, data, key.split("."), word)
+    return word
 
 
 def _preset(recipe: Recipe, name: str) -> Mapping[str, Any]:
@@ -198,3 +260,7 @@ def _laid_over(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> dict[Any, 
         else:
             result[key] = value
     return result
+
+
+def _to_stderr(line: str) -> None:
+    print(f"holdfast: {line}", file=sys.stderr)

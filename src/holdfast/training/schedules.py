@@ -34,24 +34,63 @@ _LOWEST = 1e-8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleSettings(Section):
-    """How the learning rate changes; every share is one of the optimizer's rate."""
+    """How the learning rate changes; every share is one of the optimizer's rate.
+
+    What is given in epochs is converted with the steps of one epoch.
+    """
 
     name: Literal["constant", "linear", "cosine", "restarts", "onecycle", "plateau"] = "constant"
     warmup: int = bounded(0, 0)  # steps
+    warmup_epochs: float = bounded(0.0, 0.0)  # added to warmup
+    warmup_from: float = bounded(0.0, 0.0, 1.0)  # share of the first step; 0: one part of warmup
     floor: float = bounded(0.0, 0.0, 1.0)  # share that is left at the end
+    lowest: float | None = bounded(None, 0.0)  # rate that no kind but onecycle goes below
     period: int | None = bounded(None, 1)  # restarts: steps of the first period
+    period_epochs: float | None = bounded(None, 0.0, above=True)  # instead of period
     mult: float = bounded(2.0, 1.0)  # restarts: each period is so many times the one before
     factor: float = bounded(0.5, 0.0, 1.0, above=True)  # plateau: what the rate is multiplied with
     patience: int = bounded(10, 0)  # plateau: validations without a gain that are borne
     threshold: float = bounded(1e-4, 0.0)  # plateau: share of the best value that is a gain
+    max_lr: float | None = bounded(None, 0.0, above=True)  # onecycle: instead of the optimizer's
     pct_start: float = bounded(0.3, 0.0, 1.0)  # onecycle: share of the run that the rate rises
     div: float = bounded(25.0, 1.0)  # onecycle: it begins with a share of 1/div
     final_div: float = bounded(1e4, 1.0)  # onecycle: and ends with 1/final_div of that
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.period is not None and self.period_epochs is not None:
+            raise ValueError("period and period_epochs are both given; remove one")
 
     @property
     def needs_length(self) -> bool:
         """Whether the number of steps of the run shapes it."""
         return self.name in ("linear", "cosine", "onecycle")
+
+
+def in_steps(settings: ScheduleSettings, epoch: int | None) -> ScheduleSettings:
+    """The same schedule with everything in steps; ``epoch`` is the steps of one, None if unknown.
+
+    >>> found = in_steps(ScheduleSettings(warmup=5, warmup_epochs=0.5), epoch=100)
+    >>> found.warmup, found.warmup_epochs
+    (55, 0.0)
+    """
+    for name, instead in (("warmup_epochs", "warmup"), ("period_epochs", "period")):
+        if getattr(settings, name) and epoch is None:
+            raise SettingsError(
+                f"schedule.{name} needs the length of an epoch, and the data has none; "
+                f"use schedule.{instead}, a number of steps"
+            )
+    steps = epoch or 0
+    period = settings.period
+    if settings.period_epochs is not None:
+        period = max(1, round(settings.period_epochs * steps))
+    return dataclasses.replace(
+        settings,
+        warmup=settings.warmup + round(settings.warmup_epochs * steps),
+        warmup_epochs=0.0,
+        period=period,
+        period_epochs=None,
+    )
 
 
 def check(settings: ScheduleSettings, steps: int | None) -> None:
@@ -64,7 +103,7 @@ def check(settings: ScheduleSettings, steps: int | None) -> None:
     if settings.name == "restarts" and settings.period is None:
         raise SettingsError(
             "schedule 'restarts' needs the length of its first period; set period to a number of "
-            "steps"
+            "steps, or period_epochs"
         )
 
 
@@ -80,12 +119,21 @@ class Schedule:
         settings: which schedule.
         steps: optimizer steps of the whole run, None if unknown. A run that goes on for longer
             keeps the rate of its last step.
+        epoch: optimizer steps of one epoch, None if unknown.
     """
 
-    def __init__(self, optimizer: Optimizer, settings: ScheduleSettings, steps: int | None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        settings: ScheduleSettings,
+        steps: int | None,
+        epoch: int | None = None,
+    ) -> None:
+        settings = in_steps(settings, epoch)
         check(settings, steps)
         self._optimizer = optimizer
-        self._settings = settings
+        self.settings = settings
+        """Without anything in epochs."""
         self._shape = _shape(settings, steps)
         self._count = 0
         self._level = 1.0
@@ -93,16 +141,35 @@ class Schedule:
         self._bad = 0
         groups = optimizer.param_groups
         self._bases = [float(group.get("initial_lr", group["lr"])) for group in groups]
+        self._peak = self._peak_share()
         self._set = [0.0] * len(groups)
         self._versions = [0] * len(groups)
         self._write()
 
-    @property
-    def factor(self) -> float:
-        """What the rates are multiplied with for the step that comes next."""
-        warmup, after = self._settings.warmup, self._count - self._settings.warmup
-        warm = (self._count + 1) / warmup if after < 0 else 1.0
-        return warm * self._level * self._shape(max(after, 0))
+    def _factor(self, base: float) -> float:
+        """What a group's own rate is multiplied with for the step that comes next."""
+        settings, after = self.settings, self._count - self.settings.warmup
+        lowest = (settings.lowest or 0.0) / base if base else 0.0
+        floor = min(1.0, max(settings.floor, lowest))
+        shape = self._shape(max(after, 0), floor)
+        if settings.name == "plateau":
+            shape = max(self._level, floor)
+        return self._warm() * self._peak * shape
+
+    def _warm(self) -> float:
+        warmup, start = self.settings.warmup, self.settings.warmup_from
+        if self._count >= warmup:
+            return 1.0
+        if not start:
+            return (self._count + 1) / warmup
+        return start + (1.0 - start) * self._count / max(1, warmup - 1)
+
+    def _peak_share(self) -> float:
+        """What one cycle rises to: the fastest group to ``max_lr``, the others in proportion."""
+        most = self.settings.max_lr
+        if self.settings.name != "onecycle" or most is None:
+            return 1.0
+        return most / max(self._bases)
 
     def step(self) -> None:
         """A step of the optimizer is over: set the rates of the next."""
@@ -119,26 +186,27 @@ class Schedule:
         """
         if bases is not None:
             self._bases = list(bases)
+            self._peak = self._peak_share()
         if anew:
             self._level, self._bad = 1.0, 0
         self._write()
 
     def validated(self, value: float) -> None:
         """A validation is over; with a plateau, lower the rate if ``value`` no longer falls."""
-        if self._settings.name != "plateau":
+        if self.settings.name != "plateau":
             return
         best = self._best
-        gain = best is None or value < best - self._settings.threshold * abs(best)
+        gain = best is None or value < best - self.settings.threshold * abs(best)
         if gain and math.isfinite(value):
             self._best, self._bad = value, 0
             return
         self._bad += 1
-        if self._bad <= self._settings.patience:
+        if self._bad <= self.settings.patience:
             return
         self._bad = 0
         self._notice()
-        lowest = max(self._settings.floor, _LOWEST)
-        self._level = max(self._level * self._settings.factor, lowest)
+        lowest = max(self.settings.floor, _LOWEST)
+        self._level = max(self._level * self.settings.factor, lowest)
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,8 +235,7 @@ class Schedule:
 
     @torch.no_grad()
     def _write(self, rates: list[float] | None = None) -> None:
-        factor = self.factor
-        self._set = rates or [base * factor for base in self._bases]
+        self._set = rates or [base * self._factor(base) for base in self._bases]
         for i, group in enumerate(self._optimizer.param_groups):
             group["initial_lr"] = self._bases[i]
             if isinstance(group["lr"], Tensor):  # a captured graph reads that very tensor
@@ -190,28 +257,28 @@ class Schedule:
             former = self._set[i]
             if rate != former:
                 # From nothing there is no ratio: the rate is what the factor should give now.
-                base = self._bases[i] * (rate / former) if former else rate / self.factor
+                base = self._bases[i]
+                base = base * (rate / former) if former else rate / self._factor(base)
                 self._bases[i], self._set[i] = base, rate
 
 
-def _shape(settings: ScheduleSettings, steps: int | None) -> Callable[[int], float]:
-    """The factor as a function of the steps since the warm-up."""
-    floor = settings.floor
+def _shape(settings: ScheduleSettings, steps: int | None) -> Callable[[int, float], float]:
+    """The factor by the steps since the warm-up and the share that is left at the end."""
     # The end is after the last step, so that the last step still learns something.
     span = max(1, (steps or 0) - settings.warmup)
     match settings.name:
         case "linear":
-            return lambda n: 1.0 - (1.0 - floor) * min(n, span - 1) / span
+            return lambda n, floor: 1.0 - (1.0 - floor) * min(n, span - 1) / span
         case "cosine":
-            return lambda n: _cosine(1.0, floor, min(n, span - 1) / span)
+            return lambda n, floor: _cosine(1.0, floor, min(n, span - 1) / span)
         case "restarts":
             assert settings.period is not None  # checked
             first, mult = settings.period, settings.mult
-            return lambda n: _cosine(1.0, floor, _through(n, first, mult))
+            return lambda n, floor: _cosine(1.0, floor, _through(n, first, mult))
         case "onecycle":
-            return lambda n: _onecycle(min(n, span - 1), span, settings)
+            return lambda n, floor: _onecycle(min(n, span - 1), span, settings)
         case _:
-            return lambda n: 1.0
+            return lambda n, floor: 1.0
 
 
 def _cosine(start: float, end: float, share: float) -> float:

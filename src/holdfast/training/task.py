@@ -22,6 +22,9 @@ as tokens per second."""
 Predict = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 """``predict(model, batch)``: tensors by name, one row for each sample of the batch."""
 
+Summarize = Callable[[Mapping[str, Tensor]], Mapping[str, float]]
+"""``summarize(rows)``: numbers of all samples of a validation, from their rows by name."""
+
 Data = Dataset[Any] | Iterable[Any]
 """A dataset, which the trainer loads as its settings say, or a loader of your own."""
 
@@ -37,7 +40,11 @@ class Task:
         train: what it is trained on.
         validation: what it is measured on; None: nothing is.
         measure: ``measure(model, batch)`` for validation, numbers by name, "loss" among them;
-            ``loss`` by default.
+            ``loss`` by default. With ``summarize`` it may give rows as well: tensors whose first
+            dimension is the samples of the batch.
+        summarize: ``summarize(rows)``, numbers made of the rows of all samples of all ranks, on
+            the CPU: percentiles, ratios of sums. They join the numbers of the validation. Called
+            on every rank with the same rows, in the order of ranks.
         predict: ``predict(model, batch)``, what the trained model says about each sample, as
             tensors by name; ``holdfast predict`` writes them.
         collate: makes a batch of samples, where the trainer makes the loader.
@@ -46,6 +53,11 @@ class Task:
         validated: called after every validation with the step and the numbers.
         opened: called with the run folder before the first step, on the first rank; may refuse to
             go on in it. Called of a run that is resumed, too.
+        improved: called with the run folder and the step after a validation that is the best so
+            far and is saved, on the first rank, while the others wait; may leave pictures there.
+            The model has its averaged weights, if averaging is on, and is in evaluation mode;
+            gradients by ``torch.autograd.grad``, which leaves none behind. Skipped where it would
+            take more than a tenth of the time since its last call. An error in it is a line.
         ended: called with the run folder when training is over and its record is on disk, on the
             first rank, before the report is made; may leave pictures there. An error in it is a
             line.
@@ -56,10 +68,12 @@ class Task:
     train: Data
     validation: Data | None = None
     measure: Callable[[nn.Module, Any], Scalars] | None = None
+    summarize: Summarize | None = None
     predict: Predict | None = None
     collate: Callable[[list[Any]], Any] | None = None
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stepped: Callable[[int], None] | None = None
     validated: Callable[[int, Mapping[str, float]], None] | None = None
     opened: Callable[[Path], None] | None = None
+    improved: Callable[[Path, int], None] | None = None
     ended: Callable[[Path], None] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..checkpoint.search import Resume
 from ..config import Settings
@@ -20,38 +20,31 @@ from . import channels, distributed, seeding
 from .averaging import Average
 from .compiling import Compiled
 from .data.loaders import Feed
-from .data.transfer import Transfer, count
+from .data.transfer import Transfer
 from .device import Place
-from .initial_state import tell_initial_state
+from .initial_state import parameter_counts, tell_initial_state
 from .loop.accumulation import Window
-from .loop.artifacts import tell_ended
+from .loop.artifacts import RunHooks
 from .loop.health import Health
 from .loop.interrupts import Interrupts
-from .loop.loop import (
-    Counter,
-    Loop,
-    Parts,
-    split,
-)
+from .loop.loop import Counter, Loop
+from .loop.measuring import ModelMeasure
+from .loop.parts import Parts
 from .loop.profiling import Profiler, wanted
 from .loop.progress import Progress, make_progress
 from .loop.reporting import StepReporter
 from .loop.stopping import BestSoFar
-from .loop.validation import validate
 from .loop.validation_schedule import BEST, ValidationSchedule
 from .optimizers import make_optimizer
 from .precision import Precision
 from .recompute import keep_activations, recompute
 from .schedules import Schedule
 from .settings import TrainSettings
-from .task import (
-    TOKENS,
-    Data,
-    Loss,
-    Scalars,
-    Task,
-)
+from .task import Data, Loss, Task
 from .tuning import Tuning
+
+ENDED = "training_ended"
+"""The event with which a run tells why it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +57,7 @@ class Result:
     seconds: float
     compile_seconds: float
     rate: float
-    """Samples per second of training, validation and compilation left out."""
+    """Samples per second of training, without validation and compilation."""
     validation: Mapping[str, float] = field(default_factory=dict[str, float])
     best: float = math.nan
     best_step: int = 0
@@ -72,6 +65,8 @@ class Result:
     interrupted: bool = False
     norms: str = ""
     """How large gradients were before clipping, and what that says of the clip."""
+    hook_errors: int = 0
+    """Calls of ``Task.improved`` and ``Task.ended`` that failed."""
     report: str = ""
 
 
@@ -149,7 +144,7 @@ class Trainer:
         stack.callback(feed.close)
         steps = feed.steps()
         optimizer = make_optimizer(model, settings.optimizer, place.device)
-        schedule = Schedule(optimizer, settings.schedule, steps)
+        schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
         precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
         progress.say(precision.why)
@@ -163,10 +158,10 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place)
+        net = distributed.wrap(model, place, late=settings.auto_batch)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
-        tuning = Tuning(optimizer, schedule, settings.optimizer, settings.schedule, steps)
+        tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
         guard = watch(
@@ -187,9 +182,16 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
+            setup = {"precision": precision.name, "compile": compiled.mode, "workers": feed.workers}
+            guard.note("setup", {**setup, **parameter_counts(model)})
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
                 guard.note("settings_changed", {"changes": tuning.changes})
+            if not settings.auto_batch:
+                window.pieces = 1
+            elif window.pieces > 1:
+                compiled.batches_are_cut()
+                progress.say(f"batches are cut into {window.pieces} pieces as before the resume")
             telling = StepReporter(
                 progress,
                 place,
@@ -201,9 +203,25 @@ class Trainer:
             )
             health = Health(settings.health, guarded.clip.norm, guard, progress.say)
             transfer = Transfer(place.device)
+            measured = ModelMeasure(
+                task,
+                place,
+                feed,
+                average,
+                precision,
+                transfer,
+                compiled,
+                batches=settings.validation.batches,
+            )
+            hooks = RunHooks(folder, guard.note, progress.say) if folder and place.main else None
+
+            def best_validated(step: int) -> None:
+                if hooks is not None and task.improved is not None:
+                    hooks.improved(task.improved, step, measured.in_place())
+
             examination = ValidationSchedule(
                 settings.validation,
-                _validation(task, settings, place, feed, average, precision, transfer, compiled),
+                measured if task.validation is not None else None,
                 standing,
                 settings.stop.metric,
                 place,
@@ -212,6 +230,7 @@ class Trainer:
                 progress=progress,
                 pace=telling.pace,
                 after_each=[task.validated] if task.validated is not None else [],
+                after_best=best_validated,
             )
             profiler = Profiler(
                 wanted(settings.profile),
@@ -239,6 +258,7 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
+                    say=progress.say,
                 ),
                 counter,
             )
@@ -247,9 +267,13 @@ class Trainer:
                 why = loop.run(interrupts)
             trained = telling.run.seconds
             norms = health.run_ends()
+            ended: dict[str, Any] = {"why": why, "interrupted": interrupts.asked is not None}
+            ended |= {"best": standing.best, "best_step": standing.best_step}
+            ended |= {"step": counter.step, "seconds": time.perf_counter() - began}
+            guard.note(ENDED, ended)
             progress.ends()
-            if task.ended is not None and folder is not None and place.main:
-                tell_ended(task.ended, folder, progress.say)
+            if task.ended is not None and hooks is not None:
+                hooks.ended(task.ended, counter.step)
         return Result(
             why=why,
             step=counter.step,
@@ -263,6 +287,7 @@ class Trainer:
             run=None if folder is None else folder.path,
             interrupted=interrupts.asked is not None,
             norms=norms,
+            hook_errors=0 if hooks is None else hooks.errors,
             report=guard.report() if place.main else "",
         )
 
@@ -279,48 +304,3 @@ def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Setti
     if place.world > 1:
         keep = replace(keep, minutes=0.0)  # the loop sees to it that ranks save the same steps
     return replace(guard, clip=clip, checkpoint=keep)
-
-
-def _validation(
-    task: Task,
-    settings: TrainSettings,
-    place: Place,
-    feed: Feed,
-    average: Average | None,
-    precision: Precision,
-    transfer: Transfer,
-    compiled: Compiled,
-) -> Callable[[], dict[str, float]] | None:
-    """What measures the model, its average where there is one; None without data for it."""
-    if task.validation is None:
-        return None
-
-    def numbers(batch: Any) -> Scalars:
-        with precision.autocast():
-            if task.measure is not None:
-                return task.measure(task.model, batch)
-            loss, extra = split(task.loss(task.model, batch))
-            extra.pop(TOKENS, None)
-            return {"loss": loss, **extra}
-
-    def measure(model: nn.Module, batch: Any) -> Scalars:
-        found = compiled.run(numbers, batch)
-        return {n: compiled.keep(v) if isinstance(v, Tensor) else v for n, v in found.items()}
-
-    def prepare(batch: Any) -> tuple[Any, int]:
-        batch = transfer(batch)
-        return batch, count(batch)
-
-    def run() -> dict[str, float]:
-        averaged = average.in_place(task.model) if average is not None else contextlib.nullcontext()
-        with averaged:
-            return validate(
-                task.model,
-                measure,
-                feed.validation(),
-                place,
-                prepare=prepare,
-                batches=settings.validation.batches,
-            )
-
-    return run

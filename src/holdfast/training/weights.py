@@ -17,17 +17,15 @@ from ..run import Run
 from .loop.validation_schedule import BEST
 
 
-def load_weights(
-    model: nn.Module,
+def read_weights(
     source: str | os.PathLike[str],
     *,
     best: bool = True,
     averaged: bool | None = None,
-) -> Path:
-    """Put the weights of a run into a model; returns the checkpoint they came from.
+) -> tuple[dict[str, Tensor], Path]:
+    """The weights of a run by name, and the checkpoint they came from.
 
     Args:
-        model: of the same shape as the one that was trained.
         source: a run folder, or one checkpoint.
         best: of a run, the best by validation; the newest where there was none, or if False.
         averaged: the running average instead of the weights; where there is one by default.
@@ -40,7 +38,33 @@ def load_weights(
         raise CheckpointError(f"{entry.name} holds no average; train with train.average.decay")
     if average is not None and averaged is not False:
         weights = {**weights, **average["weights"], **average["buffers"]}
+    return dict(weights), entry
+
+
+def load_weights(
+    model: nn.Module,
+    source: str | os.PathLike[str],
+    *,
+    best: bool = True,
+    averaged: bool | None = None,
+) -> Path:
+    """Put the weights of a run into a model; returns the checkpoint they came from.
+
+    Args:
+        model: of the same shape as the one that was trained.
+        source: see ``read_weights``, as the other arguments.
+        best: see there.
+        averaged: see there.
+    """
+    weights, entry = read_weights(source, best=best, averaged=averaged)
     mine = model.state_dict()
+    # A checkpoint also holds buffers that are not persistent, and what is tied only once.
+    derived = {name for name, _ in model.named_buffers(remove_duplicate=False)} - mine.keys()
+    weights = {name: value for name, value in weights.items() if name not in derived}
+    saved = {mine[name].data_ptr(): value for name, value in weights.items() if name in mine}
+    for name in mine.keys() - weights.keys():
+        if mine[name].data_ptr() in saved:
+            weights[name] = saved[mine[name].data_ptr()]
     for name in [*mine, *weights]:
         if name not in weights or name not in mine:
             where = "model" if name in weights else entry.name
@@ -53,7 +77,7 @@ def load_weights(
                 f"{tuple(mine[name].shape)} in the model; build it with the settings of the run"
             )
     with torch.no_grad():
-        model.load_state_dict(dict(weights))
+        model.load_state_dict(weights)
     return entry
 
 

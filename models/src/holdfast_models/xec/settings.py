@@ -281,7 +281,8 @@ class HiddenLossSettings(Section):
 class InitSettings(Section):
     """Weights to begin with, from another run."""
 
-    encoder: str | None = None  # a run folder or a checkpoint of any of the three models
+    encoder: str | None = None  # of a run folder or a checkpoint of any of the three models
+    weights: str | None = None  # all of them, of a run of the same model; training begins anew
     allow_norm_mismatch: bool = False
 
 

@@ -20,7 +20,7 @@ from ..device import Place
 from ..loop.step_numbers import size as bytes_text
 from ..settings import TrainSettings
 from ..task import Data, Task
-from .loading import Loader, make_loader, sample_bytes
+from .loading import Loader, chunk_of, make_loader, sample_bytes
 from .sampling import CHUNKS, share
 from .streaming import Streamed
 from .workers import (
@@ -61,9 +61,14 @@ class Feed:
         given, dataset = self._settings.data, cast("Dataset[Any]", self._task.train)
         if given.workers == "auto" and not _may_be_looked_at(dataset):
             return 0, "0 workers: a stream of your own is read by one; set data.workers for more"
-        seconds = 0.0
-        if given.workers == "auto":
-            seconds = measure_loading(lambda: self._make(dataset, train=True, workers=0))
+        if given.workers != "auto":
+            return choose_workers(given, self._place, 0.0, None)
+        # Small chunks: whole ones may take minutes to read, and as many batches as are timed.
+        chunked = isinstance(dataset, Streamed) and chunk_of(dataset, given) is not None
+        small = CHUNKS * share(given.batch, self._place.world) if chunked else None
+        seconds = measure_loading(
+            lambda: self._make(dataset, train=True, workers=0, chunk=small), chunked=chunked
+        )
         return choose_workers(given, self._place, seconds, None)
 
     def _tell_chunks(self) -> None:
@@ -84,7 +89,7 @@ class Feed:
         world = self._place.world
         if isinstance(data, IterableDataset) and not isinstance(data, Streamed):
             self._say(
-                f"data: your stream has to leave out what the other of {world} ranks take; "
+                f"data: your stream has to skip what the other of {world} ranks take; "
                 "holdfast.training.Streamed does so by itself"
             )
         elif isinstance(getattr(data, "sampler", None), RandomSampler | SequentialSampler):
@@ -102,12 +107,17 @@ class Feed:
             return share(self._settings.data.batch, self._place.world)
         return getattr(self._task.train, "batch_size", None)
 
+    @property
+    def epoch_steps(self) -> int | None:
+        """Optimizer steps in one epoch; None where nobody knows."""
+        return None if self.length is None else -(-self.length // self._settings.accumulate)
+
     def steps(self) -> int | None:
         """Optimizer steps in the whole run; None where nobody knows."""
         settings = self._settings
         known = [settings.steps] if settings.steps is not None else []
-        if self.length is not None and settings.epochs is not None:
-            known.append(settings.epochs * -(-self.length // settings.accumulate))
+        if self.epoch_steps is not None and settings.epochs is not None:
+            known.append(settings.epochs * self.epoch_steps)
         return min(known) if known else None
 
     # ------------------------------------------------------------------ loaders
@@ -163,9 +173,13 @@ class Feed:
             self._loader = cast("Iterable[Any]", data)
         return self._loader
 
-    def _make(self, dataset: Dataset[Any], *, train: bool, workers: int) -> Loader:
+    def _make(
+        self, dataset: Dataset[Any], *, train: bool, workers: int, chunk: int | None = None
+    ) -> Loader:
         settings = self._settings
         data = settings.data
+        if chunk is not None:
+            data = dataclasses.replace(data, chunk=chunk)
         if not train and settings.validation.batch is not None:
             data = dataclasses.replace(data, batch=settings.validation.batch)
         return make_loader(

@@ -30,9 +30,9 @@ from ...config import Section, bounded
 from ...errors import SettingsError, UsageError
 from ..device import Place
 from ..seeding import generator
+from .gathered import collate
 from .sampling import EpochBatches, share
 from .streaming import Streamed
-from .tensor_files import collate
 from .transfer import tensors
 
 Start = Literal["auto", "fork", "spawn", "forkserver"]
@@ -80,7 +80,7 @@ def make_loader(
     """A loader of this rank's batches.
 
     Args:
-        dataset: map-style or iterable. An iterable one of your own has to leave out what other
+        dataset: map-style or iterable. An iterable one of your own has to skip what other
             ranks and workers take; ``Streamed`` does.
         settings: the section ``data``.
         place: this rank.
@@ -98,7 +98,14 @@ def make_loader(
         if isinstance(dataset, Streamed):
             chunk = chunk_of(dataset, settings)
             dataset = dataset.joined(place, mine, seed=seed, train=train, chunk=chunk)
-        options |= {"batch_size": mine, "drop_last": train and settings.drop_last}
+        drop_last = train and settings.drop_last
+        if isinstance(dataset, Streamed) and dataset.gathers:
+            dataset = dataset.in_batches(drop_last=drop_last)
+            if train and not len(dataset):
+                raise _no_batch(dataset.held or 0, settings, place)
+            options["batch_size"] = None
+        else:
+            options |= {"batch_size": mine, "drop_last": drop_last}
     else:
         options["batch_sampler"] = _batches(dataset, settings, place, train=train, seed=seed)
     why = ""
@@ -269,12 +276,16 @@ def _batches(
         chunk=chunk_of(dataset, settings),
     )
     if train and not len(batches):
-        raise SettingsError(
-            f"{len(dataset)} samples make no batch of data.batch={settings.batch} over "
-            f"{place.world} ranks{' with data.drop_last' * settings.drop_last}; "
-            "set a smaller data.batch or give more samples"
-        )
+        raise _no_batch(len(dataset), settings, place)
     return batches
+
+
+def _no_batch(samples: int, settings: DataSettings, place: Place) -> SettingsError:
+    return SettingsError(
+        f"{samples} samples make no batch of data.batch={settings.batch} over "
+        f"{place.world} ranks{' with data.drop_last' * settings.drop_last}; "
+        "set a smaller data.batch or give more samples"
+    )
 
 
 def _context(start: str) -> Any:

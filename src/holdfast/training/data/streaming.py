@@ -7,36 +7,23 @@ resumed run with as many workers reads the same samples again.
 from __future__ import annotations
 
 import copy
-import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ...errors import UsageError
 from ..device import Place
-from ..seeding import mixed
+from ..seeding import generator, mixed
+from .chunks import Piece, batches, cut, samples, windows
 from .sampling import CHUNKS
-from .tensor_files import Gathered, MappedTensors
+from .shards import Shard, is_sized, opened, samples_of
 
 T = TypeVar("T")
 
-
-class Indexed(Protocol):
-    """A dataset: samples by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-Shard = str | os.PathLike[str] | Indexed | Iterable[Any] | Callable[[], Iterable[Any]]
-
-Piece = tuple[int, int, int]
-"""A shard, and the first and the last but one of its samples."""
 
 # Salts: the order of shards and that of samples must not follow from each other.
 _SHARDS, _SAMPLES = 1, 2
@@ -52,7 +39,8 @@ class Streamed(IterableDataset[Any]):
     With ``chunk``, shards of known length are cut into ranges of so many samples. The ranges of
     all shards come in another order in every epoch, each is read at once (``__getitems__`` of its
     shard, where there is one), and the samples of two of them are mixed. At most two are held by
-    each process, so one large file feeds all of them.
+    each process, so one large file feeds all of them. Where all shards have ``__getitems__``, a
+    loader is given whole batches, each gathered at once.
 
     >>> list(Streamed([[1, 2], [3, 4, 5]], shuffle=False))
     [1, 2, 3, 4, 5]
@@ -83,7 +71,7 @@ class Streamed(IterableDataset[Any]):
             keys: of folders of tensors, which; see ``MappedTensors``.
             form: of folders of tensors, "tuple" or "dict" samples.
         """
-        self._shards = [_opened(shard, keys, form) for shard in shards]
+        self._shards = [opened(shard, keys, form) for shard in shards]
         if not self._shards:
             raise UsageError("a stream of no shards; give at least one")
         if length is not None and length < 1:
@@ -92,7 +80,7 @@ class Streamed(IterableDataset[Any]):
             raise UsageError(f"a stream with a buffer of {buffer}; give at least 1")
         if chunk is not None and chunk < 1:
             raise UsageError(f"a stream in chunks of {chunk}; give at least 1")
-        sizes = [len(shard) if _is_sized(shard) else None for shard in self._shards]
+        sizes = [len(shard) if is_sized(shard) else None for shard in self._shards]
         self._sizes = None if None in sizes else [size or 0 for size in sizes]
         self._asked = length
         self._shuffle = shuffle
@@ -101,6 +89,8 @@ class Streamed(IterableDataset[Any]):
         """Samples that are read at once; None: one."""
         self._place = Place(torch.device("cpu"))
         self._batch = 1
+        self._whole = self._drop_last = False
+        self._first = 0
         self._seed = 0
         self._train = True
         # Shared: workers that live from epoch to epoch hold a copy of this object, not this one.
@@ -118,6 +108,37 @@ class Streamed(IterableDataset[Any]):
         mine._place, mine._batch, mine._seed, mine._train = place, batch, seed, train
         mine._epoch = self._epoch.clone().share_memory_()
         mine._check_share()
+        return mine
+
+    @property
+    def held(self) -> int | None:
+        """Samples of all shards, no more than were asked for; None where one has no length."""
+        if self._sizes is None:
+            return None
+        return min(sum(self._sizes), self._asked if self._asked is not None else sum(self._sizes))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it can give whole batches: it reads chunks, and each shard a chunk at once."""
+        at_once = all(hasattr(shard, "__getitems__") for shard in self._shards)
+        return self.chunk is not None and self._sizes is not None and at_once
+
+    def in_batches(self, *, drop_last: bool) -> Streamed:
+        """The same stream, of batches that are made already: ``Gathered``, or lists of samples.
+
+        Its length is the number of batches. With ``drop_last`` all of them are full.
+        """
+        mine = copy.copy(self)
+        mine._whole, mine._drop_last = True, drop_last
+        return mine
+
+    def between(self, first: int, last: int) -> Streamed:
+        """The samples from one number to another, in the order of the shards.
+
+        Only they are read; every shard has to have a length.
+        """
+        mine = copy.copy(self)
+        mine._first, mine._asked, mine._shuffle = self._first + first, last - first, False
         return mine
 
     def _check_share(self) -> None:
@@ -143,15 +164,15 @@ class Streamed(IterableDataset[Any]):
 
     def first(self) -> Any:
         """The first sample of the first shard that has one; ``StopIteration`` where none has."""
-        return next(sample for shard in self._shards for sample in _samples(shard))
+        return next(sample for shard in self._shards for sample in samples_of(shard))
 
     def __len__(self) -> int:
-        """Samples of this rank in an epoch."""
+        """Samples of this rank in an epoch; batches where it gives whole ones."""
         total = self._total()
         if total is None:
             raise TypeError("a Streamed of shards of unknown length has none; give it length=")
         first, last = self._range(total)
-        return last - first
+        return -(-(last - first) // self._batch) if self._whole else last - first
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -160,9 +181,9 @@ class Streamed(IterableDataset[Any]):
         part = None
         if total is not None:
             first, last = self._range(total)
-            batches = -(-(last - first) // self._batch)
+            count = -(-(last - first) // self._batch)
             # Whole batches to each worker, or each would end with a short one of its own.
-            low, high = (batches * n // workers * self._batch for n in (number, number + 1))
+            low, high = (count * n // workers * self._batch for n in (number, number + 1))
             part = range(first + low, min(first + high, last))
         if self._sizes is not None and part is not None:
             return self._ranged(part, epoch, number)
@@ -178,31 +199,26 @@ class Streamed(IterableDataset[Any]):
     def _range(self, total: int) -> tuple[int, int]:
         """First and last of this rank's samples; of equal lengths while training."""
         rank, world = self._place.rank, self._place.world
-        if self._train:
-            return rank * (total // world), (rank + 1) * (total // world)
-        return rank * total // world, (rank + 1) * total // world
+        share = total // world
+        first = rank * share if self._train else rank * total // world
+        last = first + share if self._train else (rank + 1) * total // world
+        if self._drop_last:
+            last -= (last - first) % self._batch
+        return self._first + first, self._first + last
 
     def _ranged(self, part: range, epoch: int, worker: int) -> Iterator[Any]:
         """The samples of a range of the shards put end to end."""
         pieces = self._pieces_of(part, epoch)
-        if self.chunk is not None:
-            return self._chunked(pieces, epoch, worker)
-        positions = ((shard, index) for shard, *ends in pieces for index in range(*ends))
-        where = self._mixed(positions, epoch, worker)
-        return (self._shards[shard][index] for shard, index in where)
-
-    def _chunked(self, pieces: Iterator[Piece], epoch: int, worker: int) -> Iterator[Any]:
-        """The samples of these pieces, two pieces in memory at once."""
-        rng = random.Random(mixed(self._seed, _SAMPLES, epoch, self._place.rank, worker))
-        together = CHUNKS if self._shuffles else 1
-        while window := list(islice(pieces, together)):
-            blocks = [_block(self._shards[shard], *ends) for shard, *ends in window]
-            where = [(b, i) for b, block in enumerate(blocks) for i in range(len(block))]
-            if self._shuffles:
-                rng.shuffle(where)
-            for number, index in where:
-                yield _row(blocks[number], index)
-            del blocks  # before the next are read
+        if self.chunk is None:
+            positions = ((shard, index) for shard, *ends in pieces for index in range(*ends))
+            where = self._mixed(positions, epoch, worker)
+            return (self._shards[shard][index] for shard, index in where)
+        salt = (_SAMPLES, epoch, self._place.rank, worker)
+        drawn = generator(self._seed, *salt) if self._shuffles else None
+        found = windows(self._shards, pieces, drawn)
+        if self._whole:
+            return batches(found, self._batch, drop_last=self._drop_last)
+        return samples(found)
 
     def _pieces_of(self, part: range, epoch: int) -> Iterator[Piece]:
         """What lies in a range of the epoch; it may go through the shards several times."""
@@ -224,9 +240,9 @@ class Streamed(IterableDataset[Any]):
         """Every shard, or every chunk of every shard, in the order of an epoch."""
         assert self._sizes is not None
         pieces = [
-            (shard, first, min(first + (self.chunk or size), size))
-            for shard, size in enumerate(self._sizes)
-            for first in range(0, size, self.chunk or size or 1)
+            (number, first, last)
+            for number, (shard, size) in enumerate(zip(self._shards, self._sizes, strict=True))
+            for first, last in cut(size, self.chunk or size, getattr(shard, "boundaries", ()))
         ]
         if self._shuffles:
             random.Random(mixed(self._seed, _SHARDS, epoch, again)).shuffle(pieces)
@@ -244,7 +260,7 @@ class Streamed(IterableDataset[Any]):
         while not again or endless:
             order = self._order(epoch, again)
             mine = order[slot::slots] if len(order) >= slots else order
-            samples = (sample for shard in mine for sample in _samples(self._shards[shard]))
+            samples = (sample for shard in mine for sample in samples_of(self._shards[shard]))
             empty = True
             for sample in samples if len(order) >= slots else islice(samples, slot, None, slots):
                 empty = False
@@ -252,7 +268,7 @@ class Streamed(IterableDataset[Any]):
             if empty and endless:
                 raise UsageError(
                     f"the shards of reader {slot} of {slots} hold no sample; "
-                    "leave out empty shards, or use fewer workers"
+                    "remove empty shards, or use fewer workers"
                 )
             again += 1
 
@@ -282,44 +298,3 @@ def _through(items: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
         held[at] = item
     rng.shuffle(held)
     yield from held
-
-
-def _block(shard: Any, first: int, last: int) -> Sequence[Any]:
-    """The samples of a range, read at once where the shard can."""
-    if hasattr(shard, "__getitems__"):
-        return shard.__getitems__(range(first, last))
-    return [shard[index] for index in range(first, last)]
-
-
-def _row(block: Sequence[Any], index: int) -> Any:
-    """A sample that does not keep its whole block in memory."""
-    row = block[index]
-    if not isinstance(block, Gathered):
-        return row
-    if isinstance(row, dict):
-        return {key: value.clone() for key, value in row.items()}
-    return tuple(value.clone() for value in row)
-
-
-def _opened(shard: Any, keys: Sequence[str] | None, form: Any) -> Any:
-    if isinstance(shard, str | os.PathLike):
-        return MappedTensors(shard, keys, form=form)
-    if isinstance(shard, Iterator):
-        raise UsageError(
-            f"a {type(shard).__name__} as a shard can be read only once; "
-            "give the function that makes it"
-        )
-    if not (_is_sized(shard) or callable(shard) or isinstance(shard, Iterable)):
-        raise UsageError(f"a {type(shard).__name__} as a shard cannot be read; give an iterable")
-    return shard
-
-
-def _is_sized(shard: Any) -> bool:
-    return hasattr(shard, "__len__") and hasattr(shard, "__getitem__")
-
-
-def _samples(shard: Any) -> Iterator[Any]:
-    if _is_sized(shard):
-        return (shard[index] for index in range(len(shard)))
-    opened: Any = shard() if callable(shard) else shard
-    return iter(opened)

@@ -15,13 +15,14 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, overload
+from typing import Any, BinaryIO, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data import Dataset
 
 from ...errors import UsageError
+from .gathered import Gathered, select
 
 HEADER = "tensors.json"
 PARTIAL = "unfinished.json"
@@ -225,7 +226,7 @@ class MappedTensors(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Gathered:
         """A whole batch at once; what a ``DataLoader`` asks for."""
         which = torch.as_tensor(indices, dtype=torch.int64, device="cpu")
-        rows = {key: _gather(self.mapped(key), which) for key in self.kinds}
+        rows = {key: select(self.mapped(key), which) for key in self.kinds}
         return Gathered(self._formed(rows), len(which))
 
     def mapped(self, key: str) -> Tensor:
@@ -269,49 +270,6 @@ class MappedTensors(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # A map means nothing to another process, and pickled it would be all of the data.
         return {**self.__dict__, "_maps": {}}
-
-
-class Gathered(Sequence[Any]):
-    """A batch that is gathered already; to a ``collate_fn`` that does not know, its samples."""
-
-    def __init__(self, batch: Any, length: int) -> None:
-        self.batch = batch
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(f"sample {index} of a batch of {self._length}")
-        if isinstance(self.batch, dict):
-            return {key: tensor[index] for key, tensor in self.batch.items()}
-        return tuple(tensor[index] for tensor in self.batch)
-
-
-def collate(samples: Any) -> Any:
-    """``default_collate``, which hands on what is gathered already.
-
-    >>> collate([1, 2])
-    tensor([1, 2])
-    """
-    return samples.batch if isinstance(samples, Gathered) else default_collate(samples)
-
-
-def _gather(source: Tensor, which: Tensor) -> Tensor:
-    shape = (len(which), *source.shape[1:])
-    out = torch.empty(0, dtype=source.dtype, device="cpu")
-    if get_worker_info() is not None:
-        # Straight into the memory it is handed over in, as default_collate does.
-        size = math.prod(shape) * source.dtype.itemsize
-        out.set_(torch.UntypedStorage._new_shared(size, device="cpu")).resize_(shape)
-    return torch.index_select(source, 0, which, out=out)
 
 
 def _shown(kinds: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> str:

@@ -156,7 +156,11 @@ def choose_threads(
 
 
 def measure_loading(
-    make: Callable[[], Iterable[Any]], *, batches: int = 4, seconds: float = 0.5
+    make: Callable[[], Iterable[Any]],
+    *,
+    batches: int = 4,
+    seconds: float = 0.5,
+    chunked: bool = False,
 ) -> float:
     """Seconds that one batch takes to make, from a short look; 0 where there is none.
 
@@ -167,6 +171,7 @@ def measure_loading(
         make: makes a loader without workers, only for this.
         batches: how many are timed at most, after one that also pays for opening files.
         seconds: no further batch is begun after this.
+        chunked: every so-many-th batch reads a chunk for all of them, so that the mean counts.
     """
     rolled = rng.state()
     loader = make()
@@ -183,7 +188,8 @@ def measure_loading(
     finally:
         put_generators_back(loader, drawn)
         rng.put_back(rolled)
-    return statistics.median(times[1:] or times or [0.0])
+    typical = statistics.fmean if chunked else statistics.median
+    return typical(times[1:] or times or [0.0])
 
 
 def cores_here() -> int:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...config import Section, bounded
+from ...errors import UsageError
 from .. import distributed
 from ..device import Place
-from ..task import Scalars
+from ..task import Scalars, Summarize
+from .sample_rows import SampleRows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class ValidationSettings(Section):
     steps: int = bounded(0, 0)  # every so many optimizer steps; 0: not by steps
     batches: int | None = bounded(None, 1)  # look at so many only
     batch: int | None = bounded(None, 1)  # samples at once; that of training by default
+    spike: float = bounded(5.0, 0.0)  # so many times its best the metric is a spike; 0: never
+    spike_action: Literal["warn", "rollback"] = "warn"
 
 
 def validate(
@@ -34,32 +38,54 @@ def validate(
     *,
     prepare: Callable[[Any], tuple[Any, int]],
     batches: int | None = None,
+    summarize: Summarize | None = None,
 ) -> dict[str, float]:
-    """The mean of every number over all samples of all ranks.
+    """The mean of every number over all samples of all ranks, and what is made of their rows.
 
     Args:
         model: what is measured; in evaluation mode meanwhile, every module as it was afterwards.
-        measure: numbers of one batch by name, each a mean over its samples.
+        measure: of one batch by name: numbers, each a mean over its samples, and rows, one for
+            each sample.
         loader: the batches of this rank.
         place: this rank.
         prepare: brings a batch to the device; how many samples it has.
         batches: look at no more than so many.
+        summarize: makes numbers of the rows of all samples.
     """
     sums: dict[str, list[tuple[Tensor | float, int]]] = {}
+    rows = SampleRows()
     with evaluating(model), torch.no_grad():
         for number, batch in enumerate(loader):
             if batches is not None and number >= batches:
                 break
             batch, count = prepare(batch)
             for name, value in measure(model, batch).items():
+                if isinstance(value, Tensor) and value.ndim and summarize is not None:
+                    rows.add(name, value, count)
+                    continue
                 value = value.detach() if isinstance(value, Tensor) else value
-                sums.setdefault(name, []).append((value, count))
+                sums.setdefault(name, []).append((_single(name, value), count))
     # Read only now: until here nothing has waited for the device.
     mine: dict[str, float] = {}
     for name, pairs in sums.items():
         mine[f"{name}/sum"] = sum(float(value) * count for value, count in pairs)
         mine[f"{name}/count"] = sum(count for _, count in pairs)
-    return _means(distributed.total(mine, place))
+    found = _means(distributed.total(mine, place))
+    if summarize is None:
+        return found
+    every = rows.gathered(place, numbers=found)
+    if not every:
+        return found
+    return found | {name: float(value) for name, value in summarize(every).items()}
+
+
+def _single(name: str, value: Tensor | float) -> Tensor | float:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise UsageError(
+            f"measure gave {name} of the shape {tuple(value.shape)}: rows of samples need a "
+            "Task(summarize=...) that makes numbers of them; or give their mean"
+        )
+    return value
 
 
 def _means(totals: Mapping[str, float]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from ..schedules import Schedule
 from .progress import Progress
 from .stopping import BestSoFar
 from .validation import ValidationSettings
+from .validation_spikes import ValidationSpikes
 
 BEST = "validation"
 """The metric under which the best checkpoint is kept."""
@@ -42,11 +43,14 @@ class ValidationSchedule:
         progress: Progress,
         pace: Callable[[], dict[str, float]] = dict,
         after_each: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
+        after_best: Callable[[int], None] | None = None,
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
         self._metric, self._place = metric, place
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
-        self._after_each = tuple(after_each)
+        self._after_each, self._after_best = tuple(after_each), after_best
+        self._step = 0
+        self._spikes = ValidationSpikes(settings, standing, watch, progress.say)
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -79,6 +83,9 @@ class ValidationSchedule:
             best_so_far = {BEST: self.latest[self._metric]} if fresh else {}
             self._watch.save(best_so_far | self._pace())
             self._saved = time.monotonic()
+        if best and self._after_best is not None:
+            # The best state is saved by now, whatever becomes of this.
+            self._after_best(self._step)
 
     @property
     def why_stop(self) -> str:
@@ -89,7 +96,7 @@ class ValidationSchedule:
         if self._validate is None:
             return
         self.latest = self._validate()
-        self._fresh = True
+        self._fresh, self._step = True, step
         best = self._best = self._standing.validated(step, self.latest)
         value = self.latest[self._metric]
         # A plateau is one of what gets smaller when the model gets better.
@@ -98,3 +105,5 @@ class ValidationSchedule:
         for after_each in self._after_each:
             after_each(step, self.latest)
         self._progress.validated(step, self.latest, best)
+        if self._spikes.look(step, self._metric, value):
+            self._fresh = False  # the state there is now was not what was validated

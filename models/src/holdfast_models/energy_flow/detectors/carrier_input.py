@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast import Finding, Severity, Window
 
-from .records import RecordDetector
+from ...recorded_numbers import RecordDetector
 
 
 class CarrierInput(RecordDetector):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from holdfast import Finding, Severity, Window
 
-from .records import EMPTY, RecordDetector
+from ...recorded_numbers import RecordDetector
+from ._surface import EMPTY
 
 
 class EnergyDrift(RecordDetector):

@@ -9,7 +9,8 @@ import numpy as np
 
 from holdfast import Finding, Severity, Window
 
-from .records import EMPTY, Record, RecordDetector, series
+from ...recorded_numbers import Record, RecordDetector, series
+from ._surface import EMPTY
 
 
 class IdleMapper(RecordDetector):

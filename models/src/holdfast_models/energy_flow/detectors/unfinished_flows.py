@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from holdfast import Finding, Severity, Window
 
-from .records import EMPTY, Record, RecordDetector
+from ...recorded_numbers import Record, RecordDetector
+from ._surface import EMPTY
 
 
 class UnfinishedFlows(RecordDetector):

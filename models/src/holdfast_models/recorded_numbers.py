@@ -1,6 +1,7 @@
-"""The records of a run as series of numbers: what the trainer notes every so many steps.
+"""The records of a run as series of numbers, for detectors of any family; never imports torch.
 
-A record belongs to the first row that is not older than it, and is judged with that row, once.
+The trainer notes them every so many steps. A record belongs to the first row that is not older
+than it, and is judged with that row, once.
 """
 
 from __future__ import annotations
@@ -13,12 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import Detector, Window
-
-EMPTY = 0.01
-"""Share of reached cells up to which a surface counts as empty.
-
-With ``flows.capacity`` far below the cells (20 000 for 64 x 6400) it is still at 0.05.
-"""
 
 
 @dataclass(frozen=True)

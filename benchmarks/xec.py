@@ -1,0 +1,394 @@
+"""The calorimeter family on generated events: rates, resolutions, pretraining, inpainting.
+
+    python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
+    python benchmarks/xec.py --part regressor --events 200000 --minutes 6
+    python benchmarks/xec.py --part inpainter --events 100000 --minutes 3
+    python benchmarks/xec.py --part pretrain --events 60000 --labels 500,2000,8000 --seeds 3
+    python benchmarks/xec.py --part regressor --size small --events 4096 --minutes 4   # two cores
+
+Events are generated and kept in memory in the packed form of the cache, so neither ROOT nor a disk
+is needed. Training goes through the trainer with guard and checkpoints. Tables go to ``--out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from overhead import hardware
+from torch import Tensor, nn
+
+from holdfast.training import Place, Result, Task, Trainer, load_weights, resolve
+from holdfast_models.xec.assembly import make_model
+from holdfast_models.xec.data.batches import inputs_of, packed
+from holdfast_models.xec.data.caching import CachedEvents
+from holdfast_models.xec.data.normalization import normalise, npho_from_scale
+from holdfast_models.xec.data.synthetic import generate
+from holdfast_models.xec.evaluation.bootstrap import bootstrap_error
+from holdfast_models.xec.evaluation.fill_baselines import NeighbourMean, SolidAngleMean
+from holdfast_models.xec.evaluation.regression_metrics import regression_metrics
+from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
+from holdfast_models.xec.evaluation.scoring import score
+from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
+from holdfast_models.xec.objectives.regression import RegressionObjective
+from holdfast_models.xec.recipes import reconstruction_task, regression_task
+from holdfast_models.xec.settings import NormalizationSettings, SynthSettings
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TRUTHS = ("energy", "timing", "uvwFI", "angle", "run", "event")
+BLOCK = 2048
+
+
+def log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def make_events(
+    count: int, first: int, normalization: NormalizationSettings
+) -> tuple[dict[str, Tensor], float]:
+    """Events of a set, packed, on the host; and how many a second were made."""
+    held: dict[str, list[Tensor]] = {}
+    seconds = 0.0
+    for at in range(first, first + count, BLOCK):
+        began = time.perf_counter()
+        events = generate(SynthSettings(), min(BLOCK, first + count - at), first=at, device=DEVICE)
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
+        seconds += time.perf_counter() - began
+        inputs = normalise(events["npho"], events["time"], normalization)
+        for name, value in (packed(inputs) | {n: events[n] for n in TRUTHS}).items():
+            held.setdefault(name, []).append(value.cpu())
+    return {name: torch.cat(parts) for name, parts in held.items()}, count / seconds
+
+
+def settings_of(kind: str, size: str, overrides: list[str]) -> Any:
+    preset = "small" if size == "small" else "synthetic"
+    base = ["train.holdfast.run.quiet=true", "output.artifacts=false", "output.onnx=null"]
+    if kind == "inp":
+        base += ["model.freeze_encoder=false"]
+    return resolve(recipe_of(kind), preset=preset, overrides=[*base, *overrides], platform="none")
+
+
+def task_of(kind: str, settings: Any, train: Any, validation: Any) -> Task:
+    place = Place(DEVICE)
+    torch.manual_seed(settings.train.seed.seed)
+    if kind == "reg":
+        return regression_task(settings, place, train, validation)
+    return reconstruction_task(settings, place, train, validation)
+
+
+def fit(task: Task, settings: Any, run: Path) -> Result:
+    """Train; the best weights are in the model afterwards."""
+    task = dataclasses.replace(task, improved=None, ended=None)
+    began = time.perf_counter()
+    result = Trainer.of(task, settings.train, run_dir=run, name="xec").fit()
+    load_weights(task.model, run)
+    log(f"{result.why}; {result.rate:.0f} events/s, {time.perf_counter() - began:.0f} s")
+    return result
+
+
+@torch.no_grad()
+def predictions(task: Task, events: CachedEvents, batch: int = 1024) -> dict[str, np.ndarray]:
+    """What the model says about all events, as columns."""
+    assert task.predict is not None
+    model, found = task.model.to(DEVICE).eval(), dict[str, list[Tensor]]()
+    for first in range(0, len(events), batch):
+        rows = events.__getitems__(range(first, min(first + batch, len(events)))).batch
+        rows = {name: value.to(DEVICE) for name, value in rows.items()}
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            said = task.predict(model, rows)
+        for name, value in said.items():
+            found.setdefault(name, []).append(value.cpu())
+    return {name: torch.cat(parts).numpy() for name, parts in found.items()}
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def rates(args: argparse.Namespace) -> dict[str, Any]:
+    """Generator, training steps of the three models, and ten steps in which nothing may sync."""
+    found: dict[str, Any] = {}
+    normalization = settings_of("reg", args.size, []).normalization
+    make_events(BLOCK, 0, normalization)
+    events, found["generated events/s"] = make_events(args.events, 0, normalization)
+    log(f"{found['generated events/s']:.0f} events/s generated")
+    for kind, batch in (("reg", args.batch), ("mae", args.batch // 2), ("inp", args.batch // 2)):
+        for mode in ("none", "default") if DEVICE.type == "cuda" else ("none",):
+            found[f"{kind}, compile {mode}"] = step_rate(kind, args, events, batch, mode)
+            log(f"{kind} {mode}: {found[f'{kind}, compile {mode}']}")
+    return found
+
+
+def step_rate(
+    kind: str, args: argparse.Namespace, events: Mapping[str, Tensor], batch: int, mode: str
+) -> dict[str, float]:
+    settings = settings_of(kind, args.size, [])
+    torch.manual_seed(0)
+    model = make_model(kind, settings).to(DEVICE).train()
+    objective: Any = (
+        RegressionObjective(model, settings)  # type: ignore[arg-type]
+        if kind == "reg"
+        else reconstruction_objective(model, settings)
+    )
+    if mode != "none":
+        model.compile(mode=mode, fullgraph=True)
+    fused = DEVICE.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+    rows = {name: value[:batch].to(DEVICE) for name, value in events.items()}
+
+    def step() -> None:
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=fused):
+            loss, _ = objective.loss(model, rows)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    began = time.perf_counter()
+    for _ in range(3):
+        step()
+    if not fused:
+        began = time.perf_counter()
+        step()
+        return {"batch": batch, "events/s": batch / (time.perf_counter() - began)}
+    torch.cuda.synchronize()
+    first = time.perf_counter() - began
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(10):
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(args.steps):
+        step()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    return {
+        "batch": batch,
+        "events/s": round(args.steps * batch / seconds),
+        "peak GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
+        "first 3 steps s": round(first, 1),
+        "host syncs in 10 steps": 0,
+    }
+
+
+def regressor(args: argparse.Namespace) -> dict[str, Any]:
+    """Resolutions beside the ridge on the same events."""
+    settings = settings_of("reg", args.size, args.set)
+    train, rate = make_events(args.events, 0, settings.normalization)
+    test, _ = make_events(args.test, args.events + 64, settings.normalization)
+    log(f"{args.events} events at {rate:.0f}/s")
+    task = task_of("reg", settings, CachedEvents(train, None), CachedEvents(test, None))
+    with tempfile.TemporaryDirectory() as folder:
+        result = fit(task, settings, Path(folder) / "run")
+    columns = predictions(task, CachedEvents(test, None))
+    ridge = Ridge.fit(raw(train, settings.normalization, 20_000)).predict(
+        raw(test, settings.normalization)
+    )
+    ridge["pred_timing"] = arrival_times(raw(test, settings.normalization))
+    measured = {"network": regression_metrics(columns), "ridge": regression_metrics(ridge)}
+    return {
+        "trained on": args.events,
+        "tested on": args.test,
+        "parameters": sum(one.numel() for one in task.model.parameters()),
+        "events/s": round(result.rate),
+        "seconds": round(result.seconds),
+        "steps": result.step,
+        "skipped": result.skipped,
+        "resolution": {
+            name: {who: numbers(who, name, columns, ridge, measured) for who in measured}
+            for name in RESOLUTIONS
+        },
+    }
+
+
+RESOLUTIONS = {
+    "energy_rel_res_68pct": ("energy", 100.0, "%"),
+    "uvw_u_res_68pct": ("u", 1.0, "cm"),
+    "uvw_v_res_68pct": ("v", 1.0, "cm"),
+    "uvw_w_res_68pct": ("w", 1.0, "cm"),
+    "angle_resolution_68pct": ("angle", 1.0, "deg"),
+    "theta_res_68pct": ("theta", 1.0, "deg"),
+    "timing_res_68pct": ("timing", 1.0, "ps"),
+}
+
+
+def numbers(
+    who: str, name: str, columns: Any, ridge: Any, measured: Mapping[str, Mapping[str, float]]
+) -> tuple[float, float]:
+    """A resolution and its bootstrap error."""
+    rows = columns if who == "network" else ridge
+    quantity, unit, _ = RESOLUTIONS[name]
+    off = np.abs(residuals(rows, quantity)) * unit
+    error = bootstrap_error(off[:, None], lambda some: np.quantile(some[:, 0], 0.68))
+    return float(np.quantile(off, 0.68)), float(error)
+
+
+def residuals(rows: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
+    if quantity == "angle":
+        from holdfast_models.xec.evaluation.regression_metrics import opening_angle
+
+        return np.asarray(opening_angle({n: np.asarray(v, np.float64) for n, v in rows.items()}))
+    off = np.asarray(rows[f"pred_{quantity}"], np.float64) - rows[f"true_{quantity}"]
+    if quantity == "energy":
+        off = off / rows["true_energy"]
+    return off * 1e12 if quantity == "timing" else off
+
+
+def raw(
+    events: Mapping[str, Tensor], normalization: NormalizationSettings, most: int | None = None
+) -> dict[str, Tensor]:
+    """Packed events as files hold them: photons and seconds, 1e10 where there are none."""
+    some = {name: value[:most] for name, value in events.items()}
+    inputs = inputs_of(some, normalization)
+    seconds = (inputs.x_BSC[..., 1] + normalization.time_shift) * normalization.time_scale
+    return {
+        **{name: some[name] for name in TRUTHS},
+        "npho": torch.where(inputs.npho_valid_BS, inputs.npho_BS, 1e10),
+        "time": torch.where(inputs.time_valid_BS, seconds, 1e10),
+    }
+
+
+def inpainter(args: argparse.Namespace) -> dict[str, Any]:
+    """Filled-in sensors beside both baselines, by face and by photons."""
+    settings = settings_of("inp", args.size, args.set)
+    train, _ = make_events(args.events, 0, settings.normalization)
+    test, _ = make_events(args.test, args.events + 64, settings.normalization)
+    task = task_of("inp", settings, CachedEvents(train, None), CachedEvents(test, None))
+    with tempfile.TemporaryDirectory() as folder:
+        result = fit(task, settings, Path(folder) / "run")
+    truth, said, face, event = filled(task, settings, test)
+    scores = score(truth, said, face, event)
+    return {
+        "trained on": args.events,
+        "tested on": args.test,
+        "events/s": round(result.rate),
+        "seconds": round(result.seconds),
+        "lines": scores.lines(),
+        "rows": scores.plain(),
+    }
+
+
+@torch.no_grad()
+def filled(task: Task, settings: Any, events: Mapping[str, Tensor]) -> Any:
+    """Truth and predictions of all hidden sensors, in photons."""
+    from holdfast_models.xec.geometry.layout import face_of_sensor
+
+    near, angles = NeighbourMean().to(DEVICE), SolidAngleMean().to(DEVICE)
+    objective = reconstruction_objective(task.model, settings)
+    model = task.model.to(DEVICE).eval()
+    truth, faces, at = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    said: dict[str, list[np.ndarray]] = {"inpainter": [], "neighbours": [], "solid angle": []}
+    cached, face_S = CachedEvents(events, None), face_of_sensor()
+    for first in range(0, len(cached), 512):
+        rows = cached.__getitems__(range(first, min(first + 512, len(cached)))).batch
+        rows = {name: value.to(DEVICE) for name, value in rows.items()}
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            done = objective.hide_and_fill(model, rows)
+        hidden_BS, inputs = done.hidden.hidden_BS, done.inputs
+        usable_BS = done.shown.npho_valid_BS
+        pred_BS = npho_from_scale(
+            done.pred_BSC[..., 0].float().clamp(min=0), settings.normalization
+        )
+        values = {
+            "inpainter": pred_BS,
+            "neighbours": near(inputs.npho_BS, usable_BS),
+            "solid angle": angles(inputs.npho_BS, usable_BS, rows["uvwFI"]),
+        }
+        event_R, sensor_R = (one.cpu().numpy() for one in hidden_BS.nonzero(as_tuple=True))
+        at.append(event_R + first)
+        faces.append(face_S[sensor_R])
+        truth.append(inputs.npho_BS[hidden_BS].cpu().numpy())
+        for name, value_BS in values.items():
+            said[name].append(value_BS[hidden_BS].float().cpu().numpy())
+    joined = {name: np.concatenate(parts) for name, parts in said.items()}
+    return np.concatenate(truth), joined, np.concatenate(faces), np.concatenate(at)
+
+
+def pretrain(args: argparse.Namespace) -> dict[str, Any]:
+    """Few labels, with and without an encoder that has seen events without labels."""
+    settings = settings_of("mae", args.size, args.set)
+    train, _ = make_events(args.events, 0, settings.normalization)
+    test, _ = make_events(args.test, args.events + 64, settings.normalization)
+    found: dict[str, Any] = {"unlabelled": args.events, "tested on": args.test, "rows": []}
+    with tempfile.TemporaryDirectory() as folder:
+        mae = task_of("mae", settings, CachedEvents(train, None), CachedEvents(test, None))
+        result = fit(mae, settings, Path(folder) / "mae")
+        found["mae"] = {"events/s": round(result.rate), "seconds": round(result.seconds)}
+        encoder = {n: v.detach().cpu() for n, v in mae.model.encoder.state_dict().items()}  # type: ignore[union-attr]
+        for labels in map(int, args.labels.split(",")):
+            some = {name: value[:labels] for name, value in train.items()}
+            batch = min(256, max(16, labels // 16))
+            steps = args.label_steps
+            for seed in range(args.seeds):
+                for begun in ("fresh", "pretrained"):
+                    run = settings_of(
+                        "reg",
+                        args.size,
+                        [
+                            *args.set,
+                            f"train.seed.seed={seed}",
+                            f"train.data.batch={batch}",
+                            "train.epochs=null",
+                            f"train.steps={steps}",
+                            f"train.validation.steps={steps // 5}",
+                            "train.validation.epochs=0",
+                        ],
+                    )
+                    task = task_of("reg", run, CachedEvents(some, None), CachedEvents(test, None))
+                    if begun == "pretrained":
+                        task.model.encoder.load_state_dict(encoder)  # type: ignore[union-attr]
+                    fit(task, run, Path(folder) / f"{labels}_{seed}_{begun}")
+                    columns = predictions(task, CachedEvents(test, None))
+                    row = {
+                        name: float(np.quantile(np.abs(residuals(columns, q)) * unit, 0.68))
+                        for name, (q, unit, _) in RESOLUTIONS.items()
+                    }
+                    found["rows"].append({"labels": labels, "seed": seed, "begun": begun, **row})
+                    log(json.dumps(found["rows"][-1]))
+    return found
+
+
+PARTS = {"rates": rates, "regressor": regressor, "inpainter": inpainter, "pretrain": pretrain}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The calorimeter family on generated events.")
+    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--events", type=int, default=20_000, help="to train on")
+    parser.add_argument("--test", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=20, help="timed")
+    parser.add_argument("--labels", default="500,2000,8000")
+    parser.add_argument("--label-steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out", type=Path, help="a JSON file")
+    args = parser.parse_args()
+    began = time.perf_counter()
+    found = {"part": args.part, "hardware": hardware(), "command": " ".join(sys.argv[1:])}
+    found |= PARTS[args.part](args)
+    found["whole seconds"] = round(time.perf_counter() - began)
+    text = json.dumps(found, indent=1, default=str)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a run takes, from its settings alone."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.training import Forecast, Place, free_memory
+
+from .assembly import make_model
+from .geometry.layout import SENSORS
+from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
+
+_STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
+_TRIAL = 4  # events of a trial step on a CPU
+
+
+def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
+    """Memory of a training step; on a CPU also its time, by a trial with few events.
+
+    Args:
+        kind: which model.
+        settings: of the run.
+        place: whose memory and speed count.
+    """
+    with torch.device("meta"):
+        # Index tables come from the host all the same.
+        model = make_model(kind, settings).to("meta")
+    batch = settings.train.data.batch // place.world
+    bytes_each = _saved_bytes(model, settings) * (0.6 if _half(settings, place) else 1.0)
+    memory = {
+        "weights and optimizer": float(_STATE_BYTES * _count(model)),
+        f"activations of {batch} events": float(batch * bytes_each),
+    }
+    room = free_memory(place.device) - memory["weights and optimizer"]
+    fits = ""
+    if sum(memory.values()) > free_memory(place.device) and room > bytes_each:
+        parts = -(-batch // max(1, int(room // bytes_each)))
+        fits = (
+            f"set train.data.batch={max(1, settings.train.data.batch // parts)} "
+            f"train.accumulate={settings.train.accumulate * parts}"
+        )
+    events = settings.data.synth.events if not settings.data.train_path else 0
+    steps = None
+    if events and settings.train.epochs:
+        per_epoch = events // (settings.train.data.batch * settings.train.accumulate)
+        steps = max(1, per_epoch) * settings.train.epochs
+    seconds = None
+    if place.device.type == "cpu":
+        seconds = _trial(kind, settings) * batch * settings.train.accumulate
+    return Forecast(
+        memory=memory,
+        fits=fits,
+        step_seconds=seconds,
+        steps=steps,
+        quicker="--preset small takes minutes on a CPU; the default size is for a GPU",
+    )
+
+
+def _saved_bytes(model: nn.Module, settings: AnyRun) -> float:
+    """What autograd keeps of one event, counted on tensors without memory."""
+    counted = 0.0
+    # Two events: some layers treat a batch of one in a way of their own.
+    with torch.device("meta"):
+        arguments = _arguments(2, settings)
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal counted
+        if not isinstance(tensor, nn.Parameter):
+            counted += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        model.train()(*arguments)
+    return counted / 2
+
+
+def _trial(kind: str, settings: AnyRun) -> float:
+    """Seconds of an event in a training step on this CPU."""
+    with torch.random.fork_rng(devices=[]):
+        model = make_model(kind, settings).train()
+        arguments = _arguments(_TRIAL, settings)
+        best = float("inf")
+        for _ in range(2):
+            began = time.perf_counter()
+            out = model(*arguments)
+            outs = list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
+            wanted = [one for one in model.parameters() if one.requires_grad]
+            torch.autograd.grad([one.sum() for one in outs], wanted, allow_unused=True)
+            best = min(best, time.perf_counter() - began)
+    return best / _TRIAL
+
+
+def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
+    """What the model of a run takes, of all sensors and with nothing hidden."""
+    x_BSC = torch.zeros(events, SENSORS, 2)
+    hidden_BS = torch.zeros(events, SENSORS, dtype=torch.bool)
+    match settings:
+        case RegressorRun() | MaeRun():
+            return x_BSC, hidden_BS
+        case InpainterRun():
+            return x_BSC, hidden_BS, ~hidden_BS
+
+
+def _half(settings: AnyRun, place: Place) -> bool:
+    named = settings.train.precision
+    return named in ("bf16", "fp16") or (named == "auto" and place.device.type == "cuda")
+
+
+def _count(model: nn.Module) -> int:
+    return sum(one.numel() for one in model.parameters())

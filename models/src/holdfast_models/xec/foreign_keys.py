@@ -1,0 +1,133 @@
+"""The names that files for other programs of this detector use for settings of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.training import Deprecated, Ignored
+
+Read = str | Callable[[Any], Mapping[str, Any]] | Ignored | Deprecated
+
+_SCHEDULES = {
+    None: "constant",
+    "none": "constant",
+    "cosine": "cosine",
+    "onecycle": "onecycle",
+    "plateau": "plateau",
+    "cosine_restarts": "restarts",
+}
+
+
+def _schedule(name: Any) -> Mapping[str, Any]:
+    if name not in _SCHEDULES:
+        known = ", ".join(str(one) for one in _SCHEDULES if one)
+        raise ValueError(f"no schedule is called {name!r}; there are {known}")
+    return {"train.schedule.name": _SCHEDULES[name]}
+
+
+def _compile(mode: Any) -> Mapping[str, Any]:
+    named = {True: "reduce-overhead", False: "none", None: "none"}
+    return {"train.compile.mode": named.get(mode, mode)}
+
+
+def _precision(amp: Any) -> Mapping[str, Any]:
+    return {"train.precision": "auto" if amp in (True, "true", "True") else "fp32"}
+
+
+def _clip(norm: Any) -> Mapping[str, Any]:
+    return {"train.clip": norm if norm and float(norm) > 0 else None}
+
+
+def _average(decay: Any) -> Mapping[str, Any]:
+    return {"train.average.decay": float(decay or 0.0)}
+
+
+def _skips(most: Any) -> Mapping[str, Any]:
+    """So many bad steps without a good one between them end the run."""
+    rule = {"do": "skip", "budget": int(most)}
+    return {"train.holdfast.policy": {"NUM001": rule, "NUM002": rule}}
+
+
+_COMMON: Mapping[str, Read] = {
+    "data.batch_size": "train.data.batch",
+    "data.chunksize": "train.data.chunk",
+    "data.num_workers": "train.data.workers",
+    "data.prefetch_factor": "train.data.prefetch",
+    "data.chunk_mb": "train.data.chunk_mb",
+    "data.shuffle": "train.data.shuffle",
+    "training.epochs": "train.epochs",
+    "training.lr": "train.optimizer.lr",
+    "training.weight_decay": "train.optimizer.weight_decay",
+    "training.lr_scheduler": _schedule,
+    "training.warmup_epochs": "train.schedule.warmup_epochs",
+    "training.lr_min": "train.schedule.lowest",
+    "training.max_lr": "train.schedule.max_lr",
+    "training.pct_start": "train.schedule.pct_start",
+    "training.lr_patience": "train.schedule.patience",
+    "training.lr_factor": "train.schedule.factor",
+    "training.lr_restart_period": "train.schedule.period_epochs",
+    "training.lr_restart_mult": "train.schedule.mult",
+    "training.amp": _precision,
+    "training.ema_decay": _average,
+    "training.grad_clip": _clip,
+    "training.grad_accum_steps": "train.accumulate",
+    "training.compile": _compile,
+    "training.compile_fullgraph": "train.compile.fullgraph",
+    "training.seed": "train.seed.seed",
+    "training.deterministic": "train.seed.deterministic",
+    "training.max_consecutive_skips": _skips,
+    "training.auto_batch": "train.auto_batch",
+    "training.spike_action": "train.validation.spike_action",
+    "training.profile": Ignored("set train.profile.steps for a trace of so many steps"),
+    "checkpoint.save_dir": Ignored("give --run-dir FOLDER"),
+    "checkpoint.save_interval": Ignored(
+        "the best, the last and one every train.holdfast.checkpoint.minutes are kept"
+    ),
+    "checkpoint.resume_from": Ignored("give --resume RUN"),
+    "checkpoint.reset_epoch": Ignored("set init.weights=RUN to begin anew with its weights"),
+    "checkpoint.refresh_lr": Ignored("set init.weights=RUN to begin a schedule anew"),
+    "checkpoint.new_mlflow_run": Ignored("a run in a new folder is a new run of MLflow"),
+    "checkpoint.save_artifacts": "output.artifacts",
+    "checkpoint.save_predictions": "output.predictions",
+    "checkpoint.save_root_predictions": "output.predictions",
+    "checkpoint.root_save_interval": "output.root_save_interval",
+    "distributed.num_gpus": Ignored("start it with torchrun --nproc-per-node N -m holdfast train"),
+}
+
+REGRESSOR_READS: Mapping[str, Read] = {
+    **_COMMON,
+    "training.channel_dropout_rate": "model.channel_dropout_rate",
+    "training.mae_checkpoint": "init.encoder",
+    "export.onnx": "output.onnx",
+}
+
+HIDDEN_READS: Mapping[str, Read] = {
+    **_COMMON,
+    "training.loss_fn": "loss.fn",
+    "training.loss_beta": "loss.beta",
+    "training.npho_weight": "loss.npho_weight",
+    "training.time.weight": "loss.time.weight",
+    "training.time.mask_ratio_scale": "loss.time.mask_ratio_scale",
+    "training.time.use_npho_weight": "loss.time.use_npho_weight",
+    "training.time.npho_threshold": "loss.time.npho_threshold",
+    "training.auto_channel_weight": "loss.auto_channel_weight",
+    "training.npho_loss_weight.enabled": "loss.npho_loss_weight.enabled",
+    "training.npho_loss_weight.alpha": "loss.npho_loss_weight.alpha",
+    "training.intensity_reweighting.enabled": "loss.intensity_reweighting.enabled",
+    "training.intensity_reweighting.nbins": "loss.intensity_reweighting.nbins",
+    "training.intensity_reweighting.target": "loss.intensity_reweighting.target",
+    "training.track_mae_rmse": Ignored("errors are always measured"),
+    "training.track_metrics": Ignored("errors are always measured"),
+    "training.mae_checkpoint": "init.encoder",
+    "training.time_weight": Deprecated("loss.time.weight", "training.time.weight"),
+    "training.use_npho_time_weight": Deprecated(
+        "loss.time.use_npho_weight", "training.time.use_npho_weight"
+    ),
+    "training.npho_threshold": Deprecated(
+        "loss.time.npho_threshold", "training.time.npho_threshold"
+    ),
+    "model.time_mask_ratio_scale": Deprecated(
+        "loss.time.mask_ratio_scale", "training.time.mask_ratio_scale"
+    ),
+}

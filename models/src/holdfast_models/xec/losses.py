@@ -1,0 +1,185 @@
+"""Losses: of predicted quantities, and of hidden sensors.
+
+Every mean is a sum over a count of at least one, on tensors: no step waits for a number.
+
+Shapes: B events, S sensors, K components of a quantity, F faces.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .geometry import layout
+from .settings import HiddenLossSettings, IntensitySettings, LossName
+
+_LEAST_RELATIVE = 1e-3  # of a scale: a target of nothing has no relative error
+_LOG_VARIANCE = 10.0  # largest that is believed, either way
+_NLL_BETA = 0.5
+_DEGREE = torch.pi / 180
+
+
+def elementwise(
+    name: LossName,
+    pred_BK: Tensor,
+    target_BK: Tensor,
+    beta_K: Tensor | float,
+    size_BK: Tensor | None = None,
+) -> Tensor:
+    """The loss of each component.
+
+    Args:
+        name: which; ``gaussian_nll`` expects twice as many predictions, means first.
+        pred_BK: in the units of ``target_BK``.
+        target_BK: what is right.
+        beta_K: of smooth_l1, where it turns from squared to absolute.
+        size_BK: what relative losses are relative to; ``target_BK`` by default.
+    """
+    if name == "gaussian_nll":
+        mean_BK, log_variance_BK = pred_BK.chunk(2, dim=-1)
+        return _gaussian_nll(mean_BK - target_BK, log_variance_BK)
+    d_BK = pred_BK - target_BK
+    size_BK = (target_BK if size_BK is None else size_BK).abs().clamp(min=_LEAST_RELATIVE)
+    match name:
+        case "smooth_l1" | "huber":
+            return _smooth_l1(d_BK, beta_K)
+        case "l1":
+            return d_BK.abs()
+        case "mse" | "l2":
+            return d_BK.square()
+        case "relative_l1":
+            return d_BK.abs() / size_BK
+        case "relative_smooth_l1":
+            return _smooth_l1(d_BK, beta_K) / size_BK
+        case "relative_mse":
+            return d_BK.square() / size_BK.square()
+        case _:
+            raise ValueError(f"{name} is no loss of single components")
+
+
+def direction(angles_B2: Tensor) -> Tensor:
+    """Unit vectors of (theta, phi) in degrees."""
+    theta_B, phi_B = (angles_B2 * _DEGREE).unbind(-1)
+    sine_B = theta_B.sin()
+    return torch.stack((-sine_B * phi_B.cos(), sine_B * phi_B.sin(), theta_B.cos()), dim=-1)
+
+
+def one_minus_cosine(pred_B3: Tensor, target_B3: Tensor) -> Tensor:
+    """How far directions are apart, 0 to 2."""
+    return 1.0 - nn.functional.cosine_similarity(pred_B3, target_B3, dim=-1)
+
+
+def _smooth_l1(d_BK: Tensor, beta_K: Tensor | float) -> Tensor:
+    # torch's own takes one beta for all components.
+    far_BK = d_BK.abs()
+    return torch.where(far_BK < beta_K, 0.5 * d_BK.square() / beta_K, far_BK - 0.5 * beta_K)
+
+
+def _gaussian_nll(d_BK: Tensor, log_variance_BK: Tensor) -> Tensor:
+    """Beta-NLL: without the factor, events that are called uncertain would teach nothing."""
+    log_variance_BK = log_variance_BK.clamp(-_LOG_VARIANCE, _LOG_VARIANCE)
+    variance_BK = log_variance_BK.exp()
+    nll_BK = 0.5 * (log_variance_BK + d_BK.square() / variance_BK)
+    return variance_BK.detach() ** _NLL_BETA * nll_BK
+
+
+class Balance(nn.Module):
+    """Weighs several losses by how uncertain each is: 0.5 exp(-s) L + 0.5 s, s learned."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+        self.s_N = nn.Parameter(torch.zeros(len(names)))
+
+    def forward(self, losses: dict[str, Tensor]) -> Tensor:
+        """The sum; ``losses`` has all the names."""
+        loss_N = torch.stack([losses[name] for name in self.names])
+        return (0.5 * (-self.s_N).exp() * loss_N + 0.5 * self.s_N).sum()
+
+
+class HiddenLoss(NamedTuple):
+    """The loss on hidden sensors, and what it is made of."""
+
+    total: Tensor
+    faces: dict[str, Tensor]
+    """By channel, the mean of each face."""
+    errors: dict[str, tuple[Tensor, Tensor]]
+    """By channel, the error of each sensor in the network's scale, and whether it counts."""
+
+
+class HiddenLosses(nn.Module):
+    """The sum over faces of the mean loss of their hidden sensors.
+
+    Args:
+        settings: weights and form.
+        channels: what is predicted, in the order of the predictions.
+        threshold: photons, below which bright sensors do not weigh less.
+    """
+
+    face_SF: Tensor
+
+    def __init__(
+        self, settings: HiddenLossSettings, channels: tuple[str, ...], threshold: float
+    ) -> None:
+        super().__init__()
+        self.settings, self.channels = settings, channels
+        given = settings.time.npho_threshold
+        self.threshold = threshold if given is None else given
+        face_S = torch.from_numpy(layout.face_of_sensor().copy())
+        one_hot_SF = nn.functional.one_hot(face_S, len(layout.FACES)).float()
+        self.register_buffer("face_SF", one_hot_SF, persistent=False)
+        self.balance = Balance(channels) if settings.auto_channel_weight else None
+
+    def forward(
+        self,
+        pred_BSC: Tensor,
+        x_BSC: Tensor,
+        hidden_BS: Tensor,
+        time_valid_BS: Tensor,
+        npho_BS: Tensor,
+    ) -> HiddenLoss:
+        """The loss of dense predictions; ``x_BSC`` and ``npho_BS`` are what was hidden."""
+        settings = self.settings
+        event_B1 = intensity_weights(npho_BS, settings.intensity_reweighting)[:, None]
+        faces: dict[str, Tensor] = {}
+        errors: dict[str, tuple[Tensor, Tensor]] = {}
+        for index, channel in enumerate(self.channels):
+            target_BS = x_BSC[..., ("npho", "time").index(channel)]
+            d_BS = pred_BSC[..., index].float() - target_BS
+            counted_BS = hidden_BS if channel == "npho" else hidden_BS & time_valid_BS
+            loss_BS = elementwise(settings.fn, d_BS, torch.zeros_like(d_BS), settings.beta)
+            weight_BS = counted_BS * self._weight(channel, npho_BS) * event_B1
+            summed_F = (weight_BS * loss_BS).sum(0) @ self.face_SF
+            weights_F = weight_BS.sum(0) @ self.face_SF
+            # Where nothing is hidden both are zero.
+            faces[channel] = summed_F / torch.where(weights_F > 0, weights_F, 1.0)
+            errors[channel] = d_BS.detach(), counted_BS
+        factors = {"npho": settings.npho_weight, "time": settings.time.weight}
+        weighed = {name: factors[name] * mean_F.sum() for name, mean_F in faces.items()}
+        total = sum(weighed.values()) if self.balance is None else self.balance(weighed)
+        assert isinstance(total, Tensor)
+        return HiddenLoss(total, faces, errors)
+
+    def _weight(self, channel: str, npho_BS: Tensor) -> Tensor | float:
+        settings = self.settings
+        if channel == "time" and settings.time.use_npho_weight:
+            return npho_BS.clamp(min=self.threshold).sqrt()
+        if channel == "npho" and settings.npho_loss_weight.enabled:
+            return (npho_BS.clamp(min=0.0) + 1.0) ** settings.npho_loss_weight.alpha
+        return 1.0
+
+
+def intensity_weights(npho_BS: Tensor, settings: IntensitySettings) -> Tensor:
+    """Weights of mean one that make rare totals of light count as much as frequent ones."""
+    total_B = npho_BS.sum(1)
+    if not settings.enabled:
+        return torch.ones_like(total_B)
+    low, high = total_B.quantile(0.01), total_B.quantile(0.99)
+    place_B = (total_B - low) / (high - low).clamp(min=1e-6) * settings.nbins
+    bin_B = place_B.long().clamp(0, settings.nbins - 1)
+    one_hot_BN = nn.functional.one_hot(bin_B, settings.nbins).to(total_B)
+    count_B = one_hot_BN @ one_hot_BN.sum(0)
+    weight_B = 1.0 / (count_B if settings.target == "uniform" else count_B.sqrt())
+    return weight_B / weight_B.mean()

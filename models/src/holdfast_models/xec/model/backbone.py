@@ -1,0 +1,100 @@
+"""The backbone of rectangular images; one set of weights for all of them.
+
+B events, H x W cells, C channels, D width of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from .blocks import ConvNeXtBlock, channels_first, channels_last
+
+__all__ = ["FaceBackbone", "axis_weights"]
+
+_SIDE = 4  # every image ends as 4 x 4 positions
+_EPS = 1e-6
+
+
+class FaceBackbone(nn.Module):
+    """A ConvNeXtV2 network from an image of any size to one token.
+
+    Args:
+        width: of the token, D.
+        shapes: rows and columns of the images it is for.
+        pool: how the last map is reduced to 4 x 4 positions.
+        drop_path: stochastic depth of the last block; it grows linearly up to there.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        shapes: Iterable[tuple[int, ...]],
+        pool: str = "adaptive",
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        channels = width // 32
+        rates = [drop_path * depth / 4 for depth in range(5)]
+        self.stem = nn.Conv2d(2, channels, 4, padding=1)
+        self.stem_norm = nn.LayerNorm(channels, eps=_EPS)
+        self.early = nn.ModuleList(ConvNeXtBlock(channels, rate) for rate in rates[:2])
+        self.down_norm = nn.LayerNorm(channels, eps=_EPS)
+        self.down = nn.Conv2d(channels, 2 * channels, 2, stride=2)
+        self.late = nn.ModuleList(ConvNeXtBlock(2 * channels, rate) for rate in rates[2:])
+        self.score = nn.Linear(2 * channels, 1) if pool == "attention" else None
+        for length in sorted({(side - 1) // 2 for shape in shapes for side in shape}):
+            self.register_buffer(f"axis_{length}", axis_weights(pool, length), persistent=False)
+
+    def forward(self, x_BHWC: Tensor, visible_BHW1: Tensor | None = None) -> Tensor:
+        """The token (B, D)."""
+        return self._reduced(self.features(x_BHWC, visible_BHW1)).flatten(1)
+
+    def features(self, x_BHWC: Tensor, visible_BHW1: Tensor | None = None) -> Tensor:
+        """The map before it is reduced.
+
+        Like a sparse convolution, a position after stem and downsampling is hidden when every
+        cell it reads is. Were it hidden when any is, nothing would be left to an autoencoder.
+        """
+        x = self.stem_norm(channels_last(self.stem(channels_first(x_BHWC))))
+        visible = _any_visible(visible_BHW1, 4, stride=1, padding=1)
+        for block in self.early:
+            x = block(x, visible)
+        x = channels_last(self.down(channels_first(self.down_norm(x))))
+        visible = _any_visible(visible, 2, stride=2, padding=0)
+        for block in self.late:
+            x = block(x, visible)
+        return x
+
+    def _reduced(self, x_BHWC: Tensor) -> Tensor:
+        """(B, C, 4, 4); each of the ways is a weighted sum along both axes."""
+        weights = [self.get_buffer(f"axis_{n}").to(x_BHWC.dtype) for n in x_BHWC.shape[1:3]]
+        if self.score is None:
+            return torch.einsum("bhwc,ih,jw->bcij", x_BHWC, *weights)
+        score_BHW1 = self.score(x_BHWC)
+        strength_BHW1 = (score_BHW1 - score_BHW1.amax((1, 2), keepdim=True).detach()).exp()
+        sums = torch.einsum("bhwc,ih,jw->bcij", x_BHWC * strength_BHW1, *weights)
+        return sums / torch.einsum("bhwc,ih,jw->bcij", strength_BHW1, *weights).clamp_min(1e-12)
+
+
+def axis_weights(pool: str, length: int) -> Tensor:
+    """How much each of ``length`` positions counts in each of the four, (4, length).
+
+    ``bilinear`` reads two neighbours of four points and skips all others: only for weights that
+    were trained with it. A map shorter than four is interpolated in every case.
+    """
+    positions = torch.eye(length, device="cpu")[None, None]
+    if pool in ("adaptive", "attention") and length >= _SIDE:
+        return nn.functional.adaptive_avg_pool2d(positions, (_SIDE, length))[0, 0]
+    return nn.functional.interpolate(
+        positions, (_SIDE, length), mode="bilinear", antialias=pool == "antialias"
+    )[0, 0]
+
+
+def _any_visible(visible: Tensor | None, kernel: int, stride: int, padding: int) -> Tensor | None:
+    if visible is None:
+        return None
+    pooled = nn.functional.max_pool2d(channels_first(visible), kernel, stride, padding)
+    return channels_last(pooled)

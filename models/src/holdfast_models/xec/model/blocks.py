@@ -1,0 +1,117 @@
+"""Blocks that encoder, decoders and heads are built of.
+
+B events, H x W cells of an image, N nodes of a hexagonal face, C channels. Channels are last
+everywhere; a convolution sees a view of the same memory.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..geometry.neighbours import ABSENT, SLOTS, hexagonal_links
+
+__all__ = ["ConvNeXtBlock", "GlobalResponseNorm", "HexNeXtBlock", "channels_first", "channels_last"]
+
+_EPS = 1e-6
+_LINK_STD = 0.02
+
+
+class GlobalResponseNorm(nn.Module):
+    """Strengthens the channels that respond more than others, over all positions of an event."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` is (B, positions..., C), with one or two axes of positions."""
+        places = tuple(range(1, x.dim() - 1))
+        norm = torch.linalg.vector_norm(x, dim=places, keepdim=True)
+        share = norm / (norm.mean(-1, keepdim=True) + _EPS)
+        return self.gamma * x * share + self.beta + x
+
+
+class _Block(nn.Module):
+    """What both kinds of blocks do after they have mixed neighbouring positions."""
+
+    def __init__(self, channels: int, drop_path: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels, eps=_EPS)
+        self.widen = nn.Linear(channels, 4 * channels)
+        self.response = GlobalResponseNorm(4 * channels)
+        self.narrow = nn.Linear(4 * channels, channels)
+        self.drop_path = drop_path
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Mix neighbouring positions."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """``visible`` is 1 or 0 per position, with one channel.
+
+        Hidden positions are treated as a sparse convolution treats empty ones: nothing is read
+        from them, and 0 is written to them.
+        """
+        x = _seen(x, visible)
+        y = _seen(self.mix(x), visible)
+        y = _seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
+        y = _seen(self.narrow(self.response(y)), visible)
+        return x + self._dropped(y)
+
+    def _dropped(self, y: Tensor) -> Tensor:
+        """Stochastic depth: the branch of some events is skipped while training."""
+        if not self.training or self.drop_path == 0.0:
+            return y
+        kept = 1.0 - self.drop_path
+        shape = (y.shape[0], *(1 for _ in y.shape[1:]))
+        keep = torch.rand(shape, device=y.device) < kept
+        return y * (keep.to(y.dtype) / max(kept, _EPS))
+
+
+class ConvNeXtBlock(_Block):
+    """ConvNeXtV2 block on images (B, H, W, C)."""
+
+    def __init__(self, channels: int, drop_path: float = 0.0) -> None:
+        super().__init__(channels, drop_path)
+        self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Depthwise convolution of 7 x 7 cells."""
+        return channels_last(self.depthwise(channels_first(x)))
+
+
+class HexNeXtBlock(_Block):
+    """The same block on the nodes (B, N, C) of a hexagonal face."""
+
+    links: Tensor
+    present: Tensor
+
+    def __init__(self, channels: int, drop_path: float = 0.0) -> None:
+        super().__init__(channels, drop_path)
+        self.weight = nn.Parameter(torch.randn(len(SLOTS), channels) * _LINK_STD)
+        self.bias = nn.Parameter(torch.zeros(channels))
+        table = torch.as_tensor(hexagonal_links().copy())
+        self.register_buffer("links", table.clamp(min=0).flatten(), persistent=False)
+        present = (table != ABSENT).float().unsqueeze(-1)
+        self.register_buffer("present", present, persistent=False)
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Weighted sum of a node and its neighbours; absent ones add nothing."""
+        x_BNSC = x.index_select(1, self.links).unflatten(1, self.present.shape[:2])
+        return (x_BNSC * (self.present * self.weight).to(x.dtype)).sum(2) + self.bias
+
+
+def channels_first(x_BHWC: Tensor) -> Tensor:
+    """An image as convolutions take it; a view."""
+    return x_BHWC.permute(0, 3, 1, 2)
+
+
+def channels_last(x_BCHW: Tensor) -> Tensor:
+    """An image as everything else takes it; a view."""
+    return x_BCHW.permute(0, 2, 3, 1)
+
+
+def _seen(x: Tensor, visible: Tensor | None) -> Tensor:
+    return x if visible is None else x * visible

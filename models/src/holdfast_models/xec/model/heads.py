@@ -1,0 +1,41 @@
+"""The head of one task: from all tokens to its outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["TaskHead"]
+
+_DROPOUT = 0.2
+
+
+class TaskHead(nn.Module):
+    """A small network on the tokens laid end to end.
+
+    Args:
+        inputs: tokens times their width.
+        hidden: width of the two hidden layers.
+        outputs: of the task.
+    """
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, hidden),
+            nn.LayerNorm(hidden),
+            nn.GELU(),
+            nn.Dropout(_DROPOUT),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, outputs),
+        )
+
+    def forward(self, tokens_BTD: Tensor) -> Tensor:
+        """The outputs, on the network's scale."""
+        hidden_BH = self.layers[:-1](tokens_BTD.flatten(1))
+        if not torch.is_autocast_enabled(hidden_BH.device.type):
+            return self.layers[-1](hidden_BH)
+        # The eight bits of a bf16 output would be millimetres of a position.
+        with torch.autocast(hidden_BH.device.type, enabled=False):
+            return self.layers[-1](hidden_BH.float())

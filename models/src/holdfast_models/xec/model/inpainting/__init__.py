@@ -1,0 +1,1 @@
+"""Heads of the inpainter, one file per family."""

@@ -1,0 +1,74 @@
+"""The regressor: energy, time, position and direction of the photon from all sensors.
+
+B events, S sensors, C channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from holdfast import HoldfastError
+
+from ..settings import RegressorSettings, TasksSettings
+from .encoder import Encoder
+from .heads import TaskHead
+from .targets import OUTPUTS, TargetScale
+
+__all__ = ["Regressor"]
+
+
+class Regressor(nn.Module):
+    """Encoder and one head per task that is enabled; there are no others."""
+
+    def __init__(self, settings: RegressorSettings, tasks: TasksSettings) -> None:
+        super().__init__()
+        active = tasks.active()
+        if not active:
+            raise HoldfastError(
+                f"no task is enabled; set tasks.NAME.enabled for one of {', '.join(OUTPUTS)}"
+            )
+        self.settings, self.tasks = settings, tasks
+        self.balance: nn.Module | None = None
+        self.encoder = Encoder(settings)
+        inputs = len(self.encoder.tokens) * settings.encoder_dim
+        self.heads = nn.ModuleDict()
+        self.targets = nn.ModuleDict()
+        for name, task in active.items():
+            outputs = OUTPUTS[name] * (2 if task.loss_fn == "gaussian_nll" else 1)
+            self.heads[name] = TaskHead(inputs, settings.hidden_dim, outputs)
+            self.targets[name] = TargetScale(name, task)
+
+    def forward(
+        self,
+        x_BSC: Tensor,
+        hidden_BS: Tensor | None = None,
+        valid_BSC: Tensor | None = None,
+        *,
+        scaled: bool = False,
+    ) -> dict[str, Tensor]:
+        """By task, in its unit: (B, outputs), and log variances after them with gaussian_nll.
+
+        ``scaled``: as ``forward_scaled``, for a loss that calls a wrapped model.
+        """
+        found = self.forward_scaled(x_BSC, hidden_BS, valid_BSC)
+        return found if scaled else self.physical(found)
+
+    def forward_scaled(
+        self, x_BSC: Tensor, hidden_BS: Tensor | None = None, valid_BSC: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """By task, on the network's scale, as the loss takes it."""
+        tokens_BTD = self.encoder(x_BSC, hidden_BS, valid_BSC)
+        return {name: head(tokens_BTD) for name, head in self.heads.items()}
+
+    def physical(self, scaled: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Predictions of ``forward_scaled`` in their units."""
+        found: dict[str, Tensor] = {}
+        for name, pred in scaled.items():
+            target = self.targets[name]
+            assert isinstance(target, TargetScale)
+            found[name] = target.physical(pred.float())
+        if "angleVec" in found:
+            vector, log_var = found["angleVec"].tensor_split((3,), dim=-1)
+            found["angleVec"] = torch.cat((nn.functional.normalize(vector, dim=-1), log_var), -1)
+        return found

@@ -1,0 +1,81 @@
+"""The model of a run as it is measured: averaged, in evaluation mode, in the run's precision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..averaging import Average
+from ..compiling import Compiled
+from ..data.loaders import Feed
+from ..data.transfer import Transfer, count
+from ..device import Place
+from ..precision import Precision
+from ..task import TOKENS, Scalars, Task
+from .micro_batches import split
+from .validation import evaluating, validate
+
+
+class ModelMeasure:
+    """Measures the model of a task on its validation set, its average where there is one."""
+
+    def __init__(
+        self,
+        task: Task,
+        place: Place,
+        feed: Feed,
+        average: Average | None,
+        precision: Precision,
+        transfer: Transfer,
+        compiled: Compiled,
+        *,
+        batches: int | None,
+    ) -> None:
+        self._task, self._place, self._feed = task, place, feed
+        self._average, self._precision = average, precision
+        self._transfer, self._compiled, self._batches = transfer, compiled, batches
+
+    def __call__(self) -> dict[str, float]:
+        """The numbers of a validation."""
+        with self._averaged():
+            return validate(
+                self._task.model,
+                self._measure,
+                self._feed.validation(),
+                self._place,
+                prepare=self._prepare,
+                batches=self._batches,
+                summarize=self._task.summarize,
+            )
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within the block the model is as it is measured, but runs eagerly."""
+        with self._averaged(), evaluating(self._task.model), self._compiled.paused():
+            yield
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        if self._average is None:
+            return contextlib.nullcontext()
+        return self._average.in_place(self._task.model)
+
+    def _measure(self, model: nn.Module, batch: Any) -> Scalars:
+        found = self._compiled.run(self._numbers, batch)
+        keep = self._compiled.keep
+        return {n: keep(v) if isinstance(v, Tensor) else v for n, v in found.items()}
+
+    def _numbers(self, batch: Any) -> Scalars:
+        task = self._task
+        with self._precision.autocast():
+            if task.measure is not None:
+                return task.measure(task.model, batch)
+            loss, extra = split(task.loss(task.model, batch))
+            extra.pop(TOKENS, None)
+            return {"loss": loss, **extra}
+
+    def _prepare(self, batch: Any) -> tuple[Any, int]:
+        batch = self._transfer(batch)
+        return batch, count(batch)
