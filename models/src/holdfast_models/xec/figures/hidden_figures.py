@@ -16,8 +16,6 @@ from ..geometry.layout import FACES
 from .drawing import BLUE, GREEN, GREY, Drawn, Floats, finite, grouped_bars, paper
 from .tank import draw_tank
 
-__all__ = ["baselines", "reconstruction", "residuals"]
-
 _LARGEST = 9e9
 _BINS = 16  # of photons, logarithmic
 _MOST_ROWS = 200_000  # hidden sensors of one figure
@@ -145,7 +143,7 @@ def _along(bias: Axes, rms: Axes, truth_R: Floats, off_R: Floats) -> None:
     which = np.searchsorted(edges, truth_R, side="right") - 1
 
     def both(rows: Floats) -> Floats:
-        return np.array([rows.mean(), np.sqrt((rows**2).mean())])
+        return np.stack((rows.mean(-1), np.sqrt((rows**2).mean(-1))), axis=-1)
 
     found: dict[float, tuple[Floats, Floats]] = {}
     for at, place in enumerate(centre):
