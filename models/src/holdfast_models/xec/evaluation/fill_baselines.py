@@ -90,7 +90,10 @@ class SolidAngleMean(nn.Module):
             ids, near_NN = self.get_buffer(f"ids_{face}"), self.get_buffer(f"near_{face}")
             light_BN, angle_BN = light_BS[:, ids] @ near_NN, seen_BS[:, ids] @ near_NN
             guess_BN = omega_BS[:, ids] * light_BN / angle_BN.clamp_min(_TINY)
-            guess_BN = torch.where(angle_BN > _TINY, guess_BN, filled_BS[:, ids])
+            # Where no direct light comes the others see none either: what they have is diffuse.
+            count_BN = usable_BS[:, ids].float() @ near_NN
+            guess_BN = torch.where(angle_BN > _TINY, guess_BN, light_BN / count_BN.clamp_min(1))
+            guess_BN = torch.where(count_BN > 0, guess_BN, filled_BS[:, ids])
             filled_BS = filled_BS.index_copy(1, ids, guess_BN)
         return filled_BS
 

@@ -34,7 +34,7 @@ class WorstEvents:
     def offer(self, loss_B: Tensor, event_B: Tensor, arrays: Mapping[str, Tensor]) -> None:
         """Look at a batch; arrays have one row for each event. Only rows that stay are copied."""
         ranked_B = torch.nan_to_num(loss_B.detach().float(), nan=torch.inf)
-        chosen = ranked_B.topk(min(self.most, len(ranked_B))).indices
+        chosen = ranked_B.sort(descending=True, stable=True).indices[: self.most]
         losses, events = ranked_B[chosen].tolist(), event_B[chosen].tolist()
         new = [
             (loss, event, row)

@@ -5,6 +5,7 @@ Imports matplotlib, which is optional: ``pictures`` looks for it before anything
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +15,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 __all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "RED",
-    "Drawn",
-    "Floats",
-    "finite",
-    "paper",
-]
+    "BLUE", "COLOURS", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "Floats", "finite",
+    "grouped_bars", "paper",
+]  # fmt: skip
 
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
@@ -61,12 +54,30 @@ def paper(
     panels: list[Axes] = list(grid.ravel())
     for panel in panels:
         panel.tick_params(labelsize=8, direction="in", top=True, right=True)
-        panel.xaxis.label.set_size(9)
-        panel.yaxis.label.set_size(9)
-        panel.title.set_size(10)
+        for text, points in ((panel.xaxis.label, 9), (panel.yaxis.label, 9), (panel.title, 10)):
+            text.set_fontsize(points)
     return figure, panels
 
 
 def finite(values: Floats) -> Floats:
     """Without what is not finite."""
     return values[np.isfinite(values)]
+
+
+def grouped_bars(
+    panel: Axes,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    errors: Mapping[str, Sequence[float]] | None = None,
+) -> None:
+    """Bars of every series side by side in each group."""
+    wide = 0.8 / max(len(series), 1)
+    for at, (name, values) in enumerate(series.items()):
+        place = np.arange(len(groups)) + (at - (len(series) - 1) / 2) * wide
+        look: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "label": name}
+        if errors:
+            look |= {"yerr": errors[name], "error_kw": {"linewidth": 0.8}}
+        panel.bar(place, values, wide, **look)
+    panel.set_xticks(np.arange(len(groups)), groups, fontsize=8)
+    if series:
+        panel.legend(fontsize=8, frameon=False)

@@ -38,13 +38,13 @@ def event_of(arrays: Mapping[str, Floats], *, loss: float | None = None) -> Even
     uvw = [np.array([arrays[f"{side}_{name}"] for name in "uvw"], dtype=np.float64)
            if f"{side}_u" in arrays else None for side in ("true", "pred")]  # fmt: skip
     true = uvw[0] if uvw[0] is not None else arrays.get("uvwFI")
-    energies = [arrays.get(name) for name in ("true_energy", "pred_energy")]
-    energies[0] = energies[0] if energies[0] is not None else arrays.get("energy")
-    energy = [None if one is None else float(one) for one in energies]
+    true_energy = arrays.get("true_energy", arrays.get("energy"))
+    energies = (true_energy, arrays.get("pred_energy"))
+    true_gev, pred_gev = (None if one is None else float(one) for one in energies)
     ids = [arrays.get(name, arrays.get(f"{name}_id")) for name in ("run", "event")]
     run, number = (None if one is None else int(one) for one in ids)
     time_S = arrays.get("time", np.full(SENSORS, np.nan))
-    return Event(arrays["npho"], time_S, run, number, true, uvw[1], *energy, loss)
+    return Event(arrays["npho"], time_S, run, number, true, uvw[1], true_gev, pred_gev, loss)
 
 
 def event_display(event: Event, *, name: str = "event") -> Drawn:
