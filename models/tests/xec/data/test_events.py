@@ -187,9 +187,9 @@ def test_relative_npho_is_warned_of_once(synth, tmp_path: Path, caplog) -> None:
 
 def test_the_estimate_of_memory_counts_chunks_and_batches() -> None:
     one = loader_memory(1, 1000, 2, 64)
-    assert one == 4760 * (1000 * (2 * 14 + 4) + 2 * 64 * 14)
+    assert one == 4760 * (1000 * (2 * 14 + 4) + 512 * 8 + 3 * 64 * 14)
     assert loader_memory(4, 1000, 2, 64) == 4 * one
-    assert loader_memory(0, 1000, 2, 64, raw=True) == 4760 * 8 * (2 * 1000 + 64)
+    assert loader_memory(0, 1000, 2, 64, raw=True) == 4760 * 8 * (2 * 1000 + 512 + 2 * 64)
 
 
 def test_chunks_take_the_memory_that_was_estimated(synth) -> None:
@@ -199,5 +199,5 @@ def test_chunks_take_the_memory_that_was_estimated(synth) -> None:
     )
     blocks = [file.__getitems__(range(at, at + 96)) for at in (0, 96)]
     held = sum(rows.nbytes for block in blocks for rows in block.batch.values())
-    times = 96 * 4760 * 4
-    assert held + times == pytest.approx(loader_memory(0, 96, 0, 0), rel=0.01)
+    times, baskets = 96 * 4760 * 4, 96 * 4760 * 8
+    assert held + times + baskets == pytest.approx(loader_memory(0, 96, 0, 0), rel=0.01)

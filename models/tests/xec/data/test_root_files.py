@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import pickle
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
+from holdfast_models.xec.data import root_files
 from holdfast_models.xec.data.branches import BRANCHES, import_uproot
 from holdfast_models.xec.data.root_files import RootEvents, find_files, scan
 
@@ -49,7 +52,7 @@ def test_nothing_found_is_an_error(tmp_path: Path, monkeypatch, path: str, said:
         find_files(path)
 
 
-def test_only_the_asked_range_is_read_into_plain_tensors(synth) -> None:
+def test_only_the_asked_range_is_read_into_plain_tensors(synth, monkeypatch) -> None:
     file = RootEvents(f"{synth.train}/000.root", SENSORS | dict(BRANCHES), threads=2)
     assert len(file) == 192 and file.boundaries == (0, 128, 192)
     block = file.__getitems__(range(100, 150))
@@ -62,8 +65,10 @@ def test_only_the_asked_range_is_read_into_plain_tensors(synth) -> None:
     assert torch.equal(file[-1]["time"], synth.events["time"][191])
     with pytest.raises(IndexError):
         file[192]
+    monkeypatch.setattr(root_files, "BLOCK", 30)  # as larger files are read
+    assert torch.equal(file.read(7, 180, ["npho"])["npho"], synth.events["npho"][7:180])
     seen = [len(part["run"]) for part in scan([file, file], ["run"], 100)]
-    assert seen == [50, 50]
+    assert seen == [30, 20, 30, 20]
 
 
 def test_it_is_sent_to_another_process_without_its_file(synth) -> None:
@@ -71,6 +76,16 @@ def test_it_is_sent_to_another_process_without_its_file(synth) -> None:
     sent = pickle.dumps(file)
     assert len(sent) < 2000
     assert torch.equal(pickle.loads(sent)[5]["npho"], synth.events["npho"][5])
+
+
+def test_files_beyond_a_limit_are_closed_and_opened_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(root_files, "MOST_OPEN", 2)
+    monkeypatch.setattr(root_files, "_open_files", deque())
+    paths = [write(tmp_path / f"{n}.root", columns(n + 1)) for n in range(6)]
+    files = [RootEvents(path, SENSORS) for path in paths]
+    assert [len(file.read(0, len(file))["npho"]) for file in files * 2] == [1, 2, 3, 4, 5, 6] * 2
+    held = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert sum(str(tmp_path) in path for path in held) <= 2
 
 
 def test_float64_branches_come_as_float32(tmp_path: Path) -> None:

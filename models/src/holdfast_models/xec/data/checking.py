@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,68 +29,35 @@ _FLAT = 0.02  # spread of normalised values below which a network hardly sees th
 
 @dataclasses.dataclass
 class BranchCheck:
-    """Counts of one branch."""
+    """Counts of the values of a branch, and the range of the good ones."""
 
     branch: str
     values: int = 0
     nan: int = 0
     inf: int = 0
     not_available: int = 0
-    low: float = math.inf
-    high: float = -math.inf
+    low: float | None = None
+    high: float | None = None
 
-    def add(self, values: Tensor) -> Tensor:
-        """Count these, and say which are good."""
+    def add(self, values: Tensor) -> None:
+        """Count these too."""
         nan, inf = values.isnan(), values.isinf()
         missing = (values.abs() > _LARGEST) & ~inf
-        good = ~(nan | inf | missing)
+        good = values[~(nan | inf | missing)]
         self.values += values.numel()
         self.nan += int(nan.sum())
         self.inf += int(inf.sum())
         self.not_available += int(missing.sum())
-        if bool(good.any()):
-            self.low = min(self.low, float(torch.where(good, values, math.inf).min()))
-            self.high = max(self.high, float(torch.where(good, values, -math.inf).max()))
-        return good
+        if len(good):
+            low, high = float(good.min()), float(good.max())
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
 
     def line(self) -> str:
-        """One row of the table."""
-        shown = f"{self.low:.4g} to {self.high:.4g}" if self.low <= self.high else "nothing"
-        return (
-            f"{self.branch:<16} {self.values:>12} {self.nan:>8} {self.inf:>8} "
-            f"{self.not_available:>13}  {shown}"
-        )
-
-
-@dataclasses.dataclass
-class NormalisedCheck:
-    """Values of one channel as the network would see them."""
-
-    low: float
-    high: float
-    count: int = 0
-    outside: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-
-    def add(self, values: Tensor, valid: Tensor) -> None:
-        """Count the valid ones."""
-        known = torch.where(valid, values, 0.0).double()
-        self.count += int(valid.sum())
-        self.outside += int((valid & ((values < self.low) | (values > self.high))).sum())
-        self.total += float(known.sum())
-        self.squares += float(known.square().sum())
-
-    @property
-    def share_outside(self) -> float:
-        """Of valid values, outside the range that suits a network."""
-        return self.outside / max(1, self.count)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of valid values."""
-        mean = self.total / max(1, self.count)
-        return math.sqrt(max(0.0, self.squares / max(1, self.count) - mean * mean))
+        """A row of the table."""
+        span = "nothing" if self.low is None else f"{self.low:.4g} to {self.high:.4g}"
+        counts = (self.values, self.nan, self.inf, self.not_available)
+        return f"{self.branch:<16}{''.join(f'{count:>15}' for count in counts)}  {span}"
 
 
 @dataclasses.dataclass
@@ -105,40 +71,35 @@ class DataCheck:
     dead: list[int]
     """Sensors without a single photon count."""
     worst: list[tuple[int, int]]
-    """Sensors with non-finite counts, and how many; most first."""
-    normalised: Mapping[str, NormalisedCheck]
-    advice: list[str]
+    """Sensors with non-finite photon counts, and how many; most first."""
+    normalised: dict[str, dict[str, float]]
+    """Of each channel the ``valid`` values, the share ``outside`` and the ``spread``."""
+    advice: list[str] = dataclasses.field(default_factory=list)
 
     def lines(self) -> list[str]:
         """For the terminal."""
-        head = f"{'branch':<16} {'values':>12} {'NaN':>8} {'Inf':>8} {'not available':>13}  range"
-        dead = ", ".join(map(str, self.dead)) or "none"
+        titles = ("values", "NaN", "Inf", "not available")
         lines = [
             f"{self.path}: {self.files} files, {self.events} events looked at",
-            head,
+            f"{'branch':<16}{''.join(f'{title:>15}' for title in titles)}  range",
             *(branch.line() for branch in self.branches),
-            f"dead sensors ({len(self.dead)}): {dead}",
         ]
+        dead = ", ".join(map(str, self.dead)) or "none"
+        lines.append(f"dead sensors ({len(self.dead)}): {dead}")
         if self.worst:
             worst = ", ".join(f"{sensor} ({count})" for sensor, count in self.worst)
             lines.append(f"sensors with most NaN or Inf: {worst}")
         for name, one in self.normalised.items():
+            low, high = _SENSIBLE[name]
             lines.append(
-                f"normalised {name}: {one.share_outside:.2%} of {one.count} valid values outside "
-                f"{one.low:g} to {one.high:g}, spread {one.spread:.3g}"
+                f"normalised {name}: {one['outside']:.2%} of {one['valid']:.0f} valid values "
+                f"outside {low:g} to {high:g}, spread {one['spread']:.3g}"
             )
         return lines + [f"advice: {text}" for text in self.advice]
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        found = dataclasses.asdict(self)
-        for branch in found["branches"]:
-            for end in ("low", "high"):
-                branch[end] = branch[end] if math.isfinite(branch[end]) else None
-        for name, one in self.normalised.items():
-            more = {"share_outside": one.share_outside, "spread": one.spread}
-            found["normalised"][name] |= more
-        return found
+        return dataclasses.asdict(self)
 
 
 def check_data(
@@ -157,46 +118,57 @@ def check_data(
     """
     roots = open_roots(settings, path, optional=[*BRANCHES])
     names = [name for name in roots[0].branches if all(name in root.branches for root in roots)]
-    checks = {name: BranchCheck(roots[0].branches[name]) for name in names}
-    normalised = {name: NormalisedCheck(*ends) for name, ends in _SENSIBLE.items()}
+    branches = {name: BranchCheck(roots[0].branches[name]) for name in names}
+    totals = {name: torch.zeros(4, dtype=torch.float64) for name in _SENSIBLE}
     good_S, wrong_S, seen = torch.zeros(SENSORS), torch.zeros(SENSORS), 0
     for block in scan(roots, names, events):
         for name, values in block.items():
-            good = checks[name].add(values.float())
-            if name == "npho":
-                good_S += good.sum(0)
-                wrong_S += (~values.isfinite()).sum(0)
+            branches[name].add(values.float())
         inputs = normalise(block["npho"], block["time"], normalization)
-        normalised["npho"].add(inputs.x_BSC[..., 0], inputs.npho_valid_BS)
-        normalised["time"].add(inputs.x_BSC[..., 1], inputs.time_valid_BS)
+        good_S += inputs.npho_valid_BS.sum(0)
+        wrong_S += (~block["npho"].isfinite()).sum(0)
+        for channel, name in enumerate(_SENSIBLE):
+            valid_BS = inputs[1 + channel]
+            totals[name] += _sums(inputs.x_BSC[..., channel], valid_BS, *_SENSIBLE[name])
         seen += len(block["npho"])
     counts, sensors = wrong_S.sort(descending=True)
     worst = [(int(s), int(n)) for s, n in zip(sensors[:_WORST], counts[:_WORST], strict=True) if n]
     dead = (good_S == 0).nonzero()[:, 0].tolist()
-    found = DataCheck(path, len(roots), seen, [*checks.values()], dead, worst, normalised, [])
-    found.advice += _advice(found, settings, len(roots[0].branches) > 4)
+    normalised = {name: _judged(*total.tolist()) for name, total in totals.items()}
+    found = DataCheck(path, len(roots), seen, [*branches.values()], dead, worst, normalised)
+    found.advice += _advice(found, settings)
     return found
 
 
-def _advice(found: DataCheck, settings: DataSettings, truth: bool) -> list[str]:
+def _sums(values: Tensor, valid: Tensor, low: float, high: float) -> Tensor:
+    """Valid values, those outside, their sum and the sum of their squares."""
+    known = torch.where(valid, values, 0.0).double()
+    outside = valid & ((values < low) | (values > high))
+    return torch.stack((valid.sum(), outside.sum(), known.sum(), known.square().sum())).double()
+
+
+def _judged(valid: float, outside: float, total: float, squares: float) -> dict[str, float]:
+    count = max(1.0, valid)
+    spread = math.sqrt(max(0.0, squares / count - (total / count) ** 2))
+    return {"valid": valid, "outside": outside / count, "spread": spread}
+
+
+def _advice(found: DataCheck, settings: DataSettings) -> list[str]:
     advice = []
-    wrong = {one.branch: one.nan + one.inf for one in found.branches if one.nan + one.inf}
+    wrong = [one for one in found.branches if one.nan + one.inf]
     if wrong:
-        shown = ", ".join(f"{count} in {branch}" for branch, count in wrong.items())
+        shown = ", ".join(f"{one.nan + one.inf} in {one.branch}" for one in wrong)
         advice.append(f"non-finite values ({shown}) count as dead; find their cause")
     for name, one in found.normalised.items():
-        if not one.count:
+        if not one["valid"]:
             advice.append(f"no valid {name} at all; look at data.{name}_branch and npho_threshold")
-        elif one.share_outside > _MUCH or one.spread < _FLAT:
+        elif one["outside"] > _MUCH or one["spread"] < _FLAT:
             advice.append(
                 f"normalised {name} does not suit a network; `normalization: fit` suggests scales"
             )
     if len(found.dead) > SENSORS // 10:
-        advice.append(
-            f"{len(found.dead)} of {SENSORS} sensors are dead; are these the right files?"
-        )
+        advice.append(f"{len(found.dead)} of {SENSORS} sensors are dead; is this the right file?")
+    truth = any(one.branch == BRANCHES["timing"] for one in found.branches)
     if truth and settings.time_branch == "relative_time":
-        advice.append(
-            "relative_time holds no event time: to train timing set data.time_branch=time"
-        )
+        advice.append("relative_time has no event time: to train timing set data.time_branch=time")
     return advice

@@ -22,7 +22,7 @@ from .caching import cached_events
 from .event_files import EventFile, logger
 from .made_once import stamps
 from .reweighting import event_weights
-from .root_files import RootEvents, find_files
+from .root_files import BLOCK, RootEvents, find_files
 
 CHUNK = 2048
 """Events read at once where the trainer's ``data.chunk`` says nothing."""
@@ -122,12 +122,14 @@ def open_roots(
 def loader_memory(workers: int, chunk: int, prefetch: int, batch: int, *, raw: bool = False) -> int:
     """Peak bytes of the host for chunks and batches; without workers this process is the one.
 
-    Two chunks are held while their events are mixed, beside the raw times of the one being read
-    where the loader normalises; ``prefetch`` batches wait in each worker.
+    Two chunks are held while their events are mixed, beside a few compressed and decompressed
+    baskets and, where the loader normalises, the raw times of a chunk. ``prefetch`` batches wait
+    in each worker, and one is being made.
     """
-    kept, passing = (_RAW, 0) if raw else (_NORMALISED, _TIME)
-    ahead = prefetch if workers else 1
-    return max(1, workers) * (chunk * (_TOGETHER * kept + passing) + ahead * batch * kept)
+    held, passing = (_RAW, 0) if raw else (_NORMALISED, _TIME)
+    batches = (prefetch if workers else 1) + 1
+    chunks = chunk * (_TOGETHER * held + passing) + min(chunk, BLOCK) * 2 * _TIME
+    return max(1, workers) * (chunks + batches * batch * held)
 
 
 def _kept(root: RootEvents, settings: FiducialSettings) -> Tensor | None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast import HoldfastError
+
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """This folder; where it is not there, ``make`` fills one that then takes its name.
@@ -23,8 +25,14 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """
     if folder.exists():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise HoldfastError(
+            f"{folder.parent}: {error.strerror}; choose a folder that you can write to"
+        ) from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import HoldfastError
@@ -19,7 +22,12 @@ from holdfast.training import Gathered
 
 from .branches import WIDTHS, import_uproot
 
-_BLOCK = 512  # events that are scanned at once
+BLOCK = 512
+"""Events whose baskets are decompressed together."""
+
+MOST_OPEN = 128
+"""Files that a process keeps open; systems allow some hundreds."""
+
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
 
@@ -67,7 +75,7 @@ class RootEvents:
         """
         self.path, self.tree_name, self.threads = Path(path), tree_name, threads
         self.branches = dict(branches)
-        self._opened: tuple[int, Any, Executor | None] | None = None
+        self._opened: tuple[int, Any] | None = None
         _check_header(self.path)
         tree = self._tree()
         for name, branch in (optional or {}).items():
@@ -98,36 +106,47 @@ class RootEvents:
     def read(self, start: int, stop: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Entries ``start`` to ``stop`` of these quantities, or of all of them."""
         tree, found = self._tree(), {}
-        _, _, executor = self._opened or (0, None, None)
         for name in self.branches if names is None else names:
             branch = tree[self.branches[name]]
             dtype, shape = self.kinds[name]
-            # Straight into the memory it stays in: no basket is kept, nothing concatenated.
+            # Straight into the memory it stays in: nothing is concatenated, and what is
+            # decompressed is never more than a few baskets.
             into = np.empty((stop - start, *shape), branch.interpretation.to_dtype.base)
-            try:
-                branch.array(
-                    branch.interpretation.inplace(into),
-                    entry_start=start,
-                    entry_stop=stop,
-                    library="np",
-                    array_cache=None,
-                    decompression_executor=executor,
-                )
-            except Exception as error:
-                raise HoldfastError(
-                    f"{self.path}: entries {start} to {stop} of branch {self.branches[name]!r} "
-                    f"cannot be read ({_first_line(error)}); copy or write the file again"
-                ) from error
+            for at in range(start, stop, BLOCK):
+                end = min(at + BLOCK, stop)
+                self._fill(branch, into[at - start : end - start], at, end)
             found[name] = torch.from_numpy(into).to(dtype)
         return found
 
+    def _fill(self, branch: Any, into: NDArray[Any], start: int, stop: int) -> None:
+        try:
+            branch.array(
+                branch.interpretation.inplace(into),
+                entry_start=start,
+                entry_stop=stop,
+                library="np",
+                array_cache=None,
+                decompression_executor=_decompressors(os.getpid(), self.threads),
+            )
+        except Exception as error:
+            raise HoldfastError(
+                f"{self.path}: entries {start} to {stop} of branch {branch.name!r} cannot be read "
+                f"({_first_line(error)}); copy or write the file again"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._opened is not None:
+            self._opened[1].file.close()
+            self._opened = None
+
     def _tree(self) -> Any:
-        # A forked process has a copy of this object, but neither its threads nor its file.
+        # A forked process has a copy of this object, and shares the place in its file.
         if self._opened is None or self._opened[0] != os.getpid():
-            uproot = import_uproot()
-            threads = self.threads
-            executor = uproot.ThreadPoolExecutor(threads) if threads > 1 else None
-            self._opened = os.getpid(), self._open(uproot), executor
+            self._opened = os.getpid(), self._open(import_uproot())
+            _open_files.append(self)
+            if len(_open_files) > MOST_OPEN:
+                _open_files.popleft().close()
         return self._opened[1]
 
     def _open(self, uproot: Any) -> Any:
@@ -171,6 +190,15 @@ class RootEvents:
         return {**self.__dict__, "_opened": None}
 
 
+_open_files: deque[RootEvents] = deque()  # of this process, the oldest first
+
+
+@functools.cache
+def _decompressors(process: int, threads: int) -> Executor | None:
+    """Threads that all files of a process share; those of another one are not there."""
+    return import_uproot().ThreadPoolExecutor(threads) if threads > 1 else None
+
+
 def scan(
     files: Sequence[RootEvents], names: Sequence[str], events: int | None = None
 ) -> Iterator[dict[str, Tensor]]:
@@ -178,8 +206,8 @@ def scan(
     total = sum(map(len, files))
     for file in files:
         share = len(file) if events is None else min(len(file), -(-events * len(file) // total))
-        for start in range(0, share, _BLOCK):
-            yield file.read(start, min(start + _BLOCK, share), names)
+        for start in range(0, share, BLOCK):
+            yield file.read(start, min(start + BLOCK, share), names)
 
 
 def _check_header(path: Path) -> None:
