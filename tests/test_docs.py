@@ -82,7 +82,7 @@ def test_anchors_lead_to_a_heading() -> None:
 
 
 # Options of other programs that the documents name.
-FOREIGN = {"--nproc-per-node"}
+FOREIGN = {"--nproc-per-node", "--backend-store-uri", "--logdir"}
 OPTION = re.compile(r'"(--[a-z][a-z-]*)"')
 
 

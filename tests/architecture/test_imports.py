@@ -52,8 +52,10 @@ MAY_IMPORT = {
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
+    # readers of the run folder
+    "integrations": f"{JUDGING} launcher",
     # nothing imports the command line
-    "cli": f"{SPINE} training faults holdfast",
+    "cli": f"{SPINE} training faults integrations holdfast",
     "__main__": "cli",
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
@@ -67,11 +69,14 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
     "rich": {"report", "cli", "training"},
+    "mlflow": {"integrations"},
+    "sqlalchemy": {"integrations"},
+    "tensorboard": {"integrations"},
     "sitecustomize": {"boot"},  # the user's own, which ours hands over to
 }
 
 # Folders that hold many files of one shape: no member knows another.
-PLURAL = {"detectors", "probes", "actions", "faults", "cli"}
+PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
 # What stands beside the detectors: who asks them, who ranks, what the training judges with too.
 SHARED = {"suspicion", "ranking"}
 JOINS = {

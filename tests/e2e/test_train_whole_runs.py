@@ -34,6 +34,7 @@ class Mine(Section):
     poisoned: int | None = None
     noisy: bool = False
     pause: float = 0.0
+    fits: int | None = None
     train: TrainSettings = TrainSettings(epochs=3)
 
 def build(settings, place):
@@ -44,6 +45,10 @@ def build(settings, place):
     noise = [nn.BatchNorm1d(24), nn.Dropout(0.2)] if settings.noisy else []
     def loss(model, batch):
         time.sleep(settings.pause)
+        # The last rank has less memory than the others.
+        short = settings.fits is not None and place.rank == place.world - 1 and model.training
+        if short and len(batch[0]) > settings.fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         return nn.functional.mse_loss(model(batch[0]), batch[1])
     def stepped(step):
         print("step", step, flush=True)
@@ -156,6 +161,28 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, recipe: str):
     assert len(shown[0]) == len(shown[1]) == 2
     assert [float(v) for v in shown[0]] == pytest.approx([float(v) for v in shown[1]], abs=1e-3)
     assert {"r0", "r1"} <= set(Run.open(tmp_path / "two").lanes())
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_is_short_of_memory_cuts_its_batches_by_itself(tmp_path: Path, recipe: str):
+    """The other goes on with whole ones, and both train what one process trains."""
+    sets = ["train.accumulate=2", "train.data.batch=8", "train.epochs=2"]
+    one = train(*words(recipe, tmp_path / "one", sets))
+    assert one.returncode == 0, one.stderr
+    short = [*sets, "fits=1", "train.auto_batch=true"]
+    two = train(*words(recipe, tmp_path / "two", short), ranks=2)
+    assert two.returncode == 0, two.stderr
+    alone = weights(tmp_path / "one")
+    first, second = (weights(tmp_path / "two", rank) for rank in (0, 1))
+    for name, value in alone.items():
+        assert torch.equal(first[name], second[name])
+        assert torch.allclose(value, first[name], rtol=0, atol=1e-5), name
+    cuts = [
+        [event for event in LaneReader(run, lane).events() if event.kind == "batch_cut"]
+        for run in [Run.open(tmp_path / "two")]
+        for lane in ("r0", "r1")
+    ]
+    assert not cuts[0] and [event.data["pieces"] for event in cuts[1]] == [2, 4]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from holdfast.config import from_dict
 from holdfast.training import initial_state
-from holdfast.training.loop import loop, measures, profiling, reporting
+from holdfast.training.loop import measures, micro_batches, profiling, reporting
 from holdfast.training.loop.progress import Progress
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Trainer
@@ -74,8 +74,8 @@ def test_channels_that_are_off_write_and_compute_nothing(
 
     places = {
         initial_state: ("_whole", "_part"),
-        loop: ("_forward_told",),
         measures: ("_peak_resident",),
+        micro_batches: ("_forward_told",),
         profiling: ("_kernels_told",),
         reporting: ("memory_peak", "memory_layout", "_batch_told", "_listed"),
     }

@@ -486,3 +486,35 @@ def test_a_real_compiler_gives_the_same_step(monkeypatch):
     assert compiled.mode == "default", said
     assert compiled.recompiles == 0 and compiled.odd == 1
     assert len(said) == 1 and compiled.seconds > 0
+
+
+# ---------------------------------------------------------------------------- pieces of batches
+
+
+def test_pieces_of_batches_are_compiled_anew(eager_backend):
+    model = nn.Linear(4, 1)
+    compiled = make(model)
+    step = stepper(model)
+    compiled.run(step, batch())
+    compiled.run(step, batch())
+    compiled.batches_are_cut()
+    for _ in range(3):
+        compiled.run(step, batch(4))
+    assert compiled.odd == 0 and compiled.mode == "default"
+    compiled.run(step, batch(3))
+    assert compiled.odd == 1
+
+
+def test_pieces_of_batches_are_not_replayed_as_graphs(eager_backend, monkeypatch):
+    monkeypatch.setattr(compiling, "replays", lambda mode, device: mode == "reduce-overhead")
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    model, said = nn.Linear(4, 1), list[str]()
+    compiled = make(model, "reduce-overhead", said)
+    compiled.run(stepper(model), batch())
+    compiled.batches_are_cut()
+    assert compiled.mode == "default" and eager_backend[-1]["mode"] == "default"
+    assert "reduce-overhead replays CUDA graphs" in said[-1]
+    loss = torch.zeros(())
+    assert compiled.keep(loss) is loss
+    compiled.run(stepper(model), batch(4))
+    assert compiled.mode == "default" and compiled.odd == 0

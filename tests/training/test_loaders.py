@@ -136,7 +136,7 @@ def test_ranks_that_would_see_the_same_samples_are_told() -> None:
     feed(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=3), said, two)
     assert "all 2 ranks the same samples" in said[0]
     feed(Stream(), said, two)
-    assert any("leave out what the other of 2 ranks take" in line for line in said)
+    assert any("skip what the other of 2 ranks take" in line for line in said)
 
 
 def test_validation_reads_everything_once_in_order() -> None:

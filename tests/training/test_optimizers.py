@@ -91,7 +91,7 @@ def test_a_class_of_the_users_own_gets_what_it_takes():
         ({"name": "torch.optim:Nothing"}, "cannot be imported (AttributeError"),
         ({"name": "torch.nn:Linear"}, "is no torch.optim.Optimizer"),
         ({"name": "lbfgs"}, "LBFGS computes the loss again within a step"),
-        ({"name": "adamw", "momentum": 0.9}, "AdamW takes no momentum (0.9); leave it out"),
+        ({"name": "adamw", "momentum": 0.9}, "AdamW takes no momentum (0.9); remove it"),
         ({"name": "sgd", "betas": (0.9, 0.9)}, "SGD takes no betas"),
         ({"name": "rprop"}, "Rprop takes no weight_decay (0.01); set it to 0"),
         ({"name": "adafactor", "eps": 1e-8}, "Adafactor takes eps as (None, 0.001), not 1e-08"),

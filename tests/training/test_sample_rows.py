@@ -19,6 +19,7 @@ from holdfast.config import from_dict
 from holdfast.errors import UsageError
 from holdfast.run import LaneReader, Run
 from holdfast.training.device import Place
+from holdfast.training.loop import sample_rows
 from holdfast.training.loop.progress import Progress
 from holdfast.training.loop.validation import validate
 from holdfast.training.settings import TrainSettings
@@ -178,3 +179,16 @@ def test_ranks_with_other_rows_agree_on_all_of_them(tmp_path: Path) -> None:
     assert "gave 1 rows of a for a batch of 4" in first["count"]
     assert "of the shapes () and (1,)" in first["shape"]
     assert "as a number of some batches" in first["kind"]
+
+
+@pytest.mark.gpu
+def test_rows_of_a_gpu_move_to_the_host_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_rows, "_PIECE", 64)
+    rows, values = sample_rows.SampleRows(), VALUES.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for part in values.split(10):
+            rows.add("x", part * 2, len(part))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(rows.gathered(ALONE)["x"], VALUES * 2)

@@ -1,4 +1,4 @@
-"""Streams: no sample twice, none left out, equal shares, and the same again when resumed."""
+"""Streams: no sample twice, none skipped, equal shares, and the same again when resumed."""
 
 from __future__ import annotations
 

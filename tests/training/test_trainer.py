@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.conftest import Clock
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from holdfast.config import from_dict
 from holdfast.errors import HoldfastError, SettingsError, UsageError
@@ -323,6 +323,39 @@ def test_moments_of_a_task_are_told(tmp_path: Path) -> None:
         validated=lambda step, numbers: values.append(step),
     )
     assert steps == list(range(1, 17)) and values == [8, 16]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_record_of_an_epoch_holds_its_numbers(tmp_path: Path, slow: bool, clock: Clock) -> None:
+    rows = data(24)
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> Any:
+            clock.sleep(0.01 * slow)
+            return rows[index]
+
+    def timed(net: nn.Module, batch: Any) -> Tensor:
+        clock.sleep(0.16)
+        return loss(net, batch)
+
+    seen = Seen()
+    result = fit(tmp_path, settings(epochs=2), train=Rows(), loss=timed, progress=seen)
+    assert result.run is not None
+    events = LaneReader(Run.open(result.run), "r0").events()
+    first, second = (event.data for event in events if event.kind == "epoch")
+    assert (first["epoch"], first["step"], second["epoch"], second["step"]) == (0, 3, 1, 6)
+    waited = 0.24 if slow else 0.0
+    assert second["epoch_seconds"] == pytest.approx(0.48 + waited, rel=0.05)
+    assert second["throughput_samples_per_sec"] == pytest.approx(24 / (0.48 + waited), rel=0.05)
+    assert second["data_wait_fraction"] == pytest.approx(waited / (0.48 + waited), abs=0.02)
+    assert second["memory_peak_gb"] >= second["process_rss_gb"] > 0.01
+    assert second["skipped_steps"] == 0 and second["learning_rate"] == 0.05
+    assert second["grad_norm_max"] > 0 and math.isfinite(second["loss"])
+    advised = ["set more train.data.workers" in line for line in seen.epochs]
+    assert advised == [slow, slow]
 
 
 def test_the_end_is_told_before_the_report_with_the_record_on_disk(tmp_path: Path) -> None:

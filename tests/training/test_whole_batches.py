@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset, TensorDataset
 
+import holdfast
 from holdfast.errors import SettingsError, UsageError
 from holdfast.training.data import streaming
 from holdfast.training.data.gathered import Gathered
@@ -203,3 +204,30 @@ def test_without_chunks_samples_come_one_by_one() -> None:
     stream = Streamed([TensorDataset(torch.arange(9))])
     assert loaded(stream).batch_size == 8  # a TensorDataset has no __getitems__
     assert loaded(Streamed(files([9])), chunk=None).batch_size == 8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_run_goes_on_with_the_next_batch(tmp_path: Path, workers: int) -> None:
+    had: dict[str, list[Any]] = {"whole": [], "cut": [], "again": []}
+    for name, numbers in had.items():
+        loader = loaded(Streamed(files([40, 27])), workers=workers, chunk=11)
+        net = torch.nn.Linear(3, 1)
+        with holdfast.watch(
+            net,
+            torch.optim.SGD(net.parameters(), lr=0.1),
+            run_dir=tmp_path / name.replace("again", "cut"),
+            resume=name == "again" or None,
+            say=lambda line: None,
+        ) as watch:
+            for epoch in watch.epochs(2):
+                loader.set_epoch(epoch)
+                for batch in watch(loader):
+                    watch.backward(net(batch["x"] / 60).square().mean())
+                    watch.step()
+                    numbers.append(batch["number"].tolist())
+                    if name == "cut" and len(numbers) == 13:
+                        watch.save()
+                        break
+        loader.close()
+    assert len(had["whole"]) == 18 and len(had["again"]) == 5
+    assert had["cut"] + had["again"] == had["whole"]

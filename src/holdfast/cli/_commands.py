@@ -18,6 +18,7 @@ COMMANDS = (
     ("train", "holdfast.cli.train", "TrainCommand"),
     ("predict", "holdfast.cli.predict", "PredictCommand"),
     ("report", "holdfast.cli.report", "ReportCommand"),
+    ("track", "holdfast.cli.track", "TrackCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),
     ("checkpoint", "holdfast.cli.checkpoint", "CheckpointCommand"),

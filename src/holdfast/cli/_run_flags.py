@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ..errors import UsageError
 
@@ -27,8 +28,16 @@ TAKES_VALUE = (
     "--clip-norm",
     "--clip-value",
     "--checkpoint-minutes",
+    "--track",
 )
 MAY_TAKE_NUMBER = ("--health",)
+TRACK: dict[str, Any] = {
+    "metavar": "NAME",
+    "action": "append",
+    "choices": ("mlflow", "tensorboard", "json"),
+    "help": "experiment tracker that follows the run: mlflow, tensorboard or json (repeatable)",
+}
+"""The option ``--track``, the same wherever something is trained."""
 
 
 def describe_rescue(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +105,7 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "guard.replay": "false" if args.no_replay else None,
         "run.quiet": "true" if args.quiet else None,
         "run.health": args.health,
+        "track.to": ",".join(args.track) if args.track else None,
         "rollback.snapshots": "0" if args.no_rollback else None,
         "checkpoint.minutes": args.checkpoint_minutes,
         "watchers.memory": "false" if args.no_watchers else None,

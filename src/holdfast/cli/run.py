@@ -20,6 +20,7 @@ from ._run_flags import (
     HEALTH,
     MAY_TAKE_NUMBER,
     TAKES_VALUE,
+    TRACK,
     describe_rescue,
     overrides_of,
 )
@@ -69,6 +70,7 @@ class RunCommand:
             const=str(HEALTH),
             help=f"a line every N steps: loss, gradient norm, steps/s (default N: {HEALTH})",
         )
+        parser.add_argument("--track", **TRACK)
         parser.add_argument("--config", metavar="FILE", help="settings as YAML")
         parser.add_argument(
             "--set",
@@ -102,14 +104,18 @@ class RunCommand:
             check_script(Path(command[0]))
             name = Path(command[0]).name
         from ..launcher.start import start_run
-        from ..launcher.supervisor import finish, leave_like, supervise
+        from ..launcher.supervisor import finish, leave_like, say, supervise
+        from ..launcher.tracking import Follower
         from ..torch_version import check_torch
 
         check_torch()
         run = start_run(settings, name, command)
-        status = supervise(command, run, settings)
         main = os.environ.get("RANK", "0") == "0"
+        follower = Follower.start(run.path, settings, say) if main else None
+        status = supervise(command, run, settings)
         finish(run, status, quiet=settings.run.quiet, main=main)
+        if follower is not None:
+            follower.end()
         return leave_like(status)
 
     @staticmethod

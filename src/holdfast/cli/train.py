@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RunFolderError, UsageError
 from ..run import Run
 from . import _output
+from ._run_flags import TRACK
+from ._scan import carry_out_scan, describe_scan, wants_scan
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
@@ -34,8 +36,10 @@ class TrainCommand:
       holdfast train demo --set train.log.channels=memory,performance
       holdfast train demo --preset NAME --print-config > mine.yaml
       holdfast train demo --config mine.yaml --run-dir out/first
+      holdfast train demo --track mlflow --track tensorboard
       holdfast train demo --resume out/first
       holdfast train demo --resume out/first@best --set train.optimizer.lr=1e-4
+      holdfast train demo --scan train.optimizer.lr=1e-3,3e-3 --scan model.hidden=64,128
       torchrun --nproc-per-node 2 -m holdfast train demo
     """
 
@@ -78,6 +82,7 @@ class TrainCommand:
             help="settings for a kind of machine: auto, gh200, h200, h100, a100, arm, cuda, cpu, "
             "shared, none, or one of the recipe's own (default: auto)",
         )
+        parser.add_argument("--track", **TRACK)
         parser.add_argument("--quiet", action="store_true", help="no progress, no live lines")
         parser.add_argument(
             "--print-config",
@@ -92,6 +97,7 @@ class TrainCommand:
         parser.add_argument(
             "--list", action="store_true", help="list the recipes and their presets, and exit"
         )
+        describe_scan(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Settle everything that can be wrong, then train."""
@@ -100,6 +106,10 @@ class TrainCommand:
         check_torch()
         if args.list:
             return _list()
+        if args.track:
+            args.set.insert(0, f"train.holdfast.track.to={','.join(args.track)}")
+        if wants_scan(args):
+            return carry_out_scan(args)
         if args.recipe is None:
             eaten = isinstance(args.resume, str) and not os.path.exists(args.resume)
             raise UsageError(

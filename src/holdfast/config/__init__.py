@@ -45,6 +45,7 @@ __all__ = [
     "Section",
     "Settings",
     "SpikeSettings",
+    "TrackSettings",
     "WatcherSettings",
     "bounded",
     "from_dict",
@@ -81,6 +82,19 @@ class RunSettings(Section):
     memory_every: int = bounded(16, 1)
     parameters_every: int = bounded(128, 1)
     ring_mib: int = bounded(8, 1, 4096)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrackSettings(Section):
+    """Experiment trackers that follow the run, in a process of their own."""
+
+    to: tuple[Literal["mlflow", "tensorboard", "json"], ...] = ()
+    every: int = bounded(10, 1)  # steps that are averaged to one point
+    experiment: str | None = (
+        None  # MLflow: the name of the recipe or the script where there is none
+    )
+    name: str | None = None  # MLflow: the name of the run folder where there is none
+    new_run: bool = False  # MLflow: a resumed run gets a new run there, with all of its history
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,6 +199,7 @@ class Settings(Section):
 
     guard: GuardSettings = GuardSettings()
     run: RunSettings = RunSettings()
+    track: TrackSettings = TrackSettings()
     spike: SpikeSettings = SpikeSettings()
     clip: ClipSettings = ClipSettings()
     rollback: RollbackSettings = RollbackSettings()

@@ -175,6 +175,10 @@ class Engine:
                 self, "investigation", self.investigation.backward_ends, sys._getframe(), on_host
             )
 
+    def window_dropped(self) -> None:
+        """The gradients since the last step were cleared: their batches will come once more."""
+        self._losses = self._new_losses()
+
     # ------------------------------------------------------------------ the optimizer
 
     @fail_open("model probe")
@@ -484,6 +488,11 @@ class Engine:
     def note(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
         """Write an Event."""
         attempt(self, "notes", self.training.record_at, kind, step, data)
+
+    def restore_best(self, why: str) -> str:
+        """Go back to the best state by validation between two steps; why that was not done."""
+        refused = attempt(self, "recovery", self.recovery.restore_best, why)
+        return "rolling back failed" if refused is None else refused
 
     def spent(self, seconds: float) -> None:
         """Time of ours that was spent outside: no phase of the loop shall count it."""

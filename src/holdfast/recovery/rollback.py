@@ -77,6 +77,7 @@ class Recovery:
         self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
         self.best_state: Callable[[], BestState | None] = lambda: None
         """Reads the best state by validation; None where nothing was validated."""
+        self._best_left = settings.rollback.best
         self._trial: _Trial | None = None
         self._last_rollback = self._last_lowered = -_AGAIN
         self._look_at = 0.0
@@ -351,20 +352,46 @@ class Recovery:
             },
         )
 
+    def restore_best(self, why: str) -> str:
+        """Go back to the best state by validation, as the loop asks for; why it was not done.
+
+        At most ``rollback.best`` times, beside those of the policy.
+        """
+        guards, step = self._training.guards(), self._training.iteration
+        if ranks() > 1:
+            return "the other ranks would not do the same"
+        if not self._best_left:
+            return f"that was done {self._settings.rollback.best} times (rollback.best)"
+        if self._trial is not None or not guards:
+            return "another rollback is under way"
+        asked = Suspicion("", why, step, step, math.nan, math.nan, math.nan)
+        left = self._best_left - 1
+        if not self._go_to_best(guards[0][1], asked, step, lower=True, left=left):
+            return "no best state by validation was saved yet"
+        self._best_left, self._ordered, self._to_best = left, None, None
+        return ""
+
     def _restore_best(
         self, guard: Guarded, found: Suspicion, decision: Decision, step: int
     ) -> None:
         """Go back to the best state by validation; stop the run where there is none."""
         if decision.stop:
             self._stop(found.code, decision, step)
+        lower = "lower_lr" in decision.do
+        if not self._go_to_best(guard, found, step, lower=lower, left=decision.left):
+            why = f"{found.code} is beyond rollbacks, and there is no best state by validation yet"
+            self._stop(found.code, replace(decision, do=("stop",), stop=True, why=why), step)
+
+    def _go_to_best(
+        self, guard: Guarded, found: Suspicion, step: int, *, lower: bool, left: int
+    ) -> bool:
+        """Restore the best state by validation; False where there is none."""
         began = time.perf_counter()
         best = self._read_best()
         if best is None:
-            why = f"{found.code} is beyond rollbacks, and there is no best state by validation yet"
-            self._stop(found.code, replace(decision, do=("stop",), stop=True, why=why), step)
-            return
+            return False
         self._put_back(best.tree)
-        factor = self._settings.rollback.lr if "lower_lr" in decision.do else 1.0
+        factor = self._settings.rollback.lr if lower else 1.0
         if factor != 1.0:
             self._lower_rates()
         guard.outliers.learn_anew()  # other weights, another level
@@ -378,9 +405,10 @@ class Recovery:
                 "validation": best.value,
                 "lr_factor": factor,
                 "ms": (time.perf_counter() - began) * 1e3,
-                "left": decision.left,
+                "left": left,
             },
         )
+        return True
 
     def _read_best(self) -> BestState | None:
         try:

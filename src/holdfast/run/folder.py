@@ -32,6 +32,7 @@ from holdfast.run.table import read_header
 FORMAT = 1
 META = "run.json"
 PAGE = "report.html"
+TRACK = "track"
 _List = list  # inside the class the word means Run.list
 STREAMS = ("events", "findings", "batches", "quarantine")
 
@@ -184,6 +185,11 @@ class Run:
         """The report for a browser; made from everything else, and made again when asked for."""
         return self.path / PAGE
 
+    @property
+    def track_folder(self) -> Path:
+        """What experiment trackers remember of this run; there once one has something of it."""
+        return self.path / TRACK
+
     def ring_path(self, lane: str) -> Path:
         """The lane's ring; gone once it was drained for good."""
         return self.path / f"ring.{lane}.bin"
@@ -239,6 +245,23 @@ class Run:
     def remove_ring(self, lane: str) -> None:
         """Remove a ring that has been drained into the files; readers then use those alone."""
         self.ring_path(lane).unlink(missing_ok=True)
+
+    def is_recorded(self) -> bool:
+        """Whether a process of this machine still writes; a run that was killed never says so."""
+        if _read_meta(self.path).get("status") != "running":
+            return False
+        for lane in self.lanes():
+            try:
+                # An empty file is a lane that was claimed and has no ring yet.
+                ring = Ring.attach(self.ring_path(lane), readonly=True)
+            except (OSError, RunFolderError):
+                continue
+            try:
+                if psutil.pid_exists(ring.pid):
+                    return True
+            finally:
+                ring.detach()
+        return False
 
     # Leaving no clutter.
 

@@ -89,13 +89,19 @@ def _lighter(mode: str, device: torch.device, accumulate: int) -> tuple[str, lis
             f"default instead"
         ]
     if accumulate > 1 and replays(mode, device):
-        # The first gradients of a window lie in memory of the graph: the next replay takes it.
-        plain = "max-autotune-no-cudagraphs" if mode == "max-autotune" else "default"
-        return plain, [
-            f"{mode} replays CUDA graphs, which overwrite the gradients that {accumulate} "
-            f"accumulated micro-batches add up: {plain} instead"
-        ]
+        plain, why = without_graphs(mode, accumulate)
+        return plain, [why]
     return mode, []
+
+
+def without_graphs(mode: str, accumulate: int) -> tuple[str, str]:
+    """The mode for several micro-batches to a step, and why."""
+    # The first gradients of a window lie in memory of the graph: the next replay takes it.
+    plain = "max-autotune-no-cudagraphs" if mode == "max-autotune" else "default"
+    return plain, (
+        f"{mode} replays CUDA graphs, which overwrite the gradients that {accumulate} "
+        f"accumulated micro-batches add up: {plain} instead"
+    )
 
 
 def replays(mode: str, device: torch.device) -> bool:

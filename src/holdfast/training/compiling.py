@@ -29,6 +29,7 @@ from .compilers import (
     choose,
     replays,
     shortened,
+    without_graphs,
 )
 from .data.transfer import tensors
 
@@ -104,13 +105,14 @@ class Compiled:
             force=settings.force,
         )
         self.mode, self.why = choice.mode, choice.why
+        self._choice, self._fullgraph = choice, settings.fullgraph
         self._replays = replays(choice.mode, device)
         if self.mode != "none":
-            self._compile(choice, settings.fullgraph)
+            self._compile(choice)
         if self.why:
             say(f"compile: {self.why}")
 
-    def _compile(self, choice: Choice, fullgraph: bool) -> None:
+    def _compile(self, choice: Choice) -> None:
         how: dict[str, Any] = {"mode": choice.mode}
         try:
             if not choice.threads:
@@ -121,7 +123,7 @@ class Compiled:
             # `model.compile` does, but through a function of ours: torch's own modules, such as
             # `nn.Sequential`, are skipped by the compiler without a word when they come first.
             self._model._compiled_call_impl = torch.compile(
-                _calling(self._model), fullgraph=fullgraph, dynamic=False, **how
+                _calling(self._model), fullgraph=self._fullgraph, dynamic=False, **how
             )
         except Exception as error:  # for one, a python that this torch cannot compile for
             if self._force:
@@ -159,6 +161,16 @@ class Compiled:
         if self.mode == "none":
             return contextlib.nullcontext()
         return torch.compiler.set_stance("force_eager")
+
+    def batches_are_cut(self) -> None:
+        """Batches come in pieces from here on: of other shapes, and their gradients add up."""
+        self._kinds.clear()
+        if self._replays:
+            torch.compiler.reset()  # the graphs, and the memory they keep
+            mode, reasons = without_graphs(self.mode, 2)
+            self.mode, self._replays = mode, False
+            self._compile(dataclasses.replace(self._choice, mode=mode))
+            self._say(f"compile: {reasons}")
 
     def undo(self) -> None:
         """Leave the model as it was found."""

@@ -10,21 +10,24 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import SettingsError
+from ..errors import SettingsError, UsageError
 from .device import Place
 
 T = TypeVar("T")
 
 # Ranks that wait longer than this for one that has died end with an error instead of hanging.
 _PATIENCE = timedelta(minutes=10)
+# As DistributedDataParallel has it.
+_BUCKET = 25 * 2**20
 
 
 @contextlib.contextmanager
@@ -65,9 +68,15 @@ def _device(name: str, local: int) -> torch.device:
     return device
 
 
-def wrap(model: nn.Module, place: Place) -> nn.Module:
-    """The model as the loop calls it: gradients are averaged over ranks."""
+def wrap(model: nn.Module, place: Place, *, late: bool = False) -> nn.Module:
+    """The model as the loop calls it: gradients are averaged over ranks.
+
+    ``late``: not during backward but by ``average``, so that a rank may begin a step anew.
+    """
     if place.world == 1:
+        return model
+    if late:
+        _broadcast([*model.parameters(), *model.buffers()])
         return model
     devices = [place.device] if place.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=devices)
@@ -78,6 +87,52 @@ def unsynchronised(net: nn.Module, inner: bool) -> contextlib.AbstractContextMan
     if inner and isinstance(net, DistributedDataParallel):
         return net.no_sync()
     return contextlib.nullcontext()
+
+
+@torch.no_grad()
+def average(model: nn.Module, place: Place) -> None:
+    """What the wrapped model does during backward, at once: mean gradients, the first's buffers."""
+    if place.world == 1:
+        return
+    gradients: list[Tensor] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            raise UsageError(
+                f"{name} had no gradient in this step, and ranks cannot agree without one; "
+                "freeze it (requires_grad=False) or use it in the loss"
+            )
+        if parameter.grad is not None:
+            gradients.append(parameter.grad)
+    for bucket in _buckets(gradients):
+        together = _flatten_dense_tensors(bucket)
+        distributed.all_reduce(together)
+        together /= place.world
+        for tensor, mean in zip(bucket, _unflatten_dense_tensors(together, bucket), strict=True):
+            tensor.copy_(mean)
+    _broadcast(list(model.buffers()))
+
+
+@torch.no_grad()
+def _broadcast(tensors: list[Tensor]) -> None:
+    """Give every rank what the first has."""
+    for bucket in _buckets(tensors):
+        together = _flatten_dense_tensors(bucket)
+        distributed.broadcast(together, 0)
+        for tensor, value in zip(bucket, _unflatten_dense_tensors(together, bucket), strict=True):
+            tensor.copy_(value)
+
+
+def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one type, a few megabytes at a time: few messages, and little memory for them."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        size = sum(one.nbytes for one in bucket)
+        if bucket and (tensor.dtype != bucket[0].dtype or size + tensor.nbytes > _BUCKET):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
 
 
 def total(values: Mapping[str, float], place: Place) -> dict[str, float]:
@@ -115,7 +170,8 @@ def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
             raw = rows[name].contiguous().reshape(-1).view(torch.uint8)
             mine[: len(raw)] = raw
         every = [torch.empty_like(mine) for _ in range(place.world)]
-        distributed.all_gather(every, mine)
+        if longest:
+            distributed.all_gather(every, mine)
         parts: list[Tensor] = []
         for head, sent in zip(found, every, strict=True):
             if head is not None:

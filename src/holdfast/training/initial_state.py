@@ -31,14 +31,21 @@ def tell_initial_state(model: nn.Module, seed: SeedSettings) -> None:
             _init(_part, name, parameters, key=name)
 
 
-def _whole(model: nn.Module, seed: SeedSettings) -> str:
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """How many numbers a model has, and how many of them are trained."""
     parameters = list(model.parameters())
     trained = sum(one.numel() for one in parameters if one.requires_grad)
+    return {"parameters": sum(one.numel() for one in parameters), "trained_parameters": trained}
+
+
+def _whole(model: nn.Module, seed: SeedSettings) -> str:
+    parameters, counts = list(model.parameters()), parameter_counts(model)
     size = sum(one.numel() * one.element_size() for one in parameters)
     exactly = ", deterministic" if seed.deterministic else ""
     return (
-        f"{type(model).__name__}: {sum(one.numel() for one in parameters):,} parameters, "
-        f"{trained:,} of them trained, {size / 1e6:.1f} MB; seed {seed.seed}{exactly}"
+        f"{type(model).__name__}: {counts['parameters']:,} parameters, "
+        f"{counts['trained_parameters']:,} of them trained, {size / 1e6:.1f} MB; "
+        f"seed {seed.seed}{exactly}"
     )
 
 

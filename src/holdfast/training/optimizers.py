@@ -59,7 +59,7 @@ def make_optimizer(
 
     Without decay are biases, norm layers, embeddings, tensors of fewer than two dimensions, and
     modules or parameters that have ``no_decay = True``. A weight that is used in two places is
-    there once, without decay if one of the places says so; frozen parameters are left out.
+    there once, without decay if one of the places says so; frozen parameters are skipped.
 
     Args:
         model: where it will be trained, or about to be moved there.
@@ -102,7 +102,7 @@ def check(settings: OptimizerSettings) -> type[Optimizer]:
     taken = _taken(kind)
     for option, value in _options(kind, settings).items():
         if option not in taken and None not in taken:
-            left = "set it to 0" if option == "weight_decay" else "leave it out"
+            left = "set it to 0" if option == "weight_decay" else "remove it"
             others = ", ".join(name for name in taken if name in NUMBERS)
             raise SettingsError(
                 f"{shown}: {kind.__name__} takes no {option} ({value}); {left}. "
@@ -112,7 +112,7 @@ def check(settings: OptimizerSettings) -> type[Optimizer]:
         if isinstance(default, tuple) and not isinstance(value, tuple):
             raise SettingsError(
                 f"{shown}: {kind.__name__} takes {option} as {default}, not {value}; "
-                f"leave {option} out"
+                f"remove {option}"
             )
     for beta in settings.betas or ():
         if not 0.0 <= beta < 1.0:

@@ -22,13 +22,14 @@ from .compiling import Compiled
 from .data.loaders import Feed
 from .data.transfer import Transfer
 from .device import Place
-from .initial_state import tell_initial_state
+from .initial_state import parameter_counts, tell_initial_state
 from .loop.accumulation import Window
 from .loop.artifacts import RunHooks
 from .loop.health import Health
 from .loop.interrupts import Interrupts
-from .loop.loop import Counter, Loop, Parts
+from .loop.loop import Counter, Loop
 from .loop.measuring import ModelMeasure
+from .loop.parts import Parts
 from .loop.profiling import Profiler, wanted
 from .loop.progress import Progress, make_progress
 from .loop.reporting import StepReporter
@@ -42,6 +43,9 @@ from .settings import TrainSettings
 from .task import Data, Loss, Task
 from .tuning import Tuning
 
+ENDED = "training_ended"
+"""The event with which a run tells why it ended."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -53,7 +57,7 @@ class Result:
     seconds: float
     compile_seconds: float
     rate: float
-    """Samples per second of training, validation and compilation left out."""
+    """Samples per second of training, without validation and compilation."""
     validation: Mapping[str, float] = field(default_factory=dict[str, float])
     best: float = math.nan
     best_step: int = 0
@@ -154,7 +158,7 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place)
+        net = distributed.wrap(model, place, late=settings.auto_batch)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
@@ -178,9 +182,16 @@ class Trainer:
             for opened in (task.opened, self._opened):
                 if opened is not None and folder is not None and place.main:
                     opened(folder.path)
+            setup = {"precision": precision.name, "compile": compiled.mode, "workers": feed.workers}
+            guard.note("setup", {**setup, **parameter_counts(model)})
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
                 guard.note("settings_changed", {"changes": tuning.changes})
+            if not settings.auto_batch:
+                window.pieces = 1
+            elif window.pieces > 1:
+                compiled.batches_are_cut()
+                progress.say(f"batches are cut into {window.pieces} pieces as before the resume")
             telling = StepReporter(
                 progress,
                 place,
@@ -247,6 +258,7 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
+                    say=progress.say,
                 ),
                 counter,
             )
@@ -255,6 +267,10 @@ class Trainer:
                 why = loop.run(interrupts)
             trained = telling.run.seconds
             norms = health.run_ends()
+            ended: dict[str, Any] = {"why": why, "interrupted": interrupts.asked is not None}
+            ended |= {"best": standing.best, "best_step": standing.best_step}
+            ended |= {"step": counter.step, "seconds": time.perf_counter() - began}
+            guard.note(ENDED, ended)
             progress.ends()
             if task.ended is not None and hooks is not None:
                 hooks.ended(task.ended, counter.step)

@@ -28,6 +28,7 @@ from ..errors import RunFolderError, UsageError
 from ..guard.engine import Engine
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
+from ..launcher.tracking import Follower
 from ..report import end_summary, make_page
 from ..run import LaneReader, Recorder, Run
 from ..types import Finding
@@ -109,6 +110,7 @@ class Watch:
         self._scaler = training_state.scaler
         self._say = say
         self._thread: DrainThread | None = None
+        self._follower: Follower | None = None
         self._closed = False
         self._undo: list[Callable[[], None]] = []
         engine = session.current()
@@ -190,11 +192,7 @@ class Watch:
         a step); the loss is recorded as it is.
         """
         self._checkpoints.saw_loss(loss)
-        if self._own and self._scaler is not None:
-            self.engine.scaler_used(self._scaler)
-        scaled = loss if weight == 1.0 else loss * weight
-        if self._scaler is not None:
-            scaled = self._scaler.scale(scaled)
+        scaled = self._scaled(loss, weight)
         if not self._own:
             if scaled is not loss:
                 self.engine.scaled(loss, scaled)
@@ -205,6 +203,27 @@ class Watch:
             scaled.backward(**kwargs)
         finally:
             self.engine.backward_ends()
+
+    def backward_piece(self, loss: Tensor, *, weight: float) -> None:
+        """The same for a piece of a batch that is not its last.
+
+        A batch that does not fit into memory is taken in pieces, whose gradients add up. The run
+        is told of the batch with its last piece, by ``backward``.
+        """
+        self._scaled(loss, weight).backward()
+
+    def _scaled(self, loss: Tensor, weight: float) -> Tensor:
+        if self._own and self._scaler is not None:
+            self.engine.scaler_used(self._scaler)
+        scaled = loss if weight == 1.0 else loss * weight
+        return scaled if self._scaler is None else self._scaler.scale(scaled)
+
+    def drop_window(self) -> None:
+        """Forget the backward passes since the last step, and clear their gradients."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        self._checkpoints.passes = 0
+        self.engine.window_dropped()
 
     def step(self, closure: Callable[[], Any] | None = None, *, zero_grad: bool = True) -> None:
         """Step every optimizer, skip bad steps, and clear the gradients."""
@@ -242,6 +261,15 @@ class Watch:
         epoch: one that is saved after its loop counts as over.
         """
         return self._checkpoints.save("asked", metrics)
+
+    def restore_best(self, why: str) -> str:
+        """Go back to the best state by validation, with a lower learning rate.
+
+        For a loop whose validation has become much worse; call it between two steps. At most
+        ``rollback.best`` times, by the factor ``rollback.lr``. Returns why it was not done; empty
+        if it was.
+        """
+        return self.engine.restore_best(why)
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Record a custom event in the run: detectors and readers see it."""
@@ -333,6 +361,8 @@ class Watch:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
                     self.run.update_meta(status="finished", exit_code=0 if finished else 1)
                 make_page(self.run, self._say)
+            if self._follower is not None:
+                self._follower.end()
 
     def __enter__(self) -> Self:
         return self
@@ -352,6 +382,8 @@ class Watch:
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
         detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
         self._thread = DrainThread(Drain(run, owner, settings, detectors, say))
+        if session.rank() == 0:
+            self._follower = Follower.start(run.path, settings, say)
         return recorder
 
 

@@ -89,7 +89,7 @@ class Feed:
         world = self._place.world
         if isinstance(data, IterableDataset) and not isinstance(data, Streamed):
             self._say(
-                f"data: your stream has to leave out what the other of {world} ranks take; "
+                f"data: your stream has to skip what the other of {world} ranks take; "
                 "holdfast.training.Streamed does so by itself"
             )
         elif isinstance(getattr(data, "sampler", None), RandomSampler | SequentialSampler):

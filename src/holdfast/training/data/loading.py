@@ -80,7 +80,7 @@ def make_loader(
     """A loader of this rank's batches.
 
     Args:
-        dataset: map-style or iterable. An iterable one of your own has to leave out what other
+        dataset: map-style or iterable. An iterable one of your own has to skip what other
             ranks and workers take; ``Streamed`` does.
         settings: the section ``data``.
         place: this rank.

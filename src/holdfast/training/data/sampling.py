@@ -23,7 +23,7 @@ class EpochBatches:
 
     Global batch ``k`` is ``order[k * batch:(k + 1) * batch]``, of which a rank takes every
     ``world``-th sample. While training every rank gives the same number of batches, or a
-    collective would wait for ever: a last batch with fewer samples than ranks is left out.
+    collective would wait for ever: a last batch with fewer samples than ranks is skipped.
 
     >>> from holdfast.training.device import Place
     >>> place = Place(torch.device("cpu"), rank=1, world=2)
@@ -51,9 +51,9 @@ class EpochBatches:
             place: which rank this is, of how many.
             shuffle: another order in every epoch; the order of the dataset otherwise.
             seed: with the epoch, decides the order.
-            drop_last: leave out a last batch that is not full.
+            drop_last: skip a last batch that is not full.
             every: each sample exactly once over all ranks, as a validation wants it. Nothing is
-                left out, and ranks may give different numbers of batches.
+                skipped, and ranks may give different numbers of batches.
             chunk: shuffle in chunks of so many samples that follow each other: chunks in another
                 order, and samples among those of two chunks. So a dataset that is larger than
                 memory is read a part at a time.
@@ -108,8 +108,9 @@ class EpochBatches:
             yield torch.randperm(self.length, generator=drawn, dtype=dtype, device="cpu")
             return
         count = -(-self.length // self._chunk)
-        for pair in torch.randperm(count, generator=drawn, device="cpu").split(CHUNKS):
-            firsts = [number * self._chunk for number in pair.tolist()]
+        order = torch.randperm(count, generator=drawn, device="cpu").tolist()
+        for at in range(0, count, CHUNKS):
+            firsts = [number * self._chunk for number in order[at : at + CHUNKS]]
             ends = [min(first + self._chunk, self.length) for first in firsts]
             ranges = zip(firsts, ends, strict=True)
             both = torch.cat([torch.arange(*one, dtype=dtype, device="cpu") for one in ranges])

@@ -268,7 +268,7 @@ class Streamed(IterableDataset[Any]):
             if empty and endless:
                 raise UsageError(
                     f"the shards of reader {slot} of {slots} hold no sample; "
-                    "leave out empty shards, or use fewer workers"
+                    "remove empty shards, or use fewer workers"
                 )
             again += 1
 

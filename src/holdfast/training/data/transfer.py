@@ -47,7 +47,7 @@ def to_device(batch: B, device: torch.device, stream: torch.cuda.Stream | None =
         stream: a CUDA stream to copy on, beside the current one, which waits for it.
     """
     if stream is None:
-        return _changed(batch, lambda value: value.to(device, non_blocking=True))
+        return changed(batch, lambda value: value.to(device, non_blocking=True))
     main = torch.cuda.current_stream(device)
 
     def move(value: Any) -> Any:
@@ -57,7 +57,7 @@ def to_device(batch: B, device: torch.device, stream: torch.cuda.Stream | None =
             return value.to(device, non_blocking=True)
 
     with torch.cuda.stream(stream):
-        moved = _changed(batch, move)
+        moved = changed(batch, move)
         ready = stream.record_event()
     main.wait_event(ready)
     for tensor in tensors(moved):
@@ -98,23 +98,30 @@ def _parts(batch: Any) -> list[Any]:
     return []
 
 
-def _changed(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """The batch with every tensor changed; parts that stay the same are not made anew."""
-    # A packed sequence, a graph: what moves itself knows best which of its tensors stay behind.
-    if isinstance(batch, Tensor) or callable(getattr(batch, "to", None)):
+def is_leaf(value: Any) -> bool:
+    """Whether it is a tensor or moves itself, as a packed sequence or a graph does.
+
+    What moves itself knows best which of its tensors stay behind.
+    """
+    return isinstance(value, Tensor) or callable(getattr(value, "to", None))
+
+
+def changed(batch: Any, change: Callable[[Any], Any], leaf: Callable[[Any], bool] = is_leaf) -> Any:
+    """The batch with every leaf changed; parts that stay the same are not made anew."""
+    if leaf(batch):
         return change(batch)
     parts = _parts(batch)
-    changed = [_changed(part, change) for part in parts]
-    if all(new is old for new, old in zip(changed, parts, strict=True)):
+    fresh = [changed(part, change, leaf) for part in parts]
+    if all(new is old for new, old in zip(fresh, parts, strict=True)):
         return batch
     if isinstance(batch, Mapping):
-        return _mapping(cast(Mapping[Any, Any], batch), changed)
+        return _mapping(cast(Mapping[Any, Any], batch), fresh)
     if isinstance(batch, tuple):
         # A namedtuple takes its parts one by one.
-        return type(batch)(*changed) if hasattr(batch, "_fields") else type(batch)(changed)
+        return type(batch)(*fresh) if hasattr(batch, "_fields") else type(batch)(fresh)
     if isinstance(batch, list):
-        return changed if type(batch) is list else type(batch)(changed)
-    return _dataclass(batch, changed)
+        return fresh if type(batch) is list else type(batch)(fresh)
+    return _dataclass(batch, fresh)
 
 
 def _mapping(batch: Mapping[Any, Any], changed: list[Any]) -> Any:

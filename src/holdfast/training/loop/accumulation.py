@@ -30,6 +30,8 @@ class Window:
         self.size = size
         self.passes = 0
         self.samples = 0
+        self.pieces = 1
+        """What each micro-batch is cut into because it does not fit into memory at once."""
         self._usual = usual
         self._place = place
 
@@ -67,9 +69,15 @@ class Window:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        return {"passes": self.passes, "samples": self.samples, "usual": self._usual or 0}
+        return {
+            "passes": self.passes,
+            "samples": self.samples,
+            "usual": self._usual or 0,
+            "pieces": self.pieces,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on amid a window."""
         self.passes, self.samples = int(state["passes"]), int(state["samples"])
         self._usual = int(state["usual"]) or self._usual
+        self.pieces = int(state.get("pieces", 1))

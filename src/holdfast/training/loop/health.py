@@ -111,8 +111,8 @@ class Health:
             self._look(step, numbers)
             self._drop()
 
-    def epoch_ends(self, epoch: int) -> str:
-        """Record the norms of the epoch; the same as a clause for people.
+    def epoch_ends(self, epoch: int) -> GradientNorms:
+        """Record the norms of the epoch, and hand them on.
 
         On a GPU the last steps may not have arrived: they count to the next epoch.
         """
@@ -123,7 +123,7 @@ class Health:
         if data:
             known = {"bands": dict(bands)} if bands else {}
             self._watch.note("gradient_norms", {"epoch": epoch, **data, **known})
-        return norms.line()
+        return norms
 
     def run_ends(self) -> str:
         """Record the norms of the run; the same as a line for people, with advice."""
@@ -148,7 +148,7 @@ class Health:
         self._summed = 0
 
     def _look(self, step: int, numbers: Mapping[str, float]) -> None:
-        # A step that was left out says nothing about the others; it is told of elsewhere.
+        # A skipped step says nothing about the others; it is told of elsewhere.
         taken = [row for row in self._rows if not row["skipped"]]
         seen = dict(numbers)
         for name in _COLUMNS:

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from ...errors import UsageError
-from ...watching.watch import Watch
-from .. import channels, distributed
-from ..averaging import Average
-from ..compiling import Compiled
-from ..data.loaders import Feed
-from ..data.transfer import Transfer, count, tensors
-from ..device import Place
-from ..precision import Precision
-from ..schedules import Schedule
-from ..settings import TrainSettings
-from ..task import Loss
-from .accumulation import Window
-from .health import Health
+from .. import distributed
 from .interrupts import Interrupts
-from .profiling import Profiler
-from .reporting import StepReporter
-from .validation_schedule import ValidationSchedule
+from .micro_batches import MicroBatches
+from .parts import Parts
 
-_forward = channels.get("forward")
 # Ranks ask each other this often whether one of them was told to stop or a checkpoint is due.
 _AGREE_EVERY = 16
-
-
-@dataclass(kw_only=True)
-class Parts:
-    """What the loop works with; made by the trainer, in place and on its device."""
-
-    settings: TrainSettings
-    place: Place
-    model: nn.Module
-    net: nn.Module
-    """The model as it is called: wrapped where there are several ranks."""
-    loss: Loss
-    schedule: Schedule
-    average: Average | None
-    precision: Precision
-    compiled: Compiled
-    transfer: Transfer
-    watch: Watch
-    window: Window
-    telling: StepReporter
-    health: Health
-    examination: ValidationSchedule
-    profiler: Profiler
-    stepped: Callable[[int], None] | None
-    feed: Feed
-
-
-def _forward_told(batch: Any, loss: Tensor) -> str:
-    """What went in and what came out."""
-    shapes = [f"{'×'.join(map(str, one.shape))} {str(one.dtype)[6:]}" for one in tensors(batch)]
-    return f"{', '.join(shapes)}: loss {float(loss.detach()):.4g}"
 
 
 class Counter:
@@ -85,6 +35,7 @@ class Loop:
 
     def __init__(self, parts: Parts, counter: Counter) -> None:
         self._parts = parts
+        self._micro_batches = MicroBatches(parts)
         self._counter = counter
         self._saved_at = time.monotonic()
 
@@ -102,6 +53,7 @@ class Loop:
             return why
         for epoch in parts.watch.epochs(epochs):
             parts.telling.epoch_begins(epoch)
+            parts.watch.note("epoch", {"epoch": epoch + 1})
             for last in self._steps(epoch):
                 why = self._after_step(last, interrupts)
                 if why:
@@ -130,7 +82,8 @@ class Loop:
                 continue
             # Where the length is not known a window may turn out to be the last after the fact.
             last = length is not None and parts.watch.batches >= length
-            self._micro_batch(batch, last=last, inner=length is not None)
+            inner = length is not None and not last
+            self._micro_batches.take(batch, step=self.step, inner=inner)
             if parts.window.full or last:
                 self._optimizer_step(last=last)
                 yield last
@@ -139,48 +92,19 @@ class Loop:
             yield True
 
     def _replay(self, batch: Any) -> None:
-        """A poisoned window once more, for an exam: the guard leaves its step out."""
+        """A poisoned window once more, for an exam: the guard skips its step."""
         parts = self._parts
-        self._micro_batch(batch, last=False, inner=False)
+        self._micro_batches.replay(batch, step=self.step)
         if parts.watch.last_replay:
             parts.watch.step()
             parts.window.drop()
 
-    def _micro_batch(self, batch: Any, *, last: bool, inner: bool) -> None:
-        parts = self._parts
-        batch = parts.transfer(batch)
-        samples = count(batch)
-        weight = parts.window.weigh(samples)
-        inner = inner and not (parts.window.full or last)
-
-        def forward_and_backward(batch: Any) -> None:
-            with parts.precision.autocast():
-                loss, extra = split(parts.loss(parts.net, batch))
-            # Where a graph is replayed the next step would write into what this one returned.
-            loss = parts.compiled.keep(loss)
-            if not loss.requires_grad:
-                raise UsageError(
-                    "the loss has no gradient: nothing it is made of is a trainable parameter; "
-                    "look for detach(), no_grad() or frozen weights in the loss function"
-                )
-            parts.watch.backward(loss, weight=weight)
-            parts.telling.saw(loss, extra, samples)
-            if _forward.on:
-                _forward(_forward_told, batch, loss)
-
-        with distributed.unsynchronised(parts.net, inner):
-            if self.step < parts.settings.anomaly:
-                with parts.compiled.paused(), torch.autograd.set_detect_anomaly(True):
-                    forward_and_backward(batch)
-            elif parts.watch.replaying:
-                with parts.compiled.paused():
-                    forward_and_backward(batch)
-            else:
-                parts.compiled.run(forward_and_backward, batch)
-
     def _optimizer_step(self, *, last: bool) -> None:
         parts = self._parts
+        if parts.settings.auto_batch:
+            distributed.average(parts.model, parts.place)
         parts.window.settle(parts.model.parameters(), last=last)
+        self._micro_batches.window_ends()
         parts.watch.step()
         parts.schedule.step()
         if parts.average is not None:
@@ -227,15 +151,3 @@ class Loop:
     @staticmethod
     def _name(interrupts: Interrupts) -> str:
         return interrupts.asked.name if interrupts.asked is not None else "on another rank"
-
-
-def split(result: Tensor | tuple[Tensor, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """The loss and the numbers beside it."""
-    loss, extra = result if isinstance(result, tuple) else (result, {})
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(
-            f"the loss function returned {shown}, not a scalar tensor; "
-            "return the mean over the batch, or (loss, {name: number})"
-        )
-    return loss.reshape(()), dict(extra)

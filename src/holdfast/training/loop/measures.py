@@ -1,7 +1,7 @@
 """What a run measures of itself beside the loss: pace, memory, how busy the device is.
 
 Read when the numbers of a run are noted, every so many steps. Nothing here waits for the device,
-and what cannot be known is left out.
+and what cannot be known is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _APART = 1.0
 
 
 class Measures:
-    """The trainer's own numbers; the dear ones are left out where measuring takes too long.
+    """The trainer's own numbers; the expensive ones are skipped where measuring takes too long.
 
     Args:
         place: this rank.
@@ -72,7 +72,7 @@ class Measures:
         self._lean = True
         self._say(
             f"holdfast: measuring took {spent / seconds:.0%} of the time between two records; "
-            "memory and utilization are left out from here on"
+            "memory and utilization are skipped from here on"
         )
 
     def utilization(self) -> dict[str, float]:
@@ -96,6 +96,16 @@ def memory_numbers(device: torch.device) -> dict[str, float]:
     used, held = _allocated(stats), _reserved(stats)
     numbers = {"memory_used_gb": used / 1e9}
     return numbers | ({"memory_utilization_percent": 100 * used / held} if held else {})
+
+
+def most_memory(device: torch.device) -> dict[str, float]:
+    """The most memory there was so far, of tensors on a GPU, else resident; and resident now."""
+    now = resident()
+    if device.type == "cuda":
+        most = float(torch.cuda.max_memory_allocated(device))
+    else:
+        most = max(now, _peak_resident())
+    return {"memory_peak_gb": most / 1e9, "process_rss_gb": now / 1e9}
 
 
 def memory_peak(device: torch.device) -> str:

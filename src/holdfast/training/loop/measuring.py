@@ -15,7 +15,7 @@ from ..data.transfer import Transfer, count
 from ..device import Place
 from ..precision import Precision
 from ..task import TOKENS, Scalars, Task
-from .loop import split
+from .micro_batches import split
 from .validation import evaluating, validate
 
 

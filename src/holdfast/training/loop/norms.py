@@ -37,7 +37,7 @@ class Distribution:
         self._bins: Counter[int] = Counter()
 
     def add(self, values: Iterable[float]) -> None:
-        """Count these; what is not finite, or not above zero, is left out."""
+        """Count these; what is not finite, or not above zero, is skipped."""
         given = np.fromiter(values, dtype=np.float64)
         known = given[(given > 0) & (given < math.inf)]
         if len(known):
@@ -79,6 +79,11 @@ class GradientNorms:
     def clipped(self) -> float:
         """Share of the steps taken that were clipped."""
         return self._clipped / self._taken if self._taken else 0.0
+
+    @property
+    def largest(self) -> float:
+        """The largest norm; NaN without steps."""
+        return self._norms.largest if self._norms.count else math.nan
 
     def data(self) -> dict[str, Any]:
         """Everything as plain numbers, for an event; empty without steps."""

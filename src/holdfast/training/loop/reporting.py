@@ -18,7 +18,8 @@ from ..compiling import Compiled
 from ..device import Place
 from ..task import TOKENS, Scalars
 from .averages import StepAverages
-from .measures import Measures, memory_layout, memory_peak, resident
+from .measures import Measures, memory_layout, memory_peak, most_memory, resident
+from .norms import GradientNorms
 from .progress import Progress, Tick
 
 B = TypeVar("B")
@@ -30,6 +31,12 @@ _training = channels.get("training")
 _verbose = channels.get("verbose")
 # Steps between two records of the numbers of a run.
 _NOTED_EVERY = 50
+# Share of an epoch that the loop may wait for data before its line says what to do.
+_LONG_WAIT = 0.2
+_WAIT_ADVICE = (
+    "; loading is slower than training: set more train.data.workers or a larger train.data.chunk, "
+    "or cache what is decoded"
+)
 
 
 class StepReporter:
@@ -194,20 +201,38 @@ class StepReporter:
             part for part in (f"step {step}: {rate:.0f} samples/s", times, others) if part
         )
 
-    def epoch_ends(self, epoch: int, step: int, norms: str = "") -> None:
-        """The one line about an epoch; ``norms``: what is known of its gradients."""
+    def epoch_ends(self, epoch: int, step: int, norms: GradientNorms) -> None:
+        """Record an epoch, and the one line about it; ``norms``: those of its gradients."""
         span = self._whole_epoch
         of = f"/{self._epochs}" if self._epochs is not None else ""
-        self.wait_share = span.waited / span.seconds
+        seconds, samples = span.seconds, span.samples * self._place.world
+        self.wait_share = span.waited / seconds
         self.wait_seconds = span.waited / max(span.batches, 1)
         loss = self._readings.take().get("loss", math.nan)
-        self._progress.epoch(
-            f"epoch {epoch + 1}{of}: step {step}, loss {loss:.4g}, {span.seconds:.1f} s, "
-            f"{span.samples * self._place.world / span.seconds:.0f} samples/s, "
-            f"data wait {self.wait_share:.0%}, skipped {self._watch.skipped}"
-            + f", {norms}"
-            * bool(norms)
-        )
+        numbers = {
+            "loss": loss,
+            "throughput_samples_per_sec": samples / seconds,
+            "epoch_seconds": seconds,
+            "data_wait_fraction": self.wait_share,
+            **most_memory(self._place.device),
+            "skipped_steps": self._watch.skipped,
+            "learning_rate": float(self._optimizer.param_groups[0]["lr"]),
+            "grad_norm_max": norms.largest,
+        }
+        known = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self._watch.note("epoch", {"epoch": epoch, "step": step, **known})
+        parts = [
+            f"epoch {epoch + 1}{of}: step {step}",
+            f"loss {loss:.4g}",
+            f"{seconds:.1f} s",
+            f"{samples / seconds:.0f} samples/s",
+            f"data wait {self.wait_share:.0%}",
+            f"skipped {self._watch.skipped}",
+        ]
+        if norms.line():
+            parts.append(norms.line())
+        advice = _WAIT_ADVICE if self.wait_share > _LONG_WAIT else ""
+        self._progress.epoch(", ".join(parts) + advice)
 
 
 def _batch_told(samples: int, values: Scalars) -> str:

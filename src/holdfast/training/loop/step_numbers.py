@@ -21,7 +21,7 @@ class Tick:
         rate: samples per second.
         wait: share of the time spent waiting for data, from 0 to 1.
         memory: bytes in use on the device, or by the process.
-        skipped: steps left out so far.
+        skipped: steps skipped so far.
         lr: learning rate.
         norm: of the gradient.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,8 @@ class ValidationSettings(Section):
     steps: int = bounded(0, 0)  # every so many optimizer steps; 0: not by steps
     batches: int | None = bounded(None, 1)  # look at so many only
     batch: int | None = bounded(None, 1)  # samples at once; that of training by default
+    spike: float = bounded(5.0, 0.0)  # so many times its best the metric is a spike; 0: never
+    spike_action: Literal["warn", "rollback"] = "warn"
 
 
 def validate(

@@ -12,6 +12,7 @@ from ..schedules import Schedule
 from .progress import Progress
 from .stopping import BestSoFar
 from .validation import ValidationSettings
+from .validation_spikes import ValidationSpikes
 
 BEST = "validation"
 """The metric under which the best checkpoint is kept."""
@@ -49,6 +50,7 @@ class ValidationSchedule:
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
         self._after_each, self._after_best = tuple(after_each), after_best
         self._step = 0
+        self._spikes = ValidationSpikes(settings, standing, watch, progress.say)
         self._fresh = self._best = False
         self._saved = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -103,3 +105,5 @@ class ValidationSchedule:
         for after_each in self._after_each:
             after_each(step, self.latest)
         self._progress.validated(step, self.latest, best)
+        if self._spikes.look(step, self._metric, value):
+            self._fresh = False  # the state there is now was not what was validated
