@@ -50,9 +50,10 @@ def test_no_more_batches_than_asked_for_and_further_arguments_are_passed() -> No
 
 
 def test_weights_of_faces_are_norms_by_token() -> None:
-    head = nn.Sequential(nn.Flatten(), nn.Linear(6 * 4, 8))
+    first = nn.Linear(6 * 4, 8)
+    head = nn.Sequential(nn.Flatten(), first)
     with torch.no_grad():
-        head[1].weight.fill_(1.0)
-        head[1].weight[:, 4:8] = 3.0
+        first.weight.fill_(1.0)
+        first.weight[:, 4:8] = 3.0
     (values,) = face_weights({"energy": head}, FACES).values()
     assert values[1] / values[0] == pytest.approx(3.0) and sum(values) == pytest.approx(6.0)

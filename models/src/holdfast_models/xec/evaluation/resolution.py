@@ -102,12 +102,12 @@ def effective_sigma(values: Floats) -> float:
     return float((ordered[held - 1 :] - ordered[: count - held + 1]).min() / 2)
 
 
-def half_width(values: Floats) -> float:
-    """Half of the central interval that holds 68 % of the values; NaN of none."""
-    if not len(values):
-        return float("nan")
-    low, high = np.quantile(values, ((1 - SHARE) / 2, (1 + SHARE) / 2))
-    return float(high - low) / 2
+def half_width(values: Floats) -> Floats:
+    """Half of the central interval that holds 68 % of the values of the last axis; NaN of none."""
+    if not values.shape[-1]:
+        return np.full(values.shape[:-1], np.nan)
+    low, high = np.quantile(values, ((1 - SHARE) / 2, (1 + SHARE) / 2), axis=-1)
+    return (high - low) / 2
 
 
 def core_fit(values: Floats) -> Core:

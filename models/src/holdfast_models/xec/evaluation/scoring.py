@@ -100,10 +100,10 @@ def score(
         for kind, group_R in groups.items():
             sums_EGA = _sums(error_R, at_R, np.asarray(group_R), len(names[kind]))
             count_G = sums_EGA[..., 0].sum(0)
-            mean_3G, error_3G = _means(sums_EGA), bootstrap_error(sums_EGA, _means)
+            mean_G3, error_G3 = _means(sums_EGA), bootstrap_error(sums_EGA, _means)
             for g, name in enumerate(names[kind]):
-                mae, rmse, bias = mean_3G[:, g].tolist()
-                errors = tuple(error_3G[:, g].tolist())
+                mae, rmse, bias = mean_G3[g].tolist()
+                errors = tuple(error_G3[g].tolist())
                 rows.append(Score(predictor, name, int(count_G[g]), mae, rmse, bias, errors))
     return Scores(tuple(rows))
 
@@ -119,7 +119,7 @@ def _sums(error_R: Floats, event_R: Floats, group_R: Floats, groups: int) -> Flo
 
 def _means(sums_EGA: Floats) -> Floats:
     """MAE, RMSE and bias of each group."""
-    count, absolute, square, signed = np.moveaxis(sums_EGA.sum(0), -1, 0)
+    count, absolute, square, signed = np.moveaxis(sums_EGA.sum(-3), -1, 0)
     with np.errstate(invalid="ignore"):
         per = np.where(count > 0, count, np.nan)
-        return np.stack((absolute / per, np.sqrt(square / per), signed / per))
+        return np.stack((absolute / per, np.sqrt(square / per), signed / per), axis=-1)

@@ -53,6 +53,7 @@ def input_distributions(x_BSC: Floats, npho_valid_BS: Floats, time_valid_BS: Flo
             )
         panel.set_xlabel(f"normalised {channel}")
         panel.set_ylabel("share of the face's valid values")
+        panel.set_ylim(0.5 / max(len(every), 10), 1.0)  # before: no values have no logarithm
         panel.set_yscale("log")
         panel.legend(fontsize=8, frameon=False)
         told.append(f"{channel} {low:.2g} to {high:.2g} ({valid_BS.mean():.0%} of sensors valid)")

@@ -145,7 +145,7 @@ def _along(bias: Axes, rms: Axes, truth_R: Floats, off_R: Floats) -> None:
     which = np.searchsorted(edges, truth_R, side="right") - 1
 
     def both(rows: Floats) -> Floats:
-        return np.array([rows.mean(), np.sqrt((rows**2).mean())])
+        return np.stack((rows.mean(-1), np.sqrt((rows**2).mean(-1))), axis=-1)
 
     found: dict[float, tuple[Floats, Floats]] = {}
     for at, place in enumerate(centre):
