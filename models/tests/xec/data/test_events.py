@@ -75,6 +75,17 @@ def test_optional_quantities_are_read_where_they_are(synth, tmp_path: Path) -> N
         event_files(RAW, synth.normalization, str(tmp_path), ["enrgy"])
 
 
+def test_any_other_branch_is_passed_on_as_it_is(synth, tmp_path: Path) -> None:
+    some = {key: synth.events[key][:5] for key in ("npho", "time", "run", "event")}
+    some |= {"energyReco": synth.events["energy"][:5], "uvwRecoFI": synth.events["uvwFI"][:5]}
+    write_batches(tmp_path / "reco.root", iter([some]))
+    wanted = ["energyReco", "uvwRecoFI", "timeReco"]
+    (file,) = event_files(RAW, synth.normalization, str(tmp_path), optional=wanted)
+    block = file.__getitems__(range(5)).batch
+    assert torch.equal(block["energyReco"], some["energyReco"]) and "timeReco" not in block
+    assert torch.equal(block["uvwRecoFI"], some["uvwRecoFI"])
+
+
 def test_17_3_training_data_is_shuffled_and_validation_is_not(synth) -> None:
     stream = open_events(RAW, synth.normalization, synth.train, chunk=64)
     assert isinstance(stream, Streamed)

@@ -67,6 +67,11 @@ def test_only_the_asked_range_is_read_into_plain_tensors(synth, monkeypatch) -> 
         file[192]
     monkeypatch.setattr(root_files, "BLOCK", 30)  # as larger files are read
     assert torch.equal(file.read(7, 180, ["npho"])["npho"], synth.events["npho"][7:180])
+    assert [*file._steps(7, 180)] == [(7, 128), (128, 180)]  # no basket twice
+    monkeypatch.setattr(root_files, "BLOCK", 150)
+    assert [*file._steps(0, 192)] == [(0, 128), (128, 192)]
+    assert [*file._steps(50, 60)] == [(50, 60)]
+    monkeypatch.setattr(root_files, "BLOCK", 30)
     seen = [len(part["run"]) for part in scan([file, file], ["run"], 100)]
     assert seen == [30, 20, 30, 20]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -183,3 +184,16 @@ def test_corrupted_events_hold_values_that_are_no_numbers() -> None:
         values = made[key]
         assert values.isnan().any() and (values == torch.inf).any() and (values == -torch.inf).any()
         assert 15 < int((~values.isfinite()).any(1).sum()) < 50
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_more_than_five_thousand_events_a_second(plain) -> None:
+    generate(PLAIN, 64, device="cuda")
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    made = generate(PLAIN, 4096, device="cuda")
+    torch.cuda.synchronize()
+    assert 4096 / (time.perf_counter() - begin) > 5000
+    assert torch.equal(made["dead"][0].cpu(), plain["dead"][0])
+    per_mev = (made["npho_clean"].sum(1) / made["energy"] / 1e3).mean()
+    assert per_mev.item() == pytest.approx(11200, rel=0.05)

@@ -51,7 +51,7 @@ def open_events(
         path: of the files.
         truths: what is read beside photons and times, by the names of ``BRANCHES``; a file that
             lacks one is an error.
-        optional: the same, read where every file has it.
+        optional: the same or any branch, read where every file has it.
         weights: rare events count more, by these histograms.
         chunk: events read at once; the trainer's ``data.chunk`` goes before it.
         say: told what is made for later runs.
@@ -107,12 +107,12 @@ def open_roots(
     settings: DataSettings, path: str, names: Sequence[str] = (), *, optional: Sequence[str] = ()
 ) -> list[RootEvents]:
     """The files of a path, with photons, times and these quantities checked."""
-    for name in (*names, *optional):
+    for name in names:
         if name not in BRANCHES:
             raise HoldfastError(f"no quantity {name!r}; there are {', '.join(BRANCHES)}")
     branches = {"npho": settings.npho_branch, "time": settings.time_branch}
     branches |= {name: BRANCHES[name] for name in (*_ALWAYS[2:], *names)}
-    more = {name: BRANCHES[name] for name in optional}
+    more = {name: BRANCHES.get(name, name) for name in optional}
     return [
         RootEvents(file, branches, settings.tree_name, settings.num_threads, optional=more)
         for file in find_files(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import glob
 import os
@@ -20,7 +21,8 @@ from torch import Tensor
 from holdfast import HoldfastError
 from holdfast.training import Gathered
 
-from .branches import WIDTHS, import_uproot
+from ..geometry.layout import SENSORS
+from .branches import BRANCHES, WIDTHS, import_uproot
 
 BLOCK = 512
 """Events whose baskets are decompressed together."""
@@ -28,6 +30,7 @@ BLOCK = 512
 MOST_OPEN = 128
 """Files that a process keeps open; systems allow some hundreds."""
 
+_WIDE = (SENSORS,)
 _LARGE = 1_000_000  # added to the version in a header with 64-bit places
 _DTYPES = {"f": torch.float32, "i": torch.int64, "u": torch.int64, "b": torch.bool}
 
@@ -87,7 +90,8 @@ class RootEvents:
         self.kinds = {name: self._kind(tree, name) for name in self.branches}
         """Dtype and shape of a sample, by name."""
         largest = max(self.branches, key=lambda name: WIDTHS.get(name, 1))
-        self.boundaries = tuple(int(n) for n in tree[self.branches[largest]].entry_offsets)
+        offsets = {int(n) for n in tree[self.branches[largest]].entry_offsets}
+        self.boundaries = tuple(sorted(offsets | {0, self._length}))
         """Entries that baskets begin with, and the number of all; cheap places to cut at."""
 
     def __len__(self) -> int:
@@ -112,11 +116,20 @@ class RootEvents:
             # Straight into the memory it stays in: nothing is concatenated, and what is
             # decompressed is never more than a few baskets.
             into = np.empty((stop - start, *shape), branch.interpretation.to_dtype.base)
-            for at in range(start, stop, BLOCK):
-                end = min(at + BLOCK, stop)
-                self._fill(branch, into[at - start : end - start], at, end)
+            for first, last in self._steps(start, stop) if shape == _WIDE else [(start, stop)]:
+                self._fill(branch, into[first - start : last - start], first, last)
             found[name] = torch.from_numpy(into).to(dtype)
         return found
+
+    def _steps(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Ranges of some ``BLOCK`` entries; a basket is decompressed as often as it is cut."""
+        while start < stop:
+            after = bisect.bisect_right(self.boundaries, start + BLOCK)
+            last = self.boundaries[after - 1]
+            if last <= start:
+                last = self.boundaries[after]
+            yield start, min(last, stop)
+            start = last
 
     def _fill(self, branch: Any, into: NDArray[Any], start: int, stop: int) -> None:
         try:
@@ -166,6 +179,7 @@ class RootEvents:
 
     def _kind(self, tree: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         branch, width = self.branches[name], WIDTHS.get(name, 1)
+        known = name in BRANCHES or name in WIDTHS  # others are passed on as they are
         if branch not in tree:
             there = ", ".join(tree.keys(recursive=False)[:20])
             raise HoldfastError(
@@ -176,9 +190,9 @@ class RootEvents:
         if kind is None or kind.base.kind not in _DTYPES:
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} is {tree[branch].typename}, needed is a fixed "
-                f"number of values per event: {width}; write it as an array of that length"
+                f"number of values per event{f': {width}' if known else ''}; write it as an array"
             )
-        if kind.shape != ((width,) if width > 1 else ()):
+        if known and kind.shape != ((width,) if width > 1 else ()):
             has = kind.shape[0] if kind.shape else 1
             raise HoldfastError(
                 f"{self.path}: branch {branch!r} has {has} values per event, needed for {name} "
