@@ -297,7 +297,7 @@ def filled(task: Task, settings: Any, events: Mapping[str, Tensor]) -> Any:
         rows = cached.__getitems__(range(first, min(first + 512, len(cached)))).batch
         rows = {name: value.to(DEVICE) for name, value in rows.items()}
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-            done = objective._pass(model, rows, fixed=True)
+            done = objective.hide_and_fill(model, rows)
         hidden_BS, inputs = done.hidden.hidden_BS, done.inputs
         usable_BS = done.shown.npho_valid_BS
         pred_BS = npho_from_scale(

@@ -49,10 +49,6 @@ def _skips(most: Any) -> Mapping[str, Any]:
     return {"train.holdfast.policy": {"NUM001": rule, "NUM002": rule}}
 
 
-def _spike(action: Any) -> Mapping[str, Any]:
-    return {"train.validation.spike_action": action}
-
-
 _COMMON: Mapping[str, Read] = {
     "data.batch_size": "train.data.batch",
     "data.chunksize": "train.data.chunk",
@@ -81,6 +77,8 @@ _COMMON: Mapping[str, Read] = {
     "training.seed": "train.seed.seed",
     "training.deterministic": "train.seed.deterministic",
     "training.max_consecutive_skips": _skips,
+    "training.auto_batch": "train.auto_batch",
+    "training.spike_action": "train.validation.spike_action",
     "training.profile": Ignored("set train.profile.steps for a trace of so many steps"),
     "checkpoint.save_dir": Ignored("give --run-dir FOLDER"),
     "checkpoint.save_interval": Ignored(

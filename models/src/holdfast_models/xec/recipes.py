@@ -116,7 +116,9 @@ def _events(
         train_path, val_path = _generated(data.synth, place)
     reweighting = settings.reweighting if isinstance(settings, RegressorRun) else None
     say = print if place.main else _nobody
-    opened = partial(open_events, data, settings.normalization, optional=("xyzVTX",), say=say)
+    # For prediction files; for the baseline that shares light by solid angle.
+    optional = ("uvwFI",) if reweighting is None else ("xyzVTX",)
+    opened = partial(open_events, data, settings.normalization, optional=optional, say=say)
     train = opened(train_path, truths, weights=reweighting)
     if not val_path:
         if place.main:

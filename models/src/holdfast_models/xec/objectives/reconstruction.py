@@ -65,7 +65,7 @@ class ReconstructionObjective:
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The loss on hidden sensors, and what is told beside it."""
-        done = self._pass(net, batch, fixed=False)
+        done = self.hide_and_fill(net, batch, fixed=False)
         found = self._loss_of(done)
         told: dict[str, Tensor | float] = {
             f"loss_{channel}": mean_F.sum().detach() for channel, mean_F in found.faces.items()
@@ -77,7 +77,7 @@ class ReconstructionObjective:
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The training loss on held-out events, and their errors summed face by face."""
-        done = self._pass(net, batch, fixed=True)
+        done = self.hide_and_fill(net, batch)
         found = self._loss_of(done)
         rows_BS = {
             "n_masked": done.hidden.hidden_BS,
@@ -101,7 +101,7 @@ class ReconstructionObjective:
 
     def predict(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """What was hidden and what was made of it, sensor by sensor, in the network's scale."""
-        done = self._pass(net, batch, fixed=True)
+        done = self.hide_and_fill(net, batch)
         columns = {
             "run": batch["run"],
             "event": batch["event"],
@@ -114,7 +114,8 @@ class ReconstructionObjective:
             columns[f"pred_{channel}"] = done.pred_BSC[..., index].float()
         return columns
 
-    def _pass(self, net: nn.Module, batch: Batch, *, fixed: bool) -> Pass:
+    def hide_and_fill(self, net: nn.Module, batch: Batch, *, fixed: bool = True) -> Pass:
+        """Ask the network about hidden sensors; ``fixed``: always about the same ones."""
         normalization = self._settings.normalization
         inputs = inputs_of(batch, normalization)
         generator, device = None, inputs.npho_BS.device
