@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,10 @@ from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective
 from .objectives.regression import RegressionObjective
 from .run_settings import AnyRun
+
+if TYPE_CHECKING:
+    from .figures.drawing import Drawn
+    from .figures.pictures import Maker
 
 MOST_EVENTS, MOST_FILLED = 20_000, 1000
 """Validation events that pictures are made of: of the regressor, and of models that fill in, which
@@ -151,7 +155,7 @@ class Artifacts:
         for line in written.failed:
             print(f"no picture of {line}")
 
-    def _of_regressor(self, folder: Path, suffix: str) -> dict[str, Callable[[], Any]]:
+    def _of_regressor(self, folder: Path, suffix: str) -> dict[str, Maker]:
         from .figures.detector_figures import face_weights_figure, saliency_profile
         from .figures.event_display import event_display, event_of
         from .figures.resolution_figures import resolution
@@ -161,7 +165,7 @@ class Artifacts:
         self._pass(self._look_at_regression, rows, MOST_EVENTS)
         write_tables(folder / _TABLES, rows.columns(), suffix=suffix)
         tables = read_tables(folder / _TABLES, suffix=suffix)
-        makers: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Maker] = {
             f"resolution of {task}": partial(resolution, task, table)
             for task, table in tables.items()
         }
@@ -172,7 +176,7 @@ class Artifacts:
         model = cast(Regressor, self._model)
         inputs = self._inputs_of(rows)
 
-        def look() -> Any:
+        def look() -> Drawn:
             nothing_BS = torch.zeros_like(inputs.npho_valid_BS)
             found = saliency(model, [(inputs.x_BSC, nothing_BS, valid_of(inputs))])
             return saliency_profile(found.outputs, found.shares_KFC.numpy())
@@ -187,13 +191,13 @@ class Artifacts:
             | self._of_inputs(inputs)
         )
 
-    def _of_hidden(self) -> dict[str, Callable[[], Any]]:
+    def _of_hidden(self) -> dict[str, Maker]:
         from .figures import hidden_figures
 
         rows = Rows()
         self._pass(self._look_at_hidden, rows, MOST_FILLED)
         first = {name: one.numpy() for name, one in rows.first.items()}
-        makers: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Maker] = {
             "reconstruction": lambda: hidden_figures.reconstruction(
                 first["truth"][0], first["hidden"][0], first["predicted"][0]
             )
@@ -206,7 +210,7 @@ class Artifacts:
             chosen["truth"], chosen["predicted"], face_R
         )
 
-        def compare() -> Any:
+        def compare() -> Drawn:
             fillings = {"neighbours": "neighbours", "solid angle": "solid_angle"}
             said = {self._kind: chosen["predicted"]}
             said |= {name: chosen[key] for name, key in fillings.items() if key in chosen}
@@ -215,7 +219,7 @@ class Artifacts:
 
         return makers | {"baselines": compare} | self._of_inputs(self._inputs_of(rows))
 
-    def _of_inputs(self, inputs: Inputs) -> dict[str, Callable[[], Any]]:
+    def _of_inputs(self, inputs: Inputs) -> dict[str, Maker]:
         from .figures.detector_figures import dead_channels, input_distributions
 
         x, npho_valid, time_valid = (one.cpu().numpy() for one in inputs[:3])

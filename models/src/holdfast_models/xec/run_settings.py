@@ -154,7 +154,7 @@ REGRESSOR_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "tasks": ALL_TASKS,
         "train": {**_SMALL_TRAIN, "epochs": 4, "average": {"decay": 0.99}},
     },
-    "synthetic": {**_SYNTHETIC, "tasks": ALL_TASKS},
+    "synthetic": {**_SYNTHETIC, "tasks": ALL_TASKS, "model": {"channel_dropout_rate": 0.01}},
     "timing": {"data": {"time_branch": "time"}, "tasks": {"timing": ALL_TASKS["timing"]}},
 }
 MAE_PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ __all__ = ["FOLDER", "LIST", "Maker", "Written", "need_matplotlib", "write_pictu
 FOLDER, LIST, FAILURES = "pictures", "pictures.json", "failed_pictures.txt"
 _DOTS_PER_INCH = 120
 
-Maker = Callable[[], "Iterable[Drawn]"]
+Maker = Callable[[], "Drawn | list[Drawn]"]
 """Draws one picture, or some that belong together."""
 
 
@@ -63,7 +63,8 @@ def write_pictures(
     listed = {entry["name"]: entry for entry in _listed(path / LIST)}
     for name, make in makers.items():
         try:
-            for drawn in make():
+            made = make()
+            for drawn in made if isinstance(made, list) else [made]:
                 files += _write(path, drawn, suffix)
                 if "/" not in drawn.name:  # the report shows what lies in the folder itself
                     listed[drawn.name] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["TaskHead"]
@@ -32,4 +33,9 @@ class TaskHead(nn.Module):
 
     def forward(self, tokens_BTD: Tensor) -> Tensor:
         """The outputs, on the network's scale."""
-        return self.layers(tokens_BTD.flatten(1))
+        hidden_BH = self.layers[:-1](tokens_BTD.flatten(1))
+        if not torch.is_autocast_enabled(hidden_BH.device.type):
+            return self.layers[-1](hidden_BH)
+        # The eight bits of a bf16 output would be millimetres of a position.
+        with torch.autocast(hidden_BH.device.type, enabled=False):
+            return self.layers[-1](hidden_BH.float())
