@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from holdfast_models.xec.data.normalization import Inputs
 from holdfast_models.xec.model.inpainter import Inpainter
+from holdfast_models.xec.model.inpainting import attention_heads
 from holdfast_models.xec.model.mae import MaskedAutoencoder
 from holdfast_models.xec.model.masking import (
     drop_sensors,
@@ -63,42 +64,43 @@ def inpainting(model: nn.Module, inputs: Inputs, keys_BS: Tensor) -> Tensor:
     return model(shown.x_BSC, hidden_BS, usable_BS, valid_of(shown))
 
 
-def check(step, model: nn.Module, inputs: Inputs, backend: str = "eager") -> None:
-    model.eval()
+class Glance(nn.Linear):
+    """Stands for a backbone, which regressor and autoencoder trace: most of the time of a test."""
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward((x * visible).flatten(1, -2).mean(1))
+
+
+def check(step, model: nn.Module, inputs: Inputs) -> None:
     keys_BS = torch.rand(inputs.npho_BS.shape)
-    compiled = torch.compile(step, fullgraph=True, backend=backend)
-    with torch.set_grad_enabled(backend == "aot_eager"):
-        found = compiled(model, inputs, keys_BS)
-        torch.testing.assert_close(found, step(model, inputs, keys_BS), atol=1e-4, rtol=1e-4)
-        if backend == "aot_eager":
-            found.sum().backward()
-            assert all(one.grad is not None for one in model.parameters())
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    torch.manual_seed(5)  # of dropout and stochastic depth
+    found = compiled(model, inputs, keys_BS)
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, step(model, inputs, keys_BS), atol=1e-4, rtol=1e-4)
 
 
-def test_the_regressor_and_channel_dropout_are_one_graph_with_its_gradients(make_events):
-    settings = RegressorSettings(encoder_dim=32, num_fusion_layers=1, drop_path_rate=0.1)
-    check(regression, Regressor(settings, TASKS), make_events(2), backend="aot_eager")
+def test_the_regressor_with_channel_dropout_and_stochastic_depth_is_one_graph(make_events):
+    settings = RegressorSettings(encoder_dim=32, num_fusion_layers=1, drop_path_rate=0.5)
+    check(regression, Regressor(settings, TASKS), make_events(2))
 
 
 @pytest.mark.parametrize("decoder", ["conv", "pixel"])
 def test_the_autoencoder_and_its_masks_are_one_graph(decoder, make_events):
     settings = MaeSettings(encoder_dim=32, num_fusion_layers=1, decoder_dim=8, decoder=decoder)
-    check(reconstruction, MaskedAutoencoder(settings), make_events(2))
+    model = MaskedAutoencoder(settings)
+    if decoder == "pixel":
+        model.encoder.backbone = model.encoder.hexagon = Glance(2, 32)  # pyright: ignore[reportAttributeAccessIssue]
+    check(reconstruction, model, make_events(2))
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_inpainter_and_its_masks_are_one_graph(head, make_events):
+def test_the_inpainter_and_its_masks_are_one_graph(head, make_events, monkeypatch):
+    monkeypatch.setattr(attention_heads, "_HOPS", 1)  # 8 neighbours are as good as 24 to trace
     settings = InpainterSettings(encoder_dim=32, num_fusion_layers=1, **HEADS[head])
-    check(inpainting, Inpainter(settings), make_events(2))
-
-
-def test_training_with_stochastic_depth_is_one_graph(make_events):
-    settings = RegressorSettings(encoder_dim=32, num_fusion_layers=1, drop_path_rate=0.5)
-    model = Regressor(settings, TASKS).train()
-    inputs = make_events(2)
-    with torch.no_grad():
-        step = torch.compile(regression, fullgraph=True, backend="eager")
-        assert step(model, inputs, torch.rand(2, 4760)).shape == (2, 6)
+    model = Inpainter(settings)
+    model.encoder.backbone = model.encoder.hexagon = Glance(2, 32)  # pyright: ignore[reportAttributeAccessIssue]
+    check(inpainting, model.requires_grad_(False), make_events(1))
 
 
 def test_the_regressor_exports_for_any_number_of_events(make_events):
@@ -110,20 +112,3 @@ def test_the_regressor_exports_for_any_number_of_events(make_events):
     for count in (1, 3):
         x_BSC = make_events(count).x_BSC
         torch.testing.assert_close(exported(x_BSC), model(x_BSC), atol=1e-4, rtol=1e-4)
-
-
-def test_the_inpainter_exports_for_any_number_of_events(make_events):
-    settings = InpainterSettings(encoder_dim=32, num_fusion_layers=1, use_local_context=False)
-    model = Inpainter(settings).eval()
-    batch = {0: torch.export.Dim("batch")}
-
-    def arguments(count: int) -> tuple[Tensor, Tensor, Tensor]:
-        inputs = make_events(count)
-        return inputs.x_BSC, torch.rand(count, 4760) < 0.05, inputs.npho_valid_BS
-
-    exported = torch.export.export(
-        model, arguments(2), dynamic_shapes=(batch, batch, batch)
-    ).module()
-    for count in (1, 3):
-        given = arguments(count)
-        torch.testing.assert_close(exported(*given), model(*given), atol=1e-4, rtol=1e-4)
