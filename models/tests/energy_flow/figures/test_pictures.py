@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast import HoldfastError, Run
 from holdfast.config import from_dict
 from holdfast.training import run_recipe
-from holdfast_models.energy_flow.figures.curves import read_curves
+from holdfast_models.curves import read_curves
 from holdfast_models.energy_flow.figures.pictures import draw
 from holdfast_models.energy_flow.figures.trajectories import record
 from holdfast_models.energy_flow.model.energy_flow import EnergyFlow

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+from holdfast_models.xec.data.synthetic import generate
 from holdfast_models.xec.evaluation.ridge import FEATURES, Ridge, arrival_times, baseline, features
+from holdfast_models.xec.settings import SynthSettings
+
+REFERENCE = {
+    "energy": ("mean", 15.3), "energy, relative": ("ridge", 1.36),
+    "same above 45 MeV": ("ridge", 1.22), "u": ("ridge", 0.65), "v": ("ridge", 0.59),
+    "w": ("ridge", 0.60), "theta": ("ridge", 19.2), "timing, true place known": ("ridge", 31.0),
+}  # fmt: skip
+"""What the specification measured on such events."""
 
 MakeEvents = Callable[..., dict[str, Tensor]]
 
@@ -68,3 +77,24 @@ def test_energies_without_truth_are_refused(make_events: MakeEvents) -> None:
     events["energy"][3] = 0
     with pytest.raises(HoldfastError, match="1 of 10 events"):
         Ridge.fit(events)
+
+
+def test_the_table_of_the_specification_on_few_events() -> None:
+    events = generate(SynthSettings(seed=1), 512)
+    halves = [{name: one[part::2] for name, one in events.items()} for part in (0, 1)]
+    rows = {row.quantity: row for row in baseline(*halves).rows}
+    for quantity, (column, expected) in REFERENCE.items():
+        # 256 events to fit 23 numbers to, and as many to measure.
+        assert getattr(rows[quantity], column) == pytest.approx(expected, rel=0.35), quantity
+
+
+@pytest.mark.slow
+def test_the_table_of_the_specification() -> None:
+    events = generate(SynthSettings(seed=1), 2560)
+    halves = [{name: one[part::2] for name, one in events.items()} for part in (0, 1)]
+    rows = {row.quantity: row for row in baseline(*halves).rows}
+    for quantity, (column, expected) in REFERENCE.items():
+        assert getattr(rows[quantity], column) == pytest.approx(expected, rel=0.15), quantity
+    for quantity, expected in {"u": 15.3, "v": 46.4, "w": 3.3, "theta": 19.3}.items():
+        assert rows[quantity].mean == pytest.approx(expected, rel=0.15), quantity
+    assert rows["timing, true place known"].mean == pytest.approx(2100, rel=0.15)

@@ -23,6 +23,12 @@ def broken() -> Iterable[Drawn]:
     raise ZeroDivisionError("no events")
 
 
+def test_a_maker_may_give_one_picture_or_many(tmp_path: Path) -> None:
+    (one,) = plain("one")
+    written = write_pictures(tmp_path, {"one": lambda: one, "many": lambda: plain("many")})
+    assert not written.failed and len(written.files) == 4
+
+
 def test_png_pdf_and_the_list_of_the_report(tmp_path: Path) -> None:
     written = write_pictures(tmp_path / "new" / "pictures", {"a": lambda: plain("a")})
     assert [path.name for path in written.files] == ["a.png", "a.pdf"]

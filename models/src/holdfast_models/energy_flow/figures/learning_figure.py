@@ -6,7 +6,7 @@ import math
 
 from matplotlib.axes import Axes
 
-from .curves import Curve, Curves
+from ...curves import Curve, Curves
 from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, paper
 
 __all__ = ["of"]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
+from ...curves import read_curves
 from ..model.energy_flow import EnergyFlow
-from .curves import read_curves
 from .trajectories import record
 
 __all__ = ["FOLDER", "LIST", "draw"]

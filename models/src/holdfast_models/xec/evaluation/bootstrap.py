@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bootstrap_error"]
-
 Floats = NDArray[Any]
 
 _RESAMPLES, _SEED = 100, 20

@@ -19,8 +19,6 @@ from ..geometry import layout
 from ..geometry.neighbours import ABSENT, within_hops
 from ..geometry.positions import R_INNER, areas, normals, positions
 
-__all__ = ["NeighbourMean", "SolidAngleMean", "solid_angles", "xyz_of_uvw"]
-
 _TINY = 1e-12
 
 

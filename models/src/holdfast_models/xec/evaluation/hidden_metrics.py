@@ -14,8 +14,6 @@ from torch import Tensor
 
 from ..geometry.layout import FACES, SENSORS
 
-__all__ = ["hidden_metrics"]
-
 
 def hidden_metrics(rows: Mapping[str, Tensor]) -> dict[str, float]:
     """Every number, in the scale of the errors; of a face without hidden sensors 0."""

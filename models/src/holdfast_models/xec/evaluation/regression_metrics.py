@@ -19,8 +19,6 @@ from holdfast import HoldfastError
 from ..geometry.positions import direction_of, xyz_of
 from .resolution import SHARE, core_fit, effective_sigma
 
-__all__ = ["PS", "QUANTITIES", "Columns", "opening_angle", "regression_metrics", "residual_of"]
-
 Floats = NDArray[Any]
 Columns = Mapping[str, Floats]
 

@@ -13,19 +13,6 @@ from holdfast import HoldfastError
 
 from .bootstrap import bootstrap_error
 
-__all__ = [
-    "Core",
-    "DoubleGaussian",
-    "EnergyResolution",
-    "Profile",
-    "core_fit",
-    "double_gaussian",
-    "effective_sigma",
-    "energy_resolution",
-    "half_width",
-    "profile",
-]
-
 Floats = NDArray[Any]
 
 SHARE = 0.68

@@ -1,7 +1,7 @@
 """What a network has to beat: a ridge regression on 22 hand-made numbers of an event.
 
-Time is not learned: it is the weighted mean of what every lit sensor says, seen from the true
-place of the interaction.
+Time is not learned: it is the median of what all lit sensors say, seen from the true place of the
+interaction.
 
 Shapes: B events, S sensors, N inner sensors, X features, Q targets.
 """
@@ -20,12 +20,10 @@ from holdfast import HoldfastError
 
 from ..data.normalization import NOT_AVAILABLE
 from ..geometry import layout
-from ..geometry.positions import is_sipm, positions, uvw_of, xyz_of
+from ..geometry.positions import positions, uvw_of, xyz_of
 from .fill_baselines import NeighbourMean
 from .regression_metrics import QUANTITIES, opening_angle, residual_of
 from .resolution import SHARE
-
-__all__ = ["FEATURES", "Baseline", "BaselineRow", "Ridge", "arrival_times", "baseline", "features"]
 
 Floats = NDArray[Any]
 Events = Mapping[str, Floats | Tensor]
@@ -44,11 +42,8 @@ _FAR = 1.5  # of the residuals' 68 %, beyond which an event counts less
 _ROUNDS = 5  # of fits that depend on the residuals of the one before
 _TOGETHER = 256  # events
 
-# What the generator's sensors are like, as far as weights of times need it.
-_SPEED, _SINGLE, _FLOOR = 12.0, 2.2, 0.06  # cm/ns; ns of one photoelectron; ns at best
-_SIPM_YIELD, _PMT_YIELD = 0.12, 0.16  # photoelectrons per photon
-_LIT = 50.0  # photons
-_CLIP = 4.0  # sigma, beyond which light comes from a later deposit
+_SPEED = 12e9  # of light in xenon, cm/s
+_LIT = 100.0  # photons below which a time means nothing
 
 
 class Ridge(NamedTuple):
@@ -158,25 +153,21 @@ def features(npho: Floats | Tensor) -> Floats:
 
 
 def arrival_times(events: Events) -> Floats:
-    """When the photon interacted, s, plus a delay that is the same for all events."""
-    where_B3 = xyz_of(_array(events["uvwFI"]))
-    npho, time = torch.as_tensor(events["npho"]), torch.as_tensor(events["time"])
-    yield_S = np.where(is_sipm(), _SIPM_YIELD, _PMT_YIELD)
+    """When the photon interacted, s, plus a delay that is the same for all events.
+
+    The median over lit sensors of their time less the way of the light from the true place: sensors
+    that saw a later deposit first, or a wrong time, do not move it.
+    """
+    where_B3 = torch.from_numpy(xyz_of(_array(events["uvwFI"])))
+    npho, time = torch.as_tensor(events["npho"]), torch.as_tensor(events["time"]).double()
+    place_S3 = torch.tensor(positions())
     found: list[Floats] = []
     for first in range(0, len(where_B3), _TOGETHER):
         some = slice(first, first + _TOGETHER)
-        npho_BS, time_BS = npho[some], time[some].double() * 1e9
-        lit_BS = (_usable(npho_BS) & _usable(time_BS) & (npho_BS > _LIT)).numpy()
-        electrons_BS = np.where(lit_BS, npho_BS.double().numpy() * yield_S, 1.0)
-        way_BS = np.linalg.norm(positions() - where_B3[some, None], axis=-1)
-        emitted_BS = np.where(lit_BS, time_BS.numpy() - way_BS / _SPEED, 0.0)
-        sigma_BS = np.sqrt(_SINGLE**2 / electrons_BS + _FLOOR**2)
-        weight_BS = lit_BS / sigma_BS**2
-        when_B1 = _weighted(emitted_BS, weight_BS)
-        for _ in range(_ROUNDS):
-            near_BS = np.abs(emitted_BS - when_B1) < _CLIP * sigma_BS
-            when_B1 = _weighted(emitted_BS, weight_BS * near_BS)
-        found.append(when_B1[:, 0] * 1e-9)
+        lit_BS = _usable(npho[some]) & _usable(time[some]) & (npho[some] >= _LIT)
+        emitted_BS = time[some] - torch.cdist(where_B3[some], place_S3) / _SPEED
+        emitted_BS = torch.where(lit_BS, emitted_BS, torch.nan)
+        found.append(emitted_BS.nanmedian(1).values.nan_to_num(0.0).numpy())
     return np.concatenate(found) if found else np.zeros(0)
 
 
@@ -239,8 +230,3 @@ def _array(values: Floats | Tensor) -> Floats:
 
 def _usable(values: Tensor) -> Tensor:
     return values.isfinite() & (values.abs() < 0.9 * NOT_AVAILABLE)
-
-
-def _weighted(values_BS: Floats, weight_BS: Floats) -> Floats:
-    whole_B1 = weight_BS.sum(1, keepdims=True)
-    return (values_BS * weight_BS).sum(1, keepdims=True) / np.where(whole_B1 > 0, whole_B1, 1.0)

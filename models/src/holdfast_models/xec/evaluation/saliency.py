@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from ..geometry.layout import FACES, face_of_sensor
 from .regression_metrics import QUANTITIES
 
-__all__ = ["Saliency", "face_weights", "saliency"]
-
 _NAMES: Mapping[str, tuple[str, ...]] = {**QUANTITIES, "angleVec": ("x", "y", "z")}
 
 

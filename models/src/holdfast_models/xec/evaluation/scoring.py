@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ..geometry.layout import FACES
 from .bootstrap import bootstrap_error
 
-__all__ = ["DECADES", "Score", "Scores", "score"]
-
 Floats = NDArray[Any]
 
 _EDGES = (1.0, 10.0, 100.0, 1e3, 1e4)

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BadEvent", "WorstEvents"]
-
 
 class BadEvent(NamedTuple):
     """One event, its loss, and what is needed to draw it."""

@@ -12,8 +12,6 @@ from ..geometry.layout import FACES, SENSORS, sensors_of
 from .drawing import COLOURS, Drawn, Floats, finite, grouped_bars, paper
 from .tank import draw_tank
 
-__all__ = ["dead_channels", "face_weights_figure", "input_distributions", "saliency_profile"]
-
 _CHANNELS = ("npho", "time")
 
 

@@ -5,19 +5,15 @@ Imports matplotlib, which is optional: ``pictures`` looks for it before anything
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-
-__all__ = [
-    "BLUE", "COLOURS", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "Floats", "finite",
-    "grouped_bars", "paper",
-]  # fmt: skip
 
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
@@ -26,7 +22,8 @@ COLOURS = (BLUE, RED, GREEN, ORANGE, "#cc79a7", "#56b4e9", "#000000")
 Floats = NDArray[Any]
 
 
-class Drawn(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Drawn:
     """A picture and what is said about it.
 
     Args:

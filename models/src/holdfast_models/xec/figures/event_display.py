@@ -13,8 +13,6 @@ from ..geometry.layout import SENSORS
 from .drawing import Drawn, Floats, finite, paper
 from .tank import draw_tank, mark_point
 
-__all__ = ["Event", "event_display", "event_of"]
-
 _LARGEST = 9e9  # anything above means that files hold no value
 _LIT = 100.0  # photons below which a time means nothing
 

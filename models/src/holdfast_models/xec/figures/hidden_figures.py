@@ -16,8 +16,6 @@ from ..geometry.layout import FACES
 from .drawing import BLUE, GREEN, GREY, Drawn, Floats, finite, grouped_bars, paper
 from .tank import draw_tank
 
-__all__ = ["baselines", "reconstruction", "residuals"]
-
 _LARGEST = 9e9
 _BINS = 16  # of photons, logarithmic
 _MOST_ROWS = 200_000  # hidden sensors of one figure

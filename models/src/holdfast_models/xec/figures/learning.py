@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from holdfast import Run
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
-from .drawing import BLUE, COLOURS, GREY, Drawn, paper
+from ...curves import Curve, read_curves
+from .drawing import BLUE, COLOURS, GREY, Drawn, finite, paper
 
-__all__ = ["learning_curves", "read_curves"]
-
-Curve = dict[int, float]
-"""A number by step; NaN where it was no number."""
-
-_KINDS = {"numbers": "training", "validation": "validation"}
 # What is drawn beside the losses, by the unit of the axis; the first panels that have a curve.
 _PANELS: Mapping[str, tuple[str, ...]] = {
     "68 % of |residual| [cm]": (
@@ -30,78 +24,50 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def read_curves(run_folder: str | os.PathLike[str]) -> dict[str, dict[str, Curve]]:
-    """Curves of training and validation by name; of a step taken twice, the later numbers."""
-    found: dict[str, dict[str, Curve]] = {where: {} for where in _KINDS.values()}
-    run = Run.open(run_folder)
-    for lane in run.lanes():
-        path = run.stream_path("events", lane)
-        if not path.is_file():
-            continue
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for where, step, numbers in _notes(lines):
-                for name, value in numbers.items():
-                    found[where].setdefault(name, {})[step] = _number(value)
-    return found
-
-
 def learning_curves(run_folder: str | os.PathLike[str]) -> list[Drawn]:
     """Losses and resolutions over the steps of a run; no picture of a run that noted nothing."""
     curves = read_curves(run_folder)
-    validation = curves["validation"]
-    if not any(curves.values()):
+    validation = curves.validation
+    if not any(curves):
         return []
     measures = {
         label: [name for name in names if name in validation] for label, names in _PANELS.items()
     }
     measures = {label: names for label, names in measures.items() if names}
-    figure, panels = paper(1, 1 + len(measures), size=(4.6, 3.6))
-    first, *others = panels
-    for where, colour in (("training", GREY), ("validation", BLUE)):
-        _line(first, curves[where].get("loss", {}), where, colour)
+    columns = min(1 + len(measures), 3)
+    figure, panels = paper(-(-(1 + len(measures)) // columns), columns)
+    for unused in panels[1 + len(measures) :]:
+        unused.set_axis_off()
+    first, *others = panels[: 1 + len(measures)]
+    _line(first, curves.training.get("loss"), "training", GREY)
+    _line(first, validation.get("loss"), "validation", BLUE)
     first.set_ylabel("loss")
     for panel, (label, names) in zip(others, measures.items(), strict=True):
         for name, colour in zip(names, COLOURS, strict=False):
             _line(panel, validation[name], name, colour)
         panel.set_ylabel(label)
         panel.set_title("validation", fontsize=10)
-    for panel in panels:
+    for panel in (first, *others):
         panel.set_xlabel("optimizer step")
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize=7, frameon=False)
-        if all(value > 0 for line in panel.lines for value in line.get_ydata() if value == value):  # type: ignore[attr-defined]
+        heights = [finite(np.asarray(line.get_ydata())) for line in panel.lines]
+        if heights and np.concatenate(heights).min(initial=np.inf) > 0:
             panel.set_yscale("log")
-    finite = [value for value in validation.get("loss", {}).values() if math.isfinite(value)]
+            for axis in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+                axis(LogFormatter(minor_thresholds=(2, 0.5)))
+            panel.tick_params(which="minor", labelsize=8)
+    loss = validation.get("loss")
+    known = finite(np.array(loss.values)) if loss else np.zeros(0)
     caption = (
         "Both losses should fall together; a validation loss that turns upwards is overfitting."
     )
-    if finite:
-        caption += f" The lowest validation loss was {min(finite):.4g}."
+    if len(known):
+        caption += f" The lowest validation loss was {known.min():.4g}."
     return [Drawn("learning", "Learning curves", caption, figure)]
 
 
-def _notes(lines: Iterable[str]) -> Iterable[tuple[str, int, Mapping[str, Any]]]:
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed may be cut
-        if not isinstance(event, dict) or event.get("rank") != 0:
-            continue
-        kind, step, data = (event.get(key) for key in ("kind", "step", "data"))
-        if kind in _KINDS and isinstance(step, int) and isinstance(data, dict):
-            yield _KINDS[kind], step, data
-
-
-def _number(value: Any) -> float:
-    """What is not finite is written as a word."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan
-    return float(value)
-
-
-def _line(panel: Any, curve: Curve, label: str, colour: str) -> None:
-    if curve:
-        steps = sorted(curve)
-        panel.plot(steps, [curve[step] for step in steps], color=colour, label=label, linewidth=1.5,
-                   marker="o" if len(steps) <= 40 else None, markersize=3.5)  # fmt: skip
+def _line(panel: Axes, curve: Curve | None, label: str, colour: str) -> None:
+    if curve is not None:
+        panel.plot(*curve, color=colour, label=label, linewidth=1.5, markersize=3.5,
+                   marker="o" if len(curve.steps) <= 40 else None)  # fmt: skip

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,12 +19,11 @@ from holdfast import HoldfastError
 if TYPE_CHECKING:
     from .drawing import Drawn
 
-__all__ = ["FOLDER", "LIST", "Maker", "Written", "need_matplotlib", "write_pictures"]
 
 FOLDER, LIST, FAILURES = "pictures", "pictures.json", "failed_pictures.txt"
 _DOTS_PER_INCH = 120
 
-Maker = Callable[[], "Drawn | list[Drawn]"]
+Maker = Callable[[], "Drawn | Iterable[Drawn]"]
 """Draws one picture, or some that belong together."""
 
 
@@ -56,6 +55,8 @@ def write_pictures(
             whatever its suffix, and keeps the others that it had.
     """
     need_matplotlib()
+    from .drawing import Drawn
+
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
@@ -64,7 +65,7 @@ def write_pictures(
     for name, make in makers.items():
         try:
             made = make()
-            for drawn in made if isinstance(made, list) else [made]:
+            for drawn in (made,) if isinstance(made, Drawn) else made:
                 files += _write(path, drawn, suffix)
                 if "/" not in drawn.name:  # the report shows what lies in the folder itself
                     listed[drawn.name] = {

@@ -21,8 +21,6 @@ from ..evaluation.resolution import (
 )
 from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, Floats, finite, paper
 
-__all__ = ["resolution"]
-
 
 class _Axis(NamedTuple):
     """How a quantity is shown: symbol, units and factors of its values and its residuals."""

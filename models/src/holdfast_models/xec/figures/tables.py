@@ -15,8 +15,6 @@ from holdfast import HoldfastError
 from ..evaluation.regression_metrics import QUANTITIES, as_columns
 from .drawing import Floats
 
-__all__ = ["read_tables", "write_tables"]
-
 _IDS = ("run_id", "event_id")
 _ALSO = ("true_energy", "true_u", "true_v", "true_w")  # what residuals are drawn along
 

@@ -20,8 +20,6 @@ from ..geometry import layout
 from ..geometry.positions import R_INNER, positions, uvw_of
 from .drawing import RED, Floats
 
-__all__ = ["draw_tank", "mark_point"]
-
 _INNER_CELL = (1.509772, 1.3496771)  # z in cm, azimuth in degrees
 _COARSE_CELL, _DENSE_CELL = (10.356, 5.23), (6.2, 3.486667)
 _SIDE_CELL, _HEX_PITCH, _HEX_ROW = (6.684, 5.23), 6.12, 6.91
