@@ -52,7 +52,7 @@ def regressor(folder: Path, seed: int = 0, **model: Any) -> Loaded:
     settings = RegressorRun(
         data=DataSettings(time_branch="time"),
         normalization=NORM,
-        model=RegressorSettings(**(SIZE | {"hidden_dim": 16} | model)),
+        model=RegressorSettings(**(SIZE | model), hidden_dim=16),
         tasks=TasksSettings(
             energy=TaskSettings(enabled=True, loss_fn="gaussian_nll", loss_beta=0.005),
             timing=TaskSettings(enabled=True, loss_beta=1e-10),
@@ -65,7 +65,7 @@ def inpainter(folder: Path, head: Any = "cross_attention", **model: Any) -> Load
     settings = InpainterRun(
         normalization=NORM,
         model=InpainterSettings(
-            **(SIZE | {"head_type": head, "freeze_encoder": False} | model), cross_attn_hidden=8
+            **(SIZE | model), head_type=head, freeze_encoder=False, cross_attn_hidden=8
         ),
     )
     return _loaded("inp", settings, folder, 0)

@@ -46,7 +46,7 @@ class DeadSensorDrift(RecordDetector):
 
     Reproduce:
         ``holdfast xec synth a.root --events 2000 --seed 1``, the same with ``b.root --seed 2``,
-        then ``holdfast train xec_reg --set "data.train_path=?.root" --set train.data.shuffle=false
+        then ``holdfast train xec.reg --set "data.train_path=?.root" --set train.data.shuffle=false
         --set train.data.batch=16``
     """
 
