@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -271,3 +273,15 @@ def test_pretraining_is_compared_for_equal_epochs(
     ]
     code, _, told = xec(*command, 193)
     assert code == 2 and "there are 192 events" in told
+
+
+def test_the_help_of_every_verb_has_no_need_of_torch() -> None:
+    verbs = ("synth", "check-data", "geometry", "baseline", "predict", "export", "plot", "info",
+             "config", "compare-pretrain", "bench")  # fmt: skip
+    code = (
+        "import sys\nfrom holdfast.cli import main\n"
+        f"assert not any(main(['xec', verb, '--help']) for verb in {verbs})\n"
+        "assert not {'torch', 'uproot', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
