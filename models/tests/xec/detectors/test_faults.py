@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.detectors.judge import Judge
-from holdfast.run import LaneReader, Run
+from holdfast.detectors import ALL
+from holdfast.report.replay import replay
+from holdfast.run import Run
 from holdfast.training import Place, Trainer, resolve
 from holdfast.training.loop import reporting
 from holdfast.training.loop.progress import Progress
@@ -53,11 +54,8 @@ def findings(folder: Path, files: str, *more: str) -> list[Any]:
     task = build_regressor(settings, Place(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, improved=None, ended=None)
     Trainer.of(task, settings.train, run_dir=folder / "run", progress=Progress()).fit()
-    lane = LaneReader(Run.open(folder / "run"), "r0")
-    judge = Judge(DETECTORS)
-    judge.feed(lane.steps(), lane.events())
-    assert not judge.errors
-    return judge.findings
+    found = replay(Run.open(folder / "run"), (*ALL, *DETECTORS)).findings
+    return [one for one in found if one.code.startswith("XEC")]
 
 
 def test_a_wrong_normalisation_and_a_beta_of_one_are_told(tmp_path: Path) -> None:
