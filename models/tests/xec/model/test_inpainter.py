@@ -40,8 +40,10 @@ def test_every_head_predicts_every_sensor_with_and_without_times(family, options
     assert len(pred[0, :, 0].unique()) > 1000  # not one value per face
 
 
-@EVERY_FAMILY
-@pytest.mark.parametrize("outer_mode", ["finegrid", "split"])
+@pytest.mark.parametrize(
+    ("family", "outer_mode"),
+    [*((family, "finegrid") for family in FAMILIES), ("masked_attention", "split")],
+)
 def test_predictions_do_not_depend_on_what_hidden_sensors_measured(
     family, outer_mode, make_events, normalization
 ):
