@@ -68,7 +68,7 @@ def test_few_or_equal_rows_are_no_error(values: Any) -> None:
     core_fit(values)
     assert double_gaussian(values) is None
     found = profile(values, values)
-    assert len(found.centre) == 20
+    assert len(found.centre) == max(1, len(values) // 10), "few rows, few bins"
     assert energy_resolution(values + 1, values + 1).terms is None
 
 

@@ -152,6 +152,7 @@ def profile(along: Floats, residuals: Floats, *, bins: int = 20) -> Profile:
 
     The bins span all but the outermost percent of the rows; errors are bootstrapped.
     """
+    bins = _affordable(bins, len(along))
     edges, which = _bins(along, bins)
     bias, bias_error, width, width_error = np.full((4, bins), np.nan)
     counts = np.bincount(which[(which >= 0) & (which < bins)], minlength=bins)
@@ -165,6 +166,7 @@ def profile(along: Floats, residuals: Floats, *, bins: int = 20) -> Profile:
 
 def energy_resolution(true: Floats, predicted: Floats, *, bins: int = 20) -> EnergyResolution:
     """sigma / E in bins of E from Gaussian core fits, with stochastic, constant and noise term."""
+    bins = _affordable(bins, len(true))
     edges, which = _bins(true, bins)
     points: list[tuple[float, float, float]] = []
     for one in range(bins):
@@ -179,6 +181,11 @@ def energy_resolution(true: Floats, predicted: Floats, *, bins: int = 20) -> Ene
         start = (middle * float(np.sqrt(energy.mean())) / 2, middle / 2, 1e-5)
         fitted = _fit(_three_terms, (energy, sigma, error), start, ((0, 0, 0), (np.inf,) * 3))
     return EnergyResolution(energy, sigma, error, *(fitted or (None, None)))
+
+
+def _affordable(bins: int, rows: int) -> int:
+    """Fewer bins where rows are so few that most points would be missing."""
+    return max(1, min(bins, rows // (2 * _FEWEST_IN_BIN)))
 
 
 def _bins(along: Floats, bins: int) -> tuple[Floats, NDArray[np.int64]]:
