@@ -114,7 +114,7 @@ def test_an_encoder_of_another_normalisation_is_information(make_rows: MakeRows)
 
 @pytest.mark.parametrize(("name", "value"), [("input_npho_top", 0.01), ("input_time_level", 1e3)])
 def test_faint_inputs_and_late_times_are_told(make_rows: MakeRows, name: str, value: float) -> None:
-    (finding,) = judged(make_rows(420), numbers(**{name: value}))
+    (finding,) = judged(make_rows(420), numbers(8, **{name: value}))
     assert finding.code == "XEC002" and finding.evidence["how"] in ("faint", "late")
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 from .telling import Verb, answer, say, set_option, settings_of, whole
 
 _KINDS = ("reg", "mae", "inp")
+_TABLES = "tables"  # in a run folder
 
 
 def add_model_verbs(verb: Verb) -> None:
@@ -115,14 +116,14 @@ def _plot(args: argparse.Namespace) -> int:
     from ..figures.resolution_figures import resolution
 
     given = Path(args.folder)
-    inside = given / FOLDER if (given / FOLDER).is_dir() else given
+    run = given if (given / _TABLES).is_dir() else None
     makers: dict[str, Any] = {
         task: lambda task=task, columns=columns: resolution(task, columns)
-        for task, columns in read_tables(inside).items()
+        for task, columns in read_tables(given / _TABLES if run else given).items()
     }
-    if inside != given:
-        makers["learning"] = lambda: learning_curves(given)
-    done = write_pictures(inside, makers)
+    if run is not None:
+        makers["learning"] = lambda: learning_curves(run)
+    done = write_pictures(given / FOLDER if run else given, makers)
     plain = {"files": [str(one) for one in done.files], "failed": list(done.failed)}
     answer(args, plain, [*plain["files"], *(f"NOT drawn: {one}" for one in done.failed)])
     return 1 if done.failed else 0

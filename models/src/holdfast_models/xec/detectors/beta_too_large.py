@@ -42,7 +42,7 @@ class BetaTooLarge(RecordDetector):
         None of its own: it reads what the trainer notes every 50 steps.
 
     Reproduce:
-        ``holdfast train xec_reg --set data.synth.events=512 --set tasks.energy.enabled=true
+        ``holdfast train xec.reg --preset small --set data.synth.events=512
         --set tasks.energy.loss_beta=1.0``
     """
 

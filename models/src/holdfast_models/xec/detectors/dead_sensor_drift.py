@@ -46,8 +46,8 @@ class DeadSensorDrift(RecordDetector):
 
     Reproduce:
         ``holdfast xec synth a.root --events 2000 --seed 1``, the same with ``b.root --seed 2``,
-        then ``holdfast train xec_reg --set "data.train_path=?.root" --set train.data.shuffle=false
-        --set train.data.batch=16``
+        then ``holdfast train xec.reg --preset small --set "data.train_path=?.root"
+        --set data.cache=ram --set train.data.shuffle=false --set train.data.batch=16``
     """
 
     code = "XEC001"

@@ -46,7 +46,7 @@ class InputOutOfRange(RecordDetector):
         None of its own: it reads what the trainer notes every 50 steps.
 
     Reproduce:
-        ``holdfast train xec_reg --set data.synth.events=512 --set tasks.energy.enabled=true
+        ``holdfast train xec.reg --preset small --set data.synth.events=512
         --set normalization.npho_scheme=linear --set normalization.npho_scale=1``
     """
 

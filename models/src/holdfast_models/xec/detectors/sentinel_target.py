@@ -40,7 +40,7 @@ class SentinelTarget(RecordDetector):
 
     Reproduce:
         Write 1e10 into ``energyTruth`` of some events of a file of ``holdfast xec synth``, then
-        ``holdfast train xec_reg --set data.train_path=FILE --set tasks.energy.enabled=true``
+        ``holdfast train xec.reg --preset small --set data.train_path=FILE``
     """
 
     code = "XEC004"

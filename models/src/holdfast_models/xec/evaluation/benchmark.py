@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import tempfile
 import time
@@ -15,8 +14,8 @@ import torch
 
 from holdfast.training import Place, Task, largest_batch
 
-from ..data.events import open_events
 from ..data.synth_files import write_events
+from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
 
 _LEAST = 512  # events of the file that is read
@@ -47,10 +46,12 @@ def bench(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = Place(torch.device(device))
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
-        task = _task(kind, settings, path, place)
-        batch, read = _read(settings, path, task)
-        batch = {name: value.to(place.device) for name, value in batch.items()}
-        size = len(batch["run"])
+        truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
+        events = open_files(settings, settings.data, path, truths)
+        task = _task(settings, events, place)
+        size = min(settings.train.data.batch, len(events))
+        taken: Any = events.__getitems__(range(size)).batch
+        batch = {name: value.to(place.device) for name, value in taken.items()}
         model = task.model.to(place.device)
         found: dict[str, Any] = {"kind": kind, "device": device, "batch": size,
             "parameters": sum(one.numel() for one in model.parameters())}  # fmt: skip
@@ -75,7 +76,7 @@ def bench(
         found["forward events/s"] = size / _seconds(forward, steps, place.device)
         model.train()
         found["training events/s"] = size / _seconds(step, steps, place.device)
-        found["reading events/s"] = read
+        found["reading events/s"] = _reading_rate(events, size)
         if place.device.type == "cuda":
             found["peak memory GB"] = torch.cuda.max_memory_allocated(place.device) / 1e9
         if find_batch:
@@ -97,29 +98,20 @@ def _files(settings: AnyRun, files: str | None, say: Callable[[str], None]) -> I
         yield str(path)
 
 
-def _task(kind: str, settings: AnyRun, path: str, place: Place) -> Task:
+def _task(settings: AnyRun, events: Any, place: Place) -> Task:
     from ..recipes import reconstruction_task, regression_task  # late: they import this room
 
-    truths = settings.tasks.active() if isinstance(settings, RegressorRun) else {}
-    data = dataclasses.replace(settings.data, cache="none")
-    events = open_events(data, settings.normalization, path, tuple(truths))
     if isinstance(settings, RegressorRun):
         return regression_task(settings, place, events, None)
     return reconstruction_task(settings, place, events, None)
 
 
-def _read(settings: AnyRun, path: str, task: Task) -> tuple[dict[str, Any], float]:
-    """One batch, and how many events per second come from the files in one process."""
-    from ..predictions.file_predictions import open_files
-
-    truths = settings.tasks.active() if isinstance(settings, RegressorRun) else {}
-    events = open_files(settings, settings.data, path, tuple(truths))
-    size = min(settings.train.data.batch, len(events))
-    batch = events.__getitems__(range(size)).batch
+def _reading_rate(events: Any, size: int) -> float:
+    """How many events per second come from the files in one process."""
     began = time.perf_counter()
     for first in range(0, len(events), size):
         events.__getitems__(range(first, min(first + size, len(events))))
-    return dict(batch), len(events) / (time.perf_counter() - began)
+    return len(events) / (time.perf_counter() - began)
 
 
 def _half(settings: AnyRun, place: Place) -> bool:

@@ -34,7 +34,8 @@ class TaskHead(nn.Module):
     def forward(self, tokens_BTD: Tensor) -> Tensor:
         """The outputs, on the network's scale."""
         hidden_BH = self.layers[:-1](tokens_BTD.flatten(1))
-        if not torch.is_autocast_enabled(hidden_BH.device.type):
+        # A forecast has no device that numbers could be rounded on.
+        if hidden_BH.is_meta or not torch.is_autocast_enabled(hidden_BH.device.type):
             return self.layers[-1](hidden_BH)
         # The eight bits of a bf16 output would be millimetres of a position.
         with torch.autocast(hidden_BH.device.type, enabled=False):

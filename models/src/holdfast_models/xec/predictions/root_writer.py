@@ -20,6 +20,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
+from ..data.branches import import_uproot
 from ..geometry.layout import SENSORS
 from ..settings import NormalizationSettings
 from .columns import COLUMNS, TREES, file_rows
@@ -29,17 +30,6 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 _AT_ONCE = 8 << 20  # bytes of rows that are written together
 _LEVEL = 1  # of zstd: five times as fast as zlib; ROOT reads it since 6.20
-
-
-def uproot() -> Any:
-    """The package, or one line that says how to get it."""
-    try:
-        import uproot
-    except ImportError:
-        raise HoldfastError(
-            'ROOT files need uproot, which is missing; pip install "holdfast-models[xec]"'
-        ) from None
-    return uproot
 
 
 class RootPredictions:
@@ -71,7 +61,7 @@ class RootPredictions:
         overwrite: bool = False,
         compression: int = _LEVEL,
     ) -> None:
-        uproot()
+        import_uproot()
         self._path = Path(path)
         self._kind: Kind = kind
         self._normalization = normalization
@@ -205,7 +195,7 @@ class _Tree:
         level: int,
     ) -> None:
         self._path = path
-        root = uproot()
+        root = import_uproot()
         self._file = root.recreate(path, compression=root.ZSTD(level) if level else None)
         meta = {name: _type_of(value) for name, value in metadata.items()}
         self._file.mktree("metadata", meta).extend(
@@ -273,7 +263,7 @@ def _first_events(columns: Columns, kind: Kind, end: int, left: int) -> Columns:
 
 def _pieces(path: Path, tree: str) -> Iterator[Columns]:
     """The rows of a part, a few at a time; nothing of it stays in a cache."""
-    with uproot().open(path, array_cache=None, object_cache=None) as file:
+    with import_uproot().open(path, array_cache=None, object_cache=None) as file:
         for rows in file[tree].iterate(step_size=f"{_AT_ONCE} B", library="np"):
             yield dict(rows)
 
