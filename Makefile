@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo energy_flow test lint format docs prove bench clean
+.PHONY: help install demo energy_flow xec test lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -46,6 +46,11 @@ energy_flow: install  ## train the first model family, draw and evaluate it: min
 	@run=runs/energy_flow_$$(date +%Y%m%d_%H%M%S) && \
 	$(BIN)/holdfast train energy_flow --run-dir $$run && \
 	$(BIN)/holdfast energy_flow eval $$run && echo && ls -d $$run/report.html $$run/pictures/*.png
+
+xec: install  ## generate calorimeter events, train a regressor on them and draw what it is worth
+	@run=runs/xec_$$(date +%Y%m%d_%H%M%S) && \
+	$(BIN)/holdfast train xec.reg --preset small --run-dir $$run && echo && \
+	ls -d $$run/report.html $$run/predictions.root $$run/model.onnx $$(find $$run/pictures -name '*.png' -not -name '*_step*' | sort)
 
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
