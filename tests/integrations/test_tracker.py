@@ -35,9 +35,10 @@ def tracker(run: Run, every: int = 10) -> Tracker:
 
 def numbers(make_event: Any) -> list[Any]:
     return [
-        make_event("epoch", 0, 0, epoch=1),
+        make_event("epoch_begins", 0, 0, epoch=1),
         make_event("numbers", 0, 10, loss=9.0, accuracy=0.5, throughput_samples_per_sec=7.0),
-        make_event("epoch", 0, 10, epoch=2),
+        make_event("epoch_begins", 0, 10, epoch=2),
+        make_event("epoch", 0, 20, epoch=1, epoch_seconds=3.0, data_wait_fraction=0.25, loss=1.0),
         make_event("validation", 0, 20, loss=1.5, best=True),
         make_event("health", 0, 20, number="grad_norm", value=70.0, state="high", band="median 1"),
         make_event("setup", 0, 0, compile="none", parameters=12),
@@ -55,6 +56,7 @@ def test_rows_and_events_arrive_under_their_names(make_run, make_rows, make_even
     assert found[10]["train/accuracy"] == 0.5 and found[10]["perf/throughput_samples_per_sec"] == 7
     assert found[10]["perf/step_time"] == pytest.approx(0.01, rel=1e-3)
     assert found[20]["val/loss"] == 1.5 and "val/best" not in found[20]
+    assert found[20]["perf/epoch_seconds"] == 3 and found[20]["perf/data_wait_fraction"] == 0.25
     assert [found[step]["epoch"] for step in found] == [1, 2, 2]
     assert [found[step]["train/skipped_steps"] for step in found] == [1, 1, 1]
     about = json.loads((run.track_folder / "about.json").read_text())

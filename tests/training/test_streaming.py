@@ -161,6 +161,16 @@ def loaded(stream: Streamed, workers: int, **given: Any) -> Loader:
     return make_loader(stream, settings, place, train=True, seed=3, workers=workers)
 
 
+def test_the_setting_of_a_training_counts_where_the_stream_says_nothing() -> None:
+    stream = Streamed(shards_of([8] * 4, sized=True))
+    in_order = [one for batch in loaded(stream, 0, shuffle=False) for one in batch.tolist()]
+    assert in_order == sorted(in_order) and len(in_order) == 32
+    shuffled = [one for batch in loaded(stream, 0) for one in batch.tolist()]
+    assert shuffled != in_order and sorted(shuffled) == in_order
+    own = Streamed(shards_of([8] * 4, sized=True), shuffle=True)
+    assert [one for batch in loaded(own, 0, shuffle=False) for one in batch.tolist()] != in_order
+
+
 def test_workers_that_last_read_the_next_epoch_in_its_own_order() -> None:
     loader = loaded(Streamed(shards_of([8] * 4, sized=True)), workers=2)
     assert len(loader) == 8

@@ -106,6 +106,20 @@ def test_a_model_is_trained_validated_saved_and_reported(tmp_path: Path) -> None
     assert not net.training or all(m.training for m in net.modules())
 
 
+def test_lines_name_the_headline_and_the_record_has_all_numbers(tmp_path: Path) -> None:
+    seen = Seen()
+
+    def measure(net: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        return {"other": torch.ones(()), "loss": loss(net, batch)}
+
+    held_out, given = data(20, seed=1), settings(epochs=1)
+    result = fit(
+        tmp_path, given, validation=held_out, progress=seen, measure=measure, headline=("loss",)
+    )
+    assert [list(values) for _, values, _ in seen.validations] == [["loss"]]
+    assert set(result.validation) == {"other", "loss"} and result.headline == ("loss",)
+
+
 def test_as_many_threads_compute_as_the_settings_say(tmp_path: Path) -> None:
     before, seen = torch.get_num_threads(), set[int]()
 

@@ -117,6 +117,7 @@ def test_a_schedule_that_does_not_exist() -> None:
         (REGRESSOR, ["tasks.energy.enabled=true", "tasks.energy.loss_fn=hubr"], "huber"),
         (INPAINTER, [], "init.encoder"),
         (MAE, ["model.encoder_dim=100"], "divisible by 32"),
+        (MAE, ["model.encoder_dim=32"], "at least 64"),
         (MAE, ["model.outer_fine_pool=[50,2]"], "outer_fine_pool"),
     ],
 )

@@ -23,6 +23,8 @@ _PERFORMANCE = ("throughput_", "memory_", "gpu_", "step_time", "effective_batch_
 # The rows have these for every step, the event only for every fiftieth.
 _IN_ROWS = {"loss", "grad_norm", "learning_rate", "step_time", "skipped_steps", "memory_used_gb"}
 _NORMS = {"grad_norm_max": "grad_norm_max", "p50": "grad_norm_p50", "p99": "grad_norm_p99"}
+# Of the event of an epoch, those that nothing else has.
+_OF_EPOCH = ("epoch_seconds", "data_wait_fraction", "memory_peak_gb", "process_rss_gb")
 _GIGABYTE = 1e9
 # Done in every run, however healthy.
 _ROUTINE = {"checkpoint", "snapshots"}
@@ -92,6 +94,8 @@ def points_of(event: Event) -> Iterator[Point]:
         values = {_named(name): value for name, value in data.items() if name not in _IN_ROWS}
     elif event.kind == "validation":
         values = {f"val/{name}": value for name, value in data.items() if name != "best"}
+    elif event.kind == "epoch":
+        values = {f"perf/{name}": data[name] for name in _OF_EPOCH if name in data}
     elif event.kind == "gradient_norms" and "epoch" in data:
         values = {f"train/{new}": data[name] for name, new in _NORMS.items() if name in data}
     else:

@@ -203,7 +203,7 @@ class _Lane:
         begins = [
             (event.step, int(event.data["epoch"]))
             for event in found.events
-            if event.kind == "epoch" and "epoch" in event.data
+            if event.kind == "epoch_begins" and "epoch" in event.data
         ]
         windows = self._windows.take(partial=partial)
         points = [self._in_epoch(point, begins) for point in windows]

@@ -15,6 +15,7 @@ from .batch_size.finding import largest_batch
 from .device import Place
 from .forecast import announce
 from .loop.artifacts import ERRORS
+from .loop.validation_schedule import told
 from .recipes import CONFIG, Recipe, to_yaml
 from .resuming import adopt
 from .task import Task
@@ -95,7 +96,8 @@ def end_lines(result: Result, recipe: Recipe) -> list[str]:
     """How a run ended, for people."""
     lines = [f"{recipe.name}: ended at step {result.step} because {result.why}"]
     if result.validation:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in result.validation.items())
+        shown = told(result.validation, result.headline)
+        values = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
         lines.append(f"  validation  {values}; best {result.best:.4g} at step {result.best_step}")
     compiling = f", {result.compile_seconds:.0f} s compiling" if result.compile_seconds else ""
     lines.append(

@@ -45,6 +45,8 @@ class Task:
         summarize: ``summarize(rows)``, numbers made of the rows of all samples of all ranks, on
             the CPU: percentiles, ratios of sums. They join the numbers of the validation. Called
             on every rank with the same rows, in the order of ranks.
+        headline: numbers of a validation that lines for people name, in this order; all by
+            default. The record has them all.
         predict: ``predict(model, batch)``, what the trained model says about each sample, as
             tensors by name; ``holdfast predict`` writes them.
         collate: makes a batch of samples, where the trainer makes the loader.
@@ -69,6 +71,7 @@ class Task:
     validation: Data | None = None
     measure: Callable[[nn.Module, Any], Scalars] | None = None
     summarize: Summarize | None = None
+    headline: tuple[str, ...] = ()
     predict: Predict | None = None
     collate: Callable[[list[Any]], Any] | None = None
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])

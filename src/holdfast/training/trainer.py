@@ -59,6 +59,8 @@ class Result:
     rate: float
     """Samples per second of training, without validation and compilation."""
     validation: Mapping[str, float] = field(default_factory=dict[str, float])
+    headline: tuple[str, ...] = ()
+    """Of ``validation``, the numbers that people look at first; all where there are none."""
     best: float = math.nan
     best_step: int = 0
     run: Path | None = None
@@ -229,6 +231,7 @@ class Trainer:
                 schedule=schedule,
                 progress=progress,
                 pace=telling.pace,
+                headline=task.headline,
                 after_each=[task.validated] if task.validated is not None else [],
                 after_best=best_validated,
             )
@@ -282,6 +285,7 @@ class Trainer:
             compile_seconds=compiled.seconds,
             rate=telling.run.samples * place.world / trained,
             validation=examination.latest,
+            headline=task.headline,
             best=standing.best,
             best_step=standing.best_step,
             run=None if folder is None else folder.path,

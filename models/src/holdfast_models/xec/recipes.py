@@ -37,6 +37,12 @@ from .run_settings import (
 from .settings import SynthSettings
 from .transfer import apply_init
 
+HEADLINE = (
+    "loss", "energy_rel_res_68pct", "uvw_u_res_68pct", "uvw_v_res_68pct", "uvw_w_res_68pct",
+    "timing_res_68pct", "angle_resolution_68pct", "mae_npho", "rmse_npho", "mae_time",
+    "actual_mask_ratio",
+)  # fmt: skip
+"""What a physicist looks at first."""
 # Neither shapes what is saved nor what it means.
 _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_threads",
     "data.device_transform", "data.log_invalid_npho", "output.*", "init.*")  # fmt: skip
@@ -94,6 +100,7 @@ def _task(
         validation=validation,
         measure=objective.measure,
         summarize=summarize,
+        headline=HEADLINE,
         predict=objective.predict,
         opened=partial(keep_facts, kind=kind),
         improved=None if artifacts is None else artifacts.improved,

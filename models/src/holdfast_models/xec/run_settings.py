@@ -19,6 +19,7 @@ from holdfast.training import DataSettings as Loading
 from .settings import (
     NORMALIZATIONS,
     DataSettings,
+    EncoderSettings,
     HiddenLossSettings,
     InitSettings,
     InpainterSettings,
@@ -43,8 +44,20 @@ def _trained(epochs: int, batch: int, lr: float, schedule: ScheduleSettings) -> 
     )
 
 
+class _Run(Section):
+    """What holds for the runs of all three models."""
+
+    model: EncoderSettings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model.encoder_dim < 64:
+            # encoder_dim / 32 channels: normalising a single one leaves nothing of the image.
+            raise ValueError(f"model.encoder_dim is {self.model.encoder_dim}; give at least 64")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressorRun(Section):
+class RegressorRun(_Run):
     """A run of ``xec.reg``."""
 
     data: DataSettings = DataSettings()
@@ -82,7 +95,7 @@ class RegressorRun(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaeRun(Section):
+class MaeRun(_Run):
     """A run of ``xec.mae``."""
 
     data: DataSettings = DataSettings()
@@ -95,7 +108,7 @@ class MaeRun(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InpainterRun(Section):
+class InpainterRun(_Run):
     """A run of ``xec.inp``."""
 
     data: DataSettings = DataSettings()
@@ -132,18 +145,20 @@ ALL_TASKS: Mapping[str, Any] = {
 """The four quantities with the betas that the specification advises."""
 
 _SMALL_ENCODER: Mapping[str, Any] = {
-    "encoder_dim": 64,
+    "encoder_dim": 128,
     "num_fusion_layers": 1,
+    "hex_dim": 24,
     "outer_fine_pool": [3, 3],
 }
 # Minutes on two CPU cores: events are generated, and a small model is trained on them.
 _SMALL_TRAIN: Mapping[str, Any] = {
-    "data": {"batch": 64, "chunk": 1024},
-    "optimizer": {"lr": 2e-3},
-    "schedule": {"name": "cosine", "warmup_epochs": 0.5},
+    "data": {"batch": 32, "chunk": 1024},
+    "optimizer": {"lr": 3e-3},
+    "schedule": {"name": "cosine", "warmup_epochs": 0.1},
+    "clip": 10.0,
 }
 _SMALL: Mapping[str, Any] = {
-    "data": {"time_branch": "time", "cache": "memmap", "synth": {"events": 4096}},
+    "data": {"time_branch": "time", "cache": "memmap", "synth": {"events": 3072}},
     "normalization": NORMALIZATIONS["synthetic"],
 }
 
@@ -152,7 +167,8 @@ REGRESSOR_PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_SMALL,
         "model": {**_SMALL_ENCODER, "hidden_dim": 64, "channel_dropout_rate": 0.02},
         "tasks": ALL_TASKS,
-        "train": {**_SMALL_TRAIN, "epochs": 4, "average": {"decay": 0.99}},
+        "train": {**_SMALL_TRAIN, "epochs": 2, "average": {"decay": 0.98}},
+        "loss_balance": "auto",
     },
     "synthetic": {**_SYNTHETIC, "tasks": ALL_TASKS, "model": {"channel_dropout_rate": 0.01}},
     "timing": {"data": {"time_branch": "time"}, "tasks": {"timing": ALL_TASKS["timing"]}},
@@ -161,7 +177,7 @@ MAE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "small": {
         **_SMALL,
         "model": {**_SMALL_ENCODER, "decoder_dim": 32},
-        "train": {**_SMALL_TRAIN, "epochs": 3},
+        "train": {**_SMALL_TRAIN, "epochs": 1},
     },
     "synthetic": _SYNTHETIC,
 }
@@ -169,7 +185,7 @@ INPAINTER_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "small": {
         **_SMALL,
         "model": {**_SMALL_ENCODER, "freeze_encoder": False},
-        "train": {**_SMALL_TRAIN, "epochs": 3},
+        "train": {**_SMALL_TRAIN, "epochs": 1},
     },
     "synthetic": {
         **_SYNTHETIC,

@@ -113,6 +113,7 @@ class EncoderSettings(Section):
     encoder_dim: int = bounded(1024, 32)
     dim_feedforward: int | None = bounded(None, 1)  # four times encoder_dim
     num_fusion_layers: int = bounded(2, 1)
+    hex_dim: int = bounded(96, 8)  # width of the nodes of the hexagonal faces
     pool: Literal["adaptive", "antialias", "attention", "bilinear"] = "adaptive"
     drop_path_rate: float = bounded(0.0, 0.0, 1.0)
 

@@ -21,7 +21,9 @@ from .settings import EncoderSettings
 
 _ENCODER = "encoder."
 # What the weights of an encoder depend on; anything else may differ.
-_SHAPING = ("outer_mode", "outer_fine_pool", "encoder_dim", "feedforward", "num_fusion_layers")
+_SHAPING = (
+    "outer_mode", "outer_fine_pool", "encoder_dim", "feedforward", "num_fusion_layers", "hex_dim",
+)  # fmt: skip
 _SHAPING_TOO = ("pool",)  # no weights of their own, but what they were learned with
 
 

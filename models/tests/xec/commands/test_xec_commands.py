@@ -117,7 +117,7 @@ def test_config_prints_what_train_reads(tmp_path: Path, xec: Any) -> None:
     again = xec("config", "mae", "--config", tmp_path / "full.yaml", "--full")
     assert code == 0 and again[1] == told and "decoder_dim: 32" in told
     short = xec("config", "mae", "--preset", "small")[1]
-    assert "encoder_dim: 64" in short and "tree_name" not in short and len(short) < len(told) / 2
+    assert "encoder_dim: 128" in short and "tree_name" not in short and len(short) < len(told) / 2
     code, _, told = xec("config", "mae", "--set", "model.encoder_dimm=3")
     assert code == 2 and "encoder_dim" in told and told.count("\n") == 1
     code, _, told = xec("config", "reg")
@@ -244,7 +244,7 @@ def test_figures_are_drawn_again_from_tables(tmp_path: Path, xec: Any) -> None:
 
 @pytest.mark.slow
 def test_bench_measures_a_model_and_its_files(synth: Any, xec: Any) -> None:
-    code, found, _ = xec("bench", "reg", "--preset", "small", "--set", "model.encoder_dim=32",
+    code, found, _ = xec("bench", "reg", "--preset", "small", "--set", "model.encoder_dim=64",
                          "--batch", 4, "--steps", 1, "--files", synth.val, "--device", "cpu",
                          "--json")  # fmt: skip
     assert code == 0 and found["batch"] == 4

@@ -97,7 +97,9 @@ def make_loader(
     if isinstance(dataset, IterableDataset):
         if isinstance(dataset, Streamed):
             chunk = chunk_of(dataset, settings)
-            dataset = dataset.joined(place, mine, seed=seed, train=train, chunk=chunk)
+            dataset = dataset.joined(
+                place, mine, seed=seed, train=train, chunk=chunk, shuffle=settings.shuffle
+            )
         drop_last = train and settings.drop_last
         if isinstance(dataset, Streamed) and dataset.gathers:
             dataset = dataset.in_batches(drop_last=drop_last)

@@ -97,13 +97,23 @@ class Streamed(IterableDataset[Any]):
         self._epoch = torch.zeros(1, dtype=torch.int64, device="cpu").share_memory_()
 
     def joined(
-        self, place: Place, batch: int, *, seed: int, train: bool, chunk: int | None = None
+        self,
+        place: Place,
+        batch: int,
+        *,
+        seed: int,
+        train: bool,
+        chunk: int | None = None,
+        shuffle: bool = True,
     ) -> Streamed:
         """This rank's part of it, in batches of ``batch``; ``make_loader`` asks for it.
 
-        A stream of its own: the same one may be trained on and validated on side by side.
+        A stream of its own: the same one may be trained on and validated on side by side. What it
+        was made with goes before ``shuffle``, the setting of a training.
         """
         mine = copy.copy(self)
+        if mine._shuffle is None:
+            mine._shuffle = train and shuffle
         mine.chunk = chunk or self.chunk
         mine._place, mine._batch, mine._seed, mine._train = place, batch, seed, train
         mine._epoch = self._epoch.clone().share_memory_()

@@ -53,7 +53,7 @@ class Loop:
             return why
         for epoch in parts.watch.epochs(epochs):
             parts.telling.epoch_begins(epoch)
-            parts.watch.note("epoch", {"epoch": epoch + 1})
+            parts.watch.note("epoch_begins", {"epoch": epoch + 1})
             for last in self._steps(epoch):
                 why = self._after_step(last, interrupts)
                 if why:

@@ -28,6 +28,7 @@ class ValidationSchedule:
         validate: makes the numbers; None: there is no validation set.
         metric: the number that decides which was the best.
         place: this rank.
+        headline: the numbers that people are told; all by default.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class ValidationSchedule:
         schedule: Schedule,
         progress: Progress,
         pace: Callable[[], dict[str, float]] = dict,
+        headline: tuple[str, ...] = (),
         after_each: Iterable[Callable[[int, Mapping[str, float]], None]] = (),
         after_best: Callable[[int], None] | None = None,
     ) -> None:
         self._settings, self._validate, self._standing = settings, validate, standing
-        self._metric, self._place = metric, place
+        self._metric, self._place, self._headline = metric, place, headline
         self._watch, self._schedule, self._progress, self._pace = watch, schedule, progress, pace
         self._after_each, self._after_best = tuple(after_each), after_best
         self._step = 0
@@ -104,6 +106,11 @@ class ValidationSchedule:
         self._watch.note("validation", {**self.latest, "best": best})
         for after_each in self._after_each:
             after_each(step, self.latest)
-        self._progress.validated(step, self.latest, best)
+        self._progress.validated(step, told(self.latest, self._headline), best)
         if self._spikes.look(step, self._metric, value):
             self._fresh = False  # the state there is now was not what was validated
+
+
+def told(values: Mapping[str, float], headline: tuple[str, ...]) -> Mapping[str, float]:
+    """The numbers of a validation that people are told; all where none of them is named."""
+    return {name: values[name] for name in headline if name in values} or values

@@ -31,7 +31,7 @@ class Encoder(nn.Module):
         width = settings.encoder_dim
         shapes = [self.faces.shapes[name] for name in self.tokens if name not in HEXAGONAL]
         self.backbone = FaceBackbone(width, shapes, settings.pool, settings.drop_path_rate)
-        self.hexagon = HexEncoder(width, settings.drop_path_rate)
+        self.hexagon = HexEncoder(width, settings.hex_dim, settings.drop_path_rate)
         self.place_TD = nn.Parameter(torch.empty(len(self.tokens), width))
         nn.init.trunc_normal_(self.place_TD, std=_PLACE_STD)
         self.fusion = Fusion(width, settings.feedforward, settings.num_fusion_layers)

@@ -11,7 +11,7 @@ from .blocks import HexNeXtBlock
 
 __all__ = ["HexEncoder"]
 
-_WIDTH, _BLOCKS = 96, 4
+_BLOCKS = 4
 
 
 class HexEncoder(nn.Module):
@@ -19,16 +19,17 @@ class HexEncoder(nn.Module):
 
     Args:
         width: of the token, D.
+        channels: of the nodes.
         drop_path: stochastic depth of the last block; it grows linearly up to there.
     """
 
-    def __init__(self, width: int, drop_path: float = 0.0) -> None:
+    def __init__(self, width: int, channels: int, drop_path: float = 0.0) -> None:
         super().__init__()
-        self.embed = nn.Sequential(nn.Linear(2, _WIDTH), nn.LayerNorm(_WIDTH), nn.GELU())
+        self.embed = nn.Sequential(nn.Linear(2, channels), nn.LayerNorm(channels), nn.GELU())
         rates = [drop_path * depth / (_BLOCKS - 1) for depth in range(_BLOCKS)]
-        self.blocks = nn.ModuleList(HexNeXtBlock(_WIDTH, rate) for rate in rates)
-        self.norm = nn.LayerNorm(_WIDTH)
-        self.token = nn.Linear(_WIDTH, width)
+        self.blocks = nn.ModuleList(HexNeXtBlock(channels, rate) for rate in rates)
+        self.norm = nn.LayerNorm(channels)
+        self.token = nn.Linear(channels, width)
 
     def forward(self, x_BNC: Tensor, visible_BN1: Tensor | None = None) -> Tensor:
         """The token (B, D)."""
