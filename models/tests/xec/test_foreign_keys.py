@@ -40,6 +40,7 @@ REGRESSOR_FILE = {
                    "reset_epoch": False, "refresh_lr": False, "new_mlflow_run": False},
     "distributed": {"num_gpus": 2},
     "export": {"onnx": None},
+    "mlflow": {"experiment": "gamma_angle", "run_name": "first"},
 }  # fmt: skip
 EXPECTED = {
     "train.data.batch": 64, "train.data.chunk": 1000, "train.data.workers": 2,
@@ -52,6 +53,7 @@ EXPECTED = {
     "train.clip": None, "train.accumulate": 4, "train.compile.mode": "reduce-overhead",
     "train.compile.fullgraph": True, "train.seed.seed": 7, "train.seed.deterministic": True,
     "train.auto_batch": True, "model.channel_dropout_rate": 0.2, "output.artifacts": False,
+    "train.holdfast.track.experiment": "gamma_angle", "train.holdfast.track.name": "first",
     "output.onnx": None, "normalization.time_scale": 2e-8, "tasks.energy.loss_beta": 2e-3,
 }  # fmt: skip
 
