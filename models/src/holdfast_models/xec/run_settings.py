@@ -196,6 +196,7 @@ INPAINTER_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "synthetic": {
         **_SYNTHETIC,
         "normalization": {**NORMALIZATIONS["synthetic"], "npho_scale": 1000.0},
+        "model": {"freeze_encoder": False},
     },
 }
 
