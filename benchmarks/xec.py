@@ -122,8 +122,9 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
     make_events(BLOCK, 0, normalization)
     events, found["generated events/s"] = make_events(args.events, 0, normalization)
     log(f"{found['generated events/s']:.0f} events/s generated")
-    for kind, batch in (("reg", args.batch), ("mae", args.batch // 2), ("inp", args.batch // 2)):
-        for mode in ("none", "default") if DEVICE.type == "cuda" else ("none",):
+    for kind in args.kinds.split(","):
+        batch = args.batch if kind == "reg" else args.batch // 2
+        for mode in args.modes.split(",") if DEVICE.type == "cuda" else ("none",):
             found[f"{kind}, compile {mode}"] = step_rate(kind, args, events, batch, mode)
             log(f"{kind} {mode}: {found[f'{kind}, compile {mode}']}")
     return found
@@ -373,6 +374,8 @@ def main() -> int:
     parser.add_argument("--test", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=20, help="timed")
+    parser.add_argument("--kinds", default="reg,mae,inp", help="of rates")
+    parser.add_argument("--modes", default="none,default", help="of rates: how it is compiled")
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

@@ -116,6 +116,7 @@ class EncoderSettings(Section):
     hex_dim: int = bounded(96, 8)  # width of the nodes of the hexagonal faces
     pool: Literal["adaptive", "antialias", "attention", "bilinear"] = "adaptive"
     drop_path_rate: float = bounded(0.0, 0.0, 1.0)
+    fusion_dropout: float = bounded(0.1, 0.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,6 +137,7 @@ class RegressorSettings(EncoderSettings):
     """Encoder and heads."""
 
     hidden_dim: int = bounded(256, 1)
+    head_dropout: float = bounded(0.2, 0.0, 1.0)
     channel_dropout_rate: float = bounded(0.1, 0.0, 1.0)  # sensors made dead while training
 
 

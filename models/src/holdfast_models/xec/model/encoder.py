@@ -34,7 +34,9 @@ class Encoder(nn.Module):
         self.hexagon = HexEncoder(width, settings.hex_dim, settings.drop_path_rate)
         self.place_TD = nn.Parameter(torch.empty(len(self.tokens), width))
         nn.init.trunc_normal_(self.place_TD, std=_PLACE_STD)
-        self.fusion = Fusion(width, settings.feedforward, settings.num_fusion_layers)
+        self.fusion = Fusion(
+            width, settings.feedforward, settings.num_fusion_layers, settings.fusion_dropout
+        )
 
     @property
     def tokens(self) -> tuple[str, ...]:

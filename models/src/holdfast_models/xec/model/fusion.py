@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 __all__ = ["Fusion"]
 
-_HEADS, _DROPOUT = 8, 0.1
+_HEADS = 8
 
 
 class Fusion(nn.Module):
     """Encoder layers, one after the other."""
 
-    def __init__(self, width: int, feedforward: int, layers: int) -> None:
+    def __init__(self, width: int, feedforward: int, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_Layer(width, feedforward) for _ in range(layers))
+        self.layers = nn.ModuleList(_Layer(width, feedforward, dropout) for _ in range(layers))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The tokens, each informed by the others."""
@@ -33,7 +33,7 @@ class _Layer(nn.Module):
     compiles nor exports.
     """
 
-    def __init__(self, width: int, feedforward: int) -> None:
+    def __init__(self, width: int, feedforward: int, dropout: float) -> None:
         super().__init__()
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -41,7 +41,7 @@ class _Layer(nn.Module):
         self.widen = nn.Linear(width, feedforward)
         self.narrow = nn.Linear(feedforward, width)
         self.feedforward_norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(_DROPOUT)
+        self.dropout = nn.Dropout(dropout)
         nn.init.xavier_uniform_(self.query_key_value.weight)
         nn.init.zeros_(self.query_key_value.bias)
         nn.init.zeros_(self.out.bias)

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 __all__ = ["TaskHead"]
 
-_DROPOUT = 0.2
-
 
 class TaskHead(nn.Module):
     """A small network on the tokens laid end to end.
@@ -17,15 +15,16 @@ class TaskHead(nn.Module):
         inputs: tokens times their width.
         hidden: width of the two hidden layers.
         outputs: of the task.
+        dropout: between the two hidden layers.
     """
 
-    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(inputs, hidden),
             nn.LayerNorm(hidden),
             nn.GELU(),
-            nn.Dropout(_DROPOUT),
+            nn.Dropout(dropout),
             nn.Linear(hidden, hidden),
             nn.GELU(),
             nn.Linear(hidden, outputs),

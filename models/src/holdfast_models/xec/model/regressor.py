@@ -36,7 +36,7 @@ class Regressor(nn.Module):
         self.targets = nn.ModuleDict()
         for name, task in active.items():
             outputs = OUTPUTS[name] * (2 if task.loss_fn == "gaussian_nll" else 1)
-            self.heads[name] = TaskHead(inputs, settings.hidden_dim, outputs)
+            self.heads[name] = TaskHead(inputs, settings.hidden_dim, outputs, settings.head_dropout)
             self.targets[name] = TargetScale(name, task)
 
     def forward(
