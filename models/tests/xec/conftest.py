@@ -52,6 +52,19 @@ class Parts(NamedTuple):
     objective: Any
 
 
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Events that are in memory."""
+
+    def __init__(self, events: dict[str, Tensor]) -> None:
+        self.events = events
+
+    def __len__(self) -> int:
+        return len(self.events["run"])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: one[index] for name, one in self.events.items()}
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Small tensors: more threads wait for each other."""
@@ -138,5 +151,15 @@ def batch_of(synth: Synth) -> Callable[..., dict[str, Tensor]]:
 
     def make(count: int, first: int = 0) -> dict[str, Tensor]:
         return {name: one[first : first + count].clone() for name, one in synth.events.items()}
+
+    return make
+
+
+@pytest.fixture
+def rows_of(batch_of: Callable[..., dict[str, Tensor]]) -> Callable[..., Rows]:
+    """``rows_of(4)``: the first events as a dataset."""
+
+    def make(count: int, first: int = 0) -> Rows:
+        return Rows(batch_of(count, first))
 
     return make

@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_refused_with_a_setting_that_does(
     free(20)
     monkeypatch.setattr(family, "_trial", lambda *_: pytest.fail("a model was built"))
     found = forecast_of("reg", resolve(recipe, None, None, given, "none"), CPU)
-    with pytest.raises(HoldfastError, match="train.data.batch=") as refused:
+    with pytest.raises(HoldfastError, match=r"train\.data\.batch=") as refused:
         announce("xec.reg", found, CPU, print)
     line = str(refused.value)
     assert "\n" not in line and "cpu has 20" in line

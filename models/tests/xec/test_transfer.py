@@ -23,33 +23,18 @@ QUIET = Place(torch.device("cpu"), rank=1)
 RunOf = Callable[[str], Path]
 
 
-class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Events that are in memory."""
-
-    def __init__(self, events: dict[str, Tensor]) -> None:
-        self._events = events
-
-    def __len__(self) -> int:
-        return len(self._events["run"])
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {name: one[index] for name, one in self._events.items()}
-
-
 def encoder_of(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: one for name, one in weights.items() if name.startswith("encoder.")}
 
 
 def test_19_4_an_autoencoder_gives_its_encoder_to_a_regressor(
-    run_of: RunOf, settings_of: Any, capsys: pytest.CaptureFixture[str]
+    run_of: RunOf, settings_of: Any, rows_of: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_of("reg", f"init.encoder={run_of('mae')}")
     torch.manual_seed(3)
     fresh = make_model("reg", settings).state_dict()
     torch.manual_seed(3)
-    task = regression_task(
-        settings, Place(torch.device("cpu")), Rows({"run": torch.zeros(1)}), None
-    )
+    task = regression_task(settings, Place(torch.device("cpu")), rows_of(1), None)
     found, saved = task.model.state_dict(), read_weights(run_of("mae"))[0]
     encoder = encoder_of(found)
     assert encoder and all(torch.equal(one, saved[name]) for name, one in encoder.items())
@@ -77,13 +62,13 @@ def test_a_regressor_gives_its_encoder_to_an_autoencoder_averaged(
 
 
 def test_a_frozen_encoder_does_not_change_and_stays_in_evaluation_mode(
-    run_of: RunOf, settings_of: Any, batch_of: Any, tmp_path: Path
+    run_of: RunOf, settings_of: Any, rows_of: Any, tmp_path: Path
 ) -> None:
     settings = settings_of(
         "inp", f"init.encoder={run_of('mae')}", "model.freeze_encoder=true", "train.steps=2",
         "train.data.batch=2", "train.optimizer.weight_decay=0.5",
     )  # fmt: skip
-    task = reconstruction_task(settings, QUIET, Rows(batch_of(4)), None)
+    task = reconstruction_task(settings, QUIET, rows_of(4), None)
     before = {name: one.clone() for name, one in task.model.state_dict().items()}
     modes: list[tuple[bool, bool]] = []
 
@@ -121,12 +106,12 @@ def test_19_4_what_does_not_fit_is_refused_with_its_key(
 
 
 def test_another_normalisation_may_be_allowed_and_another_shape_may_not(
-    run_of: RunOf, settings_of: Any, batch_of: Any
+    run_of: RunOf, settings_of: Any, rows_of: Any, batch_of: Any
 ) -> None:
     allowed = [f"init.encoder={run_of('mae')}", "init.allow_norm_mismatch=true",
                "normalization.npho_scale=10000"]  # fmt: skip
     settings = settings_of("reg", *allowed)
-    task = regression_task(settings, QUIET, Rows(batch_of(2)), None)
+    task = regression_task(settings, QUIET, rows_of(2), None)
     with torch.no_grad():
         _, told = task.loss(task.model, batch_of(2))  # type: ignore[misc]
     assert told["norm_mismatch"] == 1.0, "the record keeps that somebody allowed it"
@@ -165,13 +150,13 @@ def test_another_family_and_no_run_at_all_are_one_line(
 
 
 def test_training_begins_anew_from_foreign_weights(
-    run_of: RunOf, settings_of: Any, batch_of: Any, tmp_path: Path
+    run_of: RunOf, settings_of: Any, rows_of: Any, tmp_path: Path
 ) -> None:
     """The average too: it begins with what was loaded, and steps are counted from one."""
     settings = settings_of("reg", f"init.encoder={run_of('mae')}", "train.data.batch=2",
                            "train.average.decay=0.9")  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
-        task = regression_task(settings, QUIET, Rows(batch_of(2)), None)
+        task = regression_task(settings, QUIET, rows_of(2), None)
     began = {name: one.clone() for name, one in task.model.state_dict().items()}
     result = Trainer.of(task, settings.train, run_dir=tmp_path / "run", progress=Progress()).fit()
     assert result.step == 1
