@@ -65,13 +65,13 @@ def test_what_does_not_fit_is_refused_with_a_setting_that_does(
 ) -> None:
     given = [f"data.train_path={synth.train}", "tasks.energy.enabled=true"]
     recipe = recipe_of("reg")
-    free(20)
+    free(10)
     monkeypatch.setattr(family, "_trial", lambda *_: pytest.fail("a model was built"))
     found = forecast_of("reg", resolve(recipe, None, None, given, "none"), CPU)
     with pytest.raises(HoldfastError, match=r"train\.data\.batch=") as refused:
         announce("xec.reg", found, CPU, print)
     line = str(refused.value)
-    assert "\n" not in line and "cpu has 20" in line
+    assert "\n" not in line and "cpu has 10" in line
     # What it says is done: the batch that counts stays as large, and it fits.
     advice = line.partition("; set ")[2].split()
     monkeypatch.setattr(family, "_trial", lambda *_: 0.1)

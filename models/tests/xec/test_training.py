@@ -20,7 +20,7 @@ from holdfast_models.xec.artifacts import Artifacts
 from holdfast_models.xec.recipes import reconstruction_task, regression_task
 
 QUIET = Place(torch.device("cpu"), rank=1)
-ENERGY = ["tasks.angle.enabled=false", "model.encoder_dim=32"]
+ENERGY = ["tasks.angle.enabled=false", "model.encoder_dim=64"]
 PLAIN = [*ENERGY, "model.channel_dropout_rate=0", "train.data.shuffle=false",
          "train.optimizer.name=sgd", "train.schedule.name=constant"]  # fmt: skip
 MakeTask = Callable[..., Task]
@@ -63,8 +63,10 @@ def test_10_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     kind: str, settings_of: Any, task_of: MakeTask, tmp_path: Path
 ) -> None:
     """With dropout, dropped sensors or hidden ones, an average and a schedule."""
-    more = ["train.epochs=2", "train.steps=null", "train.data.batch=2", "train.schedule.name=cosine",
-            "train.average.decay=0.9", "model.encoder_dim=32", "model.drop_path_rate=0.2"]  # fmt: skip
+    more = ["train.epochs=2", "train.steps=null", "train.data.batch=2",
+            "train.schedule.name=cosine",
+            "train.average.decay=0.9",
+            "model.encoder_dim=64", "model.drop_path_rate=0.2"]  # fmt: skip
     if kind == "reg":
         more.append("model.channel_dropout_rate=0.1")
     settings = settings_of(kind, *more)
@@ -99,12 +101,15 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def test_19_8_four_parts_are_one_batch(settings_of: Any, task_of: MakeTask, tmp_path: Path) -> None:
-    """Without a clip, which would hide a wrong length of the gradient."""
+    """Without a clip, which would hide a wrong length of the gradient.
+
+    One step: normalising two channels multiplies what rounding has left by thousands in the next.
+    """
     found: list[dict[str, Tensor]] = []
     for batch, parts in ((8, 1), (2, 4)):
         settings = settings_of(
             "reg", *PLAIN, f"train.data.batch={batch}", f"train.accumulate={parts}",
-            "train.steps=2", "train.clip=null", "train.optimizer.lr=0.01",
+            "train.steps=1", "train.clip=null", "train.optimizer.lr=0.01",
         )  # fmt: skip
         task = without_dropout(task_of("reg", settings, 16))
         fit(task, settings, tmp_path / f"{parts}")

@@ -91,7 +91,7 @@ _COMMON: Mapping[str, Read] = {
     "checkpoint.save_artifacts": "output.artifacts",
     "checkpoint.save_predictions": "output.predictions",
     "checkpoint.save_root_predictions": "output.predictions",
-    "checkpoint.root_save_interval": "output.root_save_interval",
+    "checkpoint.root_save_interval": Ignored("predictions are written once, of the best weights"),
     "mlflow.experiment": "train.holdfast.track.experiment",
     "mlflow.run_name": "train.holdfast.track.name",
     "distributed.num_gpus": Ignored("start it with torchrun --nproc-per-node N -m holdfast train"),

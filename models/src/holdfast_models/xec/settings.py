@@ -295,6 +295,5 @@ class OutputSettings(Section):
 
     artifacts: bool = True  # plots and tables at each new best and at the end
     predictions: bool = True  # ROOT files of predictions
-    root_save_interval: int = bounded(10, 1)  # epochs between two of them
     max_events: int = bounded(1000, 1)  # of the autoencoder's predictions
     onnx: str | None = "model.onnx"  # regressor, in the run folder; null: none
