@@ -17,6 +17,7 @@ from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _TRIAL = 4  # events of a trial step on a CPU
 _HALF_SHARE = 0.7  # of fp32, measured on an H200 with batches of 1024 and 2048: 0.65 to 0.75
+_QUICK = 0.25  # seconds of an event, from which on one of them has told enough
 
 
 def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
@@ -36,9 +37,10 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         "weights and optimizer": float(_STATE_BYTES * _count(model)),
         f"activations of {batch} events": float(batch * bytes_each),
     }
-    room = free_memory(place.device) - memory["weights and optimizer"]
+    free = free_memory(place.device)
+    room, enough = free - memory["weights and optimizer"], sum(memory.values()) <= free
     fits = ""
-    if sum(memory.values()) > free_memory(place.device) and room > bytes_each:
+    if not enough and room > bytes_each:
         parts = -(-batch // max(1, int(room // bytes_each)))
         fits = (
             f"set train.data.batch={max(1, settings.train.data.batch // parts)} "
@@ -50,7 +52,7 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         per_epoch = events // (settings.train.data.batch * settings.train.accumulate)
         steps = max(1, per_epoch) * settings.train.epochs
     seconds = None
-    if place.device.type == "cpu":
+    if enough and place.device.type == "cpu":
         seconds = _trial(kind, settings) * batch * settings.train.accumulate
     return Forecast(
         memory=memory,
@@ -84,16 +86,19 @@ def _trial(kind: str, settings: AnyRun) -> float:
     """Seconds of an event in a training step on this CPU."""
     with torch.random.fork_rng(devices=[]):
         model = make_model(kind, settings).train()
-        arguments = _arguments(_TRIAL, settings)
-        best = float("inf")
-        for _ in range(2):
-            began = time.perf_counter()
-            out = model(*arguments)
-            outs = list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
-            wanted = [one for one in model.parameters() if one.requires_grad]
-            torch.autograd.grad([one.sum() for one in outs], wanted, allow_unused=True)
-            best = min(best, time.perf_counter() - began)
-    return best / _TRIAL
+        best = _step_seconds(model, _arguments(1, settings))
+        if best < _QUICK:
+            best = _step_seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
+    return best
+
+
+def _step_seconds(model: nn.Module, arguments: tuple[Tensor, ...]) -> float:
+    began = time.perf_counter()
+    out = model(*arguments)
+    outs = list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
+    wanted = [one for one in model.parameters() if one.requires_grad]
+    torch.autograd.grad([one.sum() for one in outs], wanted, allow_unused=True)
+    return time.perf_counter() - began
 
 
 def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:

@@ -179,7 +179,9 @@ def intensity_weights(npho_BS: Tensor, settings: IntensitySettings) -> Tensor:
     low, high = total_B.quantile(0.01), total_B.quantile(0.99)
     place_B = (total_B - low) / (high - low).clamp(min=1e-6) * settings.nbins
     bin_B = place_B.long().clamp(0, settings.nbins - 1)
-    one_hot_BN = nn.functional.one_hot(bin_B, settings.nbins).to(total_B)
+    # Not torch's one_hot, which on a CPU reads the smallest bin.
+    bins_N = torch.arange(settings.nbins, device=bin_B.device)
+    one_hot_BN = (bin_B[:, None] == bins_N).to(total_B)
     count_B = one_hot_BN @ one_hot_BN.sum(0)
     weight_B = 1.0 / (count_B if settings.target == "uniform" else count_B.sqrt())
     return weight_B / weight_B.mean()

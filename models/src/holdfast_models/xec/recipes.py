@@ -9,12 +9,11 @@ from typing import Any, cast
 from torch import nn
 from torch.utils.data import Dataset
 
-from holdfast import HoldfastError
-from holdfast.training import Place, Recipe, Task
+from holdfast.training import Forecast, Place, Recipe, Task
 
 from .artifacts import Artifacts
 from .assembly import make_model
-from .data.events import open_events
+from .data.events import need_files, open_events
 from .data.synth_files import ensure_synth
 from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
@@ -35,7 +34,7 @@ from .run_settings import (
     RegressorRun,
 )
 from .settings import SynthSettings
-from .transfer import apply_init
+from .transfer import apply_init, check_init
 
 HEADLINE = (
     "loss", "energy_rel_res_68pct", "uvw_u_res_68pct", "uvw_v_res_68pct", "uvw_w_res_68pct",
@@ -108,18 +107,21 @@ def _task(
     )
 
 
+def _forecast(kind: str, settings: AnyRun, place: Place) -> Forecast:
+    """What a run takes; paths that lead nowhere are said before that."""
+    need_files(settings.data)
+    check_init(settings, kind)
+    return forecast_of(kind, settings, place)
+
+
 def _events(
     settings: AnyRun, truths: Sequence[str], place: Place
 ) -> tuple[Dataset[Any], Dataset[Any] | None]:
     """What to train and to validate on; anything wrong with it is said before a model is built."""
     data = settings.data
     train_path, val_path = data.train_path, data.val_path
+    need_files(data)
     if not train_path:
-        if not data.synth.events:
-            raise HoldfastError(
-                "data.train_path is empty; give a file, a folder or a pattern, or "
-                "data.synth.events=4096 to generate events"
-            )
         train_path, val_path = _generated(data.synth, place)
     reweighting = settings.reweighting if isinstance(settings, RegressorRun) else None
     say = print if place.main else _nobody
@@ -156,7 +158,7 @@ REGRESSOR = Recipe(
     summary="energy, time, position and direction of a photon from 4760 sensors",
     settings=RegressorRun,
     build=build_regressor,
-    forecast=partial(forecast_of, "reg"),
+    forecast=partial(_forecast, "reg"),
     presets=REGRESSOR_PRESETS,
     platforms=PLATFORMS,
     reads=REGRESSOR_READS,
@@ -167,7 +169,7 @@ MAE = Recipe(
     summary="an encoder of calorimeter events that learns without labels",
     settings=MaeRun,
     build=build_reconstruction,
-    forecast=partial(forecast_of, "mae"),
+    forecast=partial(_forecast, "mae"),
     presets=MAE_PRESETS,
     platforms=PLATFORMS,
     reads=HIDDEN_READS,
@@ -178,7 +180,7 @@ INPAINTER = Recipe(
     summary="fills in what dead sensors of a calorimeter would have seen",
     settings=InpainterRun,
     build=build_reconstruction,
-    forecast=partial(forecast_of, "inp"),
+    forecast=partial(_forecast, "inp"),
     presets=INPAINTER_PRESETS,
     platforms=PLATFORMS,
     reads=HIDDEN_READS,

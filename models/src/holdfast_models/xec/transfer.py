@@ -42,42 +42,37 @@ class Transferred(NamedTuple):
 
 def apply_init(model: nn.Module, settings: AnyRun, kind: str) -> list[str]:
     """Begin with the weights that ``settings.init`` names; lines for people."""
+    source = check_init(settings, kind)
+    if source is None:
+        return []
+    weights, checkpoint = read_weights(source)
+    prefix = "" if settings.init.encoder is None else _ENCODER
+    part = {name: one for name, one in weights.items() if name.startswith(prefix)}
+    return [_put(model, part, str(checkpoint), prefix=prefix).line]
+
+
+def check_init(settings: AnyRun, kind: str) -> str | None:
+    """The run or checkpoint that ``settings.init`` names, if any; without its weights.
+
+    Raises:
+        HoldfastError: it is none, or was made or fed differently; every such setting is named.
+    """
     init = settings.init
     if init.encoder is not None and init.weights is not None:
         raise HoldfastError(
             "init.encoder and init.weights are both given; the weights hold an encoder already"
         )
-    if init.weights is not None:
-        return [load_all(model, init.weights, settings, kind).line]
-    if init.encoder is not None:
-        return [load_encoder(model, init.encoder, settings).line]
-    return []
-
-
-def load_encoder(model: nn.Module, source: str, settings: AnyRun) -> Transferred:
-    """Put the encoder of a run into a model, averaged weights where there are some.
-
-    Raises:
-        HoldfastError: the encoder was made or fed differently; every such setting is named.
-    """
+    source = init.encoder if init.weights is None else init.weights
+    if source is None:
+        return None
     saved = saved_run(source)
-    _refuse_differences(source, saved, settings)
-    weights, checkpoint = read_weights(source)
-    part = {name: one for name, one in weights.items() if name.startswith(_ENCODER)}
-    return _put(model, part, str(checkpoint), prefix=_ENCODER)
-
-
-def load_all(model: nn.Module, source: str, settings: AnyRun, kind: str) -> Transferred:
-    """Put all weights of a run of the same model into another."""
-    saved = saved_run(source)
-    if saved.kind != kind:
+    if init.weights is not None and saved.kind != kind:
         raise HoldfastError(
             f"init.weights={source} is a run of xec.{saved.kind}, not of xec.{kind}; "
             f"its encoder alone can be used: set init.encoder={source}"
         )
     _refuse_differences(source, saved, settings)
-    weights, checkpoint = read_weights(source)
-    return _put(model, weights, str(checkpoint), prefix="")
+    return source
 
 
 def normalization_differences(one: AnyRun, other: AnyRun) -> list[str]:

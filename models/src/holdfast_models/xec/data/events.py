@@ -32,6 +32,22 @@ _RAW, _NORMALISED, _TIME = 8 * SENSORS, 14 * SENSORS, 4 * SENSORS  # bytes of an
 _ALWAYS = ("npho", "time", "run", "event")
 
 
+def need_files(settings: DataSettings) -> None:
+    """See that there are events to be read or generated, before anything that takes long.
+
+    Raises:
+        HoldfastError: nothing is named, or nothing is there.
+    """
+    if not settings.train_path and not settings.synth.events:
+        raise HoldfastError(
+            "data.train_path is empty; give a file, a folder or a pattern, or "
+            "data.synth.events=4096 to generate events"
+        )
+    for path in (settings.train_path, settings.val_path):
+        if path:
+            find_files(path)
+
+
 def open_events(
     settings: DataSettings,
     normalization: NormalizationSettings,
