@@ -66,9 +66,9 @@ def test_a_frozen_encoder_does_not_change_and_stays_in_evaluation_mode(
 ) -> None:
     settings = settings_of(
         "inp", f"init.encoder={run_of('mae')}", "model.freeze_encoder=true", "train.steps=2",
-        "train.data.batch=2", "train.optimizer.weight_decay=0.5",
+        "train.data.batch=1", "train.optimizer.weight_decay=0.5",
     )  # fmt: skip
-    task = reconstruction_task(settings, QUIET, rows_of(4), None)
+    task = reconstruction_task(settings, QUIET, rows_of(2), None)
     before = {name: one.clone() for name, one in task.model.state_dict().items()}
     modes: list[tuple[bool, bool]] = []
 
