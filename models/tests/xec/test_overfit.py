@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-ONE = ["tasks.angle.enabled=false", "model.channel_dropout_rate=0", "model.encoder_dim=32"]
+ONE = ["tasks.angle.enabled=false", "model.channel_dropout_rate=0"]
 
 
 def learned(

@@ -20,7 +20,7 @@ from holdfast_models.xec.artifacts import Artifacts
 from holdfast_models.xec.recipes import reconstruction_task, regression_task
 
 QUIET = Place(torch.device("cpu"), rank=1)
-ENERGY = ["tasks.angle.enabled=false", "model.encoder_dim=32"]
+ENERGY = ["tasks.angle.enabled=false"]
 PLAIN = [*ENERGY, "model.channel_dropout_rate=0", "train.data.shuffle=false",
          "train.optimizer.name=sgd", "train.schedule.name=constant"]  # fmt: skip
 MakeTask = Callable[..., Task]
@@ -65,7 +65,7 @@ def test_10_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     """With dropout, dropped sensors or hidden ones, an average and a schedule."""
     more = [
         "train.epochs=2", "train.steps=null", "train.data.batch=2", "train.average.decay=0.9",
-        "train.schedule.name=cosine", "model.encoder_dim=32", "model.drop_path_rate=0.2",
+        "train.schedule.name=cosine", "model.drop_path_rate=0.2",
     ]  # fmt: skip
     if kind == "reg":
         more.append("model.channel_dropout_rate=0.1")
