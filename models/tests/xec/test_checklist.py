@@ -15,11 +15,11 @@ TESTS = HERE.parents[2] / "tests"  # of holdfast itself, named with their folder
 def test_every_proof_of_the_checklist_is_a_test() -> None:
     named = re.findall(r"`([\w/]+)::(\w+)`", CHECKLIST.read_text())
     assert len(named) > 80
-    places = {path.name: path for path in HERE.rglob("test_*.py")}
+    places = {path.stem: path for path in HERE.rglob("test_*.py")}
+    places |= {f"{path.parent.name}/{path.stem}": path for path in TESTS.rglob("test_*.py")}
     missing: list[str] = []
     for file, name in named:
-        place = TESTS / f"{file}.py" if "/" in file else places.get(f"{file}.py", HERE / file)
-        text = place.read_text() if place.is_file() else ""
+        text = places[file].read_text() if file in places else ""
         if not re.search(rf"^def {name}\(", text, re.M):
             missing.append(f"{file}::{name}")
     assert not missing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-ONE = ["tasks.angle.enabled=false", "model.channel_dropout_rate=0", "model.encoder_dim=32"]
+ONE = ["tasks.angle.enabled=false", "model.channel_dropout_rate=0"]
 
 
 def learned(
@@ -68,7 +68,7 @@ def test_17_17_times_in_seconds_are_learned(parts_of: Any, batch_of: Any) -> Non
 
 
 def test_19_6_the_light_of_sixty_four_events_is_reconstructed(parts_of: Any, batch_of: Any) -> None:
-    parts = parts_of("mae", "model.encoder_dim=32", "model.predict_channels=[npho]")
+    parts = parts_of("mae", "model.predict_channels=[npho]")
     batch = batch_of(64)
     before, after = learned(
         parts, batch, lambda: measured(parts, batch, "loss_npho"), steps=60, lr=4e-3

@@ -39,7 +39,7 @@ def build(settings, place):
 RECIPE = dataclasses.replace(REGRESSOR, name="plain", build=build, forecast=None)
 """
 MORE = [
-    "model.encoder_dim=32", "model.hidden_dim=16", "model.channel_dropout_rate=0",
+    "model.encoder_dim=64", "model.hidden_dim=16", "model.channel_dropout_rate=0",
     "tasks.timing.enabled=false", "tasks.uvwFI.enabled=false", "tasks.angle.enabled=false",
     "data.cache=ram", "train.data.batch=4", "train.steps=2", "train.clip=null",
     "train.schedule.name=constant", "train.optimizer.name=sgd", "train.optimizer.lr=0.003",
