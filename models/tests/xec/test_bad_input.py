@@ -33,8 +33,9 @@ def train(
 
 
 @pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_model(monkeypatch: pytest.MonkeyPatch, run_of: Callable[[str], Path]) -> None:
     """Fails as soon as somebody builds a model, be it only to see how long a step takes."""
+    run_of("mae")  # the tests share it; it is trained before that
     for module in ("recipes", "forecast"):
         monkeypatch.setattr(
             f"holdfast_models.xec.{module}.make_model", lambda *_: pytest.fail("a model was built")

@@ -44,7 +44,7 @@ def test_17_5_the_regressor_is_validated_by_the_loss_it_is_trained_with(
     }
 
 
-@pytest.mark.parametrize("kind", ["mae", "inp"])
+@pytest.mark.parametrize("kind", ["mae", pytest.param("inp", marks=pytest.mark.slow)])
 def test_17_5_models_that_fill_in_are_validated_with_sensors_hidden_the_same_each_time(
     kind: str, parts_of: Any, batch_of: Any
 ) -> None:

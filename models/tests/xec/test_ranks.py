@@ -54,6 +54,14 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def sets(tmp_path: Path, tiny: list[str], synth: Any) -> list[str]:
+    """The settings, on eight events."""
+    few = tmp_path / "few.root"
+    write_batches(few, iter([{name: one[:8] for name, one in synth.events.items()}]))
+    return [*tiny, *MORE, f"data.train_path={few}", "data.val_path="]
+
+
 def launch(recipe: Path, run: Path, sets: list[str], **more: str) -> str:
     given = [word for one in sets for word in ("--set", one)]
     done = subprocess.run(
@@ -77,9 +85,8 @@ def weights(run: Path, rank: int = 0) -> dict[str, Tensor]:
 
 @pytest.mark.ranks(2)
 def test_19_7_two_ranks_train_what_one_process_trains(
-    tmp_path: Path, recipe: Path, tiny: list[str]
+    tmp_path: Path, recipe: Path, sets: list[str]
 ) -> None:
-    sets = [*tiny, *MORE]
     said = launch(recipe, tmp_path / "two", sets)
     assert said.count("ended at step 2") == 1
     spec = importlib.util.spec_from_file_location("plain", recipe)
@@ -99,12 +106,11 @@ def test_19_7_two_ranks_train_what_one_process_trains(
 @pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_17_9_an_energy_that_is_no_number_on_one_rank_is_skipped_on_both(
-    tmp_path: Path, recipe: Path, tiny: list[str], synth: Any
+    tmp_path: Path, recipe: Path, sets: list[str]
 ) -> None:
     """Of 8 events on two ranks, two epochs of two steps: each meets it once."""
-    run, few = tmp_path / "run", tmp_path / "few.root"
-    write_batches(few, iter([{name: one[:8] for name, one in synth.events.items()}]))
-    sets = [*tiny, *MORE, "train.steps=null", "train.epochs=2", f"data.train_path={few}"]
+    run = tmp_path / "run"
+    sets = [*sets, "train.steps=null", "train.epochs=2"]
     launch(recipe, run, sets, POISONED="5")
     lanes = [LaneReader(Run.open(run), lane).steps() for lane in ("r0", "r1")]
     skipped = [one["step"][one["skipped"] > 0].tolist() for one in lanes]

@@ -124,7 +124,7 @@ def test_19_8_four_parts_are_one_batch(settings_of: Any, task_of: MakeTask, tmp_
 # ------------------------------------------------------------------ bad events
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_17_9_an_event_without_a_number_is_left_out_with_its_whole_window(
     parts: int, settings_of: Any, task_of: MakeTask, tmp_path: Path
 ) -> None:
