@@ -56,11 +56,12 @@ xec: install  ## generate calorimeter events, train a regressor on them and draw
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 test: install lint  ## lint, types and the default tests: CPU only, offline
-	@echo "pytest, the tests of holdfast beside the end-to-end tests and those of the models: each keeps one core busy"
+	@echo "pytest, the tests of holdfast and xec beside the end-to-end tests and energy_flow: each keeps one core busy"
 	@{ $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests; exit $$((e2e || $$?)); \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/xec; exit $$((e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
 	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
+	$(PYTEST) -o cache_dir=$(VENV)/cache-xec models/tests/xec; core=$$((core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 
 lint: install  ## ruff and pyright

@@ -115,6 +115,7 @@ def test_a_file_that_holds_no_trials(tmp_path, text):
         read_trials(tmp_path)
 
 
+@pytest.mark.slow
 def test_kept_runs_are_judged_again(mine, tmp_path, capsys):
     """The whole way: run, keep, judge, and judge without the detector that found the fault."""
     keep = tmp_path / "kept"

@@ -61,6 +61,7 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(root, tmp_path / "copy", {"holdfast": "src"})
 
 
+@pytest.mark.slow
 def test_a_fault_is_caught_survives_or_cannot_be_told_and_is_taken_out_again(copy: Copy) -> None:
     assert not (copy.folder / "unknown.py").exists()
     assert copy.failing(FAULT.tests) == []

@@ -55,6 +55,7 @@ def test_run(bad_batch, tmp_path, capsys):
     assert "already holds a run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_line_than_that_of_the_fault_is_exit_code_1(bad_batch, capsys):
     line = 'LINE_OF = "optimizer.zero_grad()"\n'
     bad_batch.write_text(SCRIPT.replace("model =", f"{line}model ="))

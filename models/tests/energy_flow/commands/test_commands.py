@@ -278,6 +278,7 @@ def test_without_a_teacher_the_bridge_reads(loaded) -> None:
         loaded.model.bridge = loaded_bridge
 
 
+@pytest.mark.slow
 def test_bench_tells_speed_series_and_memory(call) -> None:
     small = [word for one in SMALL for word in ("--set", one)]
     words = ("bench", *small, "--batch", "3", "--steps", "4", "--device", "cpu")

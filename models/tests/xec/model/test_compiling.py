@@ -96,7 +96,11 @@ def test_the_autoencoder_and_its_masks_are_one_graph(decoder, make_events):
     check(reconstruction, model, make_events(2))
 
 
-@pytest.mark.parametrize("head", HEADS)
+# One of them in every run; the others differ in what they attend to.
+@pytest.mark.parametrize(
+    "head",
+    [pytest.param(name, marks=[] if name == "per_face" else pytest.mark.slow) for name in HEADS],
+)
 def test_the_inpainter_and_its_masks_are_one_graph(head, make_events, monkeypatch):
     monkeypatch.setattr(attention_heads, "_HOPS", 1)  # 8 neighbours are as good as 24 to trace
     settings = InpainterSettings(encoder_dim=32, num_fusion_layers=1, **HEADS[head])
