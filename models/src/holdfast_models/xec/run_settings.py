@@ -44,20 +44,14 @@ def _trained(epochs: int, batch: int, lr: float, schedule: ScheduleSettings) -> 
     )
 
 
-class _Run(Section):
-    """What holds for the runs of all three models."""
-
-    model: EncoderSettings
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model.encoder_dim < 64:
-            # encoder_dim / 32 channels: normalising a single one leaves nothing of the image.
-            raise ValueError(f"model.encoder_dim is {self.model.encoder_dim}; give at least 64")
+def _refuse_one_channel(model: EncoderSettings) -> None:
+    """encoder_dim / 32 channels: normalising a single one leaves nothing of the image."""
+    if model.encoder_dim < 64:
+        raise ValueError(f"model.encoder_dim is {model.encoder_dim}; give at least 64")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressorRun(_Run):
+class RegressorRun(Section):
     """A run of ``xec.reg``."""
 
     data: DataSettings = DataSettings()
@@ -76,6 +70,7 @@ class RegressorRun(_Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_one_channel(self.model)
         active = self.tasks.active()
         if not active:
             raise ValueError(
@@ -95,7 +90,7 @@ class RegressorRun(_Run):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaeRun(_Run):
+class MaeRun(Section):
     """A run of ``xec.mae``."""
 
     data: DataSettings = DataSettings()
@@ -106,9 +101,13 @@ class MaeRun(_Run):
     output: OutputSettings = OutputSettings()
     train: TrainSettings = _trained(20, 1024, 1e-4, ScheduleSettings(lowest=1e-6))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_one_channel(self.model)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InpainterRun(_Run):
+class InpainterRun(Section):
     """A run of ``xec.inp``."""
 
     data: DataSettings = DataSettings()
@@ -121,6 +120,7 @@ class InpainterRun(_Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_one_channel(self.model)
         if self.model.freeze_encoder and self.init.encoder is None:
             raise ValueError(
                 "model.freeze_encoder is true and init.encoder null: an encoder that has learned "
