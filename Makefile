@@ -55,10 +55,14 @@ xec: install  ## generate calorimeter events, train a regressor on them and draw
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-test: install lint  ## lint, types and the default tests: CPU only, offline
-	@echo "pytest, the tests of holdfast and xec beside the end-to-end tests and energy_flow: each keeps one core busy"
-	@{ $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/xec; exit $$((e2e || $$?)); \
+test: install  ## lint, types and the default tests: CPU only, offline
+	@echo "ruff"
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@echo "pytest, the tests of holdfast and xec beside pyright, the end-to-end tests and energy_flow: each keeps one core busy"
+	@{ echo "pyright"; $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/xec; exit $$((types || e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
 	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
 	$(PYTEST) -o cache_dir=$(VENV)/cache-xec models/tests/xec; core=$$((core || $$?)); \

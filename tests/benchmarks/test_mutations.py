@@ -73,6 +73,7 @@ def test_a_fault_is_caught_survives_or_cannot_be_told_and_is_taken_out_again(cop
     assert copy.failing(FAULT.tests) == []
 
 
+@pytest.mark.slow
 def test_a_selection_is_listed_and_an_empty_one_is_one_line() -> None:
     def called(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "benchmarks" / "mutations.py"), *words]

@@ -72,6 +72,7 @@ def test_one_condition_is_switched_off(watched):
     assert module.kind(11) == "large"
 
 
+@pytest.mark.slow
 def test_the_rule_that_finds_a_fault_wins_its_script(tmp_path, make_run, make_rows):
     """In a process of its own: conditions are watched from the import of the detectors on."""
     collection, kept = tmp_path / "mine", tmp_path / "kept"

@@ -139,6 +139,7 @@ def test_live_and_offline_agree(make_rows, data, seed, count):
 
 @settings(max_examples=5, **UNHURRIED)
 @given(data=st.data(), seed=st.integers(0, 10**6))
+@pytest.mark.slow
 def test_live_and_offline_agree_beyond_the_history(make_rows, data, seed):
     count = 2 * HISTORY + 900
     rows = poison(make_rows(count), np.random.default_rng(seed), share=0.003)

@@ -63,6 +63,7 @@ def test_a_strangers_finding_stops_a_run_that_goes_on(bench: Bench) -> None:
     assert event.step > 20
 
 
+@pytest.mark.slow
 def test_a_strangers_finding_lowers_the_learning_rate_once(bench: Bench) -> None:
     done, actions = run(bench, "lower_lr")
     assert done.code == 0 and "lr 0.05" not in done.text

@@ -161,6 +161,7 @@ def broken_from_outside(bench: Bench, act: Any, options: tuple[str, ...] = ()) -
     return seen
 
 
+@pytest.mark.slow
 def test_the_ring_is_deleted_in_mid_run(bench: Bench):
     broken_from_outside(bench, lambda: (bench.path / "ring.r0.bin").unlink())
     # The mapping outlives the name: nothing is lost.
@@ -206,6 +207,7 @@ def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
     assert "Traceback" not in seen.told and "holdfast: " in seen.told
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
     """The parent is stopped, so that nobody drains: rows are dropped and counted, never waited."""
     script = bench.write(

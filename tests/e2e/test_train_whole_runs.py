@@ -164,6 +164,7 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, recipe: str):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.slow
 def test_a_rank_that_is_short_of_memory_cuts_its_batches_by_itself(tmp_path: Path, recipe: str):
     """The other goes on with whole ones, and both train what one process trains."""
     sets = ["train.accumulate=2", "train.data.batch=8", "train.epochs=2"]

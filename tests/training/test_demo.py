@@ -67,6 +67,7 @@ def test_yaml_means_what_people_think(tmp_path: Path) -> None:
     assert found.train.epochs == DemoSettings().train.epochs  # the recipe's own default stays
 
 
+@pytest.mark.slow
 def test_memory_stays_where_it_is(tmp_path: Path) -> None:
     """After each step at most 1.1 times what it was before, and flat over epochs."""
     settings = resolve(

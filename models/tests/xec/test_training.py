@@ -175,6 +175,7 @@ def test_17_8_pictures_are_made_when_it_improves_and_not_when_it_gets_worse(
     monkeypatch.setattr(Artifacts, "_draw", lambda self, folder, suffix: drawn.append(suffix))
     # A moment's work is always allowed, however short the run.
     monkeypatch.setattr("holdfast.training.loop.artifacts._SHARE", 1e9)
+    monkeypatch.setattr("holdfast_models.xec.artifacts._EARLY", 0.0)
     settings = settings_of(
         "reg", *ENERGY, "train.data.batch=2", "train.steps=4", "train.validation.steps=1",
         "output.artifacts=true",
@@ -190,3 +191,8 @@ def test_17_8_pictures_are_made_when_it_improves_and_not_when_it_gets_worse(
     result = fit(task, settings, tmp_path / "run")
     assert result.best == 1.0 and result.best_step == 4 and result.hook_errors == 0
     assert drawn == ["_step1", "_step4", ""], "each new best, and at the end"
+    monkeypatch.undo()
+    monkeypatch.setattr(Artifacts, "_draw", lambda self, folder, suffix: drawn.append(suffix))
+    assert task.improved is not None
+    task.improved(tmp_path / "run", 5)
+    assert len(drawn) == 3, "not in the first minutes of a run"

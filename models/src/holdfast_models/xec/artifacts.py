@@ -8,6 +8,7 @@ Shapes: B events, S sensors, R hidden sensors.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,7 @@ MOST_EVENTS, MOST_FILLED = 20_000, 1000
 keep every sensor of them."""
 _PICTURES, _TABLES = "pictures", "tables"
 _WORST_DRAWN, _KEPT = 5, 128
+_EARLY = 300.0  # seconds in which nothing is drawn: a run that ends so soon is drawn then
 _RAW = ("npho_raw", "time_raw")
 
 Objective = RegressionObjective | ReconstructionObjective
@@ -104,10 +106,11 @@ class Artifacts:
     ) -> None:
         self._kind, self._model, self._settings = kind, model, settings
         self._validation, self._objective = validation, objective
+        self._began = time.monotonic()
 
     def improved(self, folder: Path, step: int) -> None:
         """A validation was the best so far."""
-        if self._settings.output.artifacts:
+        if self._settings.output.artifacts and time.monotonic() - self._began > _EARLY:
             self._draw(folder, f"_step{step}")
 
     def ended(self, folder: Path) -> None:

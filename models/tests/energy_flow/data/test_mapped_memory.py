@@ -78,6 +78,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_training_on_a_mapped_set_takes_a_fraction_of_its_size(tmp_path: Path) -> None:
     block_NE = torch.randn(1024, WIDTH, generator=torch.Generator().manual_seed(1))
     for name, size in (("small", 20e6), ("large", SIZE)):

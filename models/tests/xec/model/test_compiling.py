@@ -109,6 +109,7 @@ def test_the_inpainter_and_its_masks_are_one_graph(head, make_events, monkeypatc
     check(inpainting, model.requires_grad_(False), make_events(1))
 
 
+@pytest.mark.slow
 def test_the_regressor_exports_for_any_number_of_events(make_events):
     settings = RegressorSettings(encoder_dim=32, num_fusion_layers=1)
     model = Regressor(settings, TASKS).eval()
