@@ -158,7 +158,8 @@ _SMALL_ENCODER: Mapping[str, Any] = {
 }
 # Minutes on two CPU cores: events are generated, and a small model is trained on them.
 _SMALL_TRAIN: Mapping[str, Any] = {
-    "data": {"batch": 32, "chunk": 1024},
+    # A process that loads would take one of two cores from the step.
+    "data": {"batch": 32, "chunk": 1024, "workers": 0},
     "optimizer": {"lr": 3e-3},
     "schedule": {"name": "cosine", "warmup_epochs": 0.1},
     "clip": 10.0,
