@@ -49,13 +49,13 @@ def test_a_tracker_that_hangs_keeps_nobody(monkeypatch):
 
 def test_a_process_that_cannot_be_made_is_a_line(monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(tracking, "_command", lambda *given: ["/no/such/python"])
+    monkeypatch.setattr(tracking, "_command", lambda *given: ["no-such-python"])
     assert Follower.start(Path("run"), JSON, said.append) is None
     assert "not tracked" in said[0]
 
 
 def test_the_command_has_every_setting():
     settings = TrackSettings(to=("json",), every=5, experiment="-x", name="a b", new_run=True)
-    words = tracking._command(Path("/runs/one"), settings)
-    assert words[4:6] == ["track", "/runs/one"]
+    words = tracking._command(Path("one"), settings)
+    assert words[4:6] == ["track", str(Path("one").resolve())]
     assert words[-5:] == ["--every", "5", "--experiment=-x", "--name=a b", "--new-run"]

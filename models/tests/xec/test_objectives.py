@@ -183,7 +183,7 @@ def test_the_mode_notices_reads(no_host_reads: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["reg", "mae"])
 def test_9_1_model_loss_and_backward_are_one_graph(kind: str, parts_of: Any, batch_of: Any) -> None:
-    """With the backward pass, which ``model/test_compiling.py`` leaves out."""
+    """With the backward pass, which ``model/test_compiling.py`` does not trace."""
     parts, batch = parts_of(kind, *(ALL_ON if kind == "reg" else [])), batch_of(2)
     parts.model.eval()  # no dropout: the numbers are compared
 

@@ -1,4 +1,4 @@
-"""The calorimeter on the trainer: resumed bit for bit, in parts or whole, left out, and drawn."""
+"""The calorimeter on the trainer: resumed bit for bit, in parts or whole, skipped, and drawn."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _hand_over(trackers: list[Tracker], step: Callable[[Tracker], int], tracker:
 
 
 def _follow(run: Run, trackers: list[Tracker], *, with_parent: bool) -> None:
-    """Look at the run again and again, until it is over."""
+    """Follow the run until it is over."""
     parent = os.getppid()
     if with_parent:
         os.nice(10)  # the training has the cores first

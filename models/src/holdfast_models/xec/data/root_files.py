@@ -86,7 +86,7 @@ class RootEvents:
                 self.branches[name] = branch
         self._length = int(tree.num_entries)
         if not self._length:
-            raise HoldfastError(f"{self.path}: tree {tree_name!r} has no events; leave it out")
+            raise HoldfastError(f"{self.path}: tree {tree_name!r} has no events; give other files")
         self.kinds = {name: self._kind(tree, name) for name in self.branches}
         """Dtype and shape of a sample, by name."""
         largest = max(self.branches, key=lambda name: WIDTHS.get(name, 1))

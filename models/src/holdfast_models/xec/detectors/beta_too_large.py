@@ -36,7 +36,7 @@ class BetaTooLarge(RecordDetector):
         2. Or take ``loss_fn=l1`` or ``gaussian_nll``, which have no such length.
 
     False alarms:
-        Small batches of nearly equal events; a batch without any spread is left out.
+        Small batches of nearly equal events; a batch without any spread is skipped.
 
     Cost:
         None of its own: it reads what the trainer notes every 50 steps.

@@ -6,6 +6,8 @@ everywhere; a convolution sees a view of the same memory.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
@@ -44,9 +46,9 @@ class _Block(nn.Module):
         self.narrow = nn.Linear(4 * channels, channels)
         self.drop_path = drop_path
 
+    @abstractmethod
     def mix(self, x: Tensor) -> Tensor:
         """Mix neighbouring positions."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
         """``visible`` is 1 or 0 per position, with one channel.

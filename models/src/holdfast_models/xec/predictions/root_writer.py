@@ -43,7 +43,7 @@ class RootPredictions:
         what: plain values that say what is predicted from what; unfinished predictions of
             anything else are not gone on with.
         first: the entry of the first event, where the data are not written from the beginning.
-        max_events: events beyond are left out.
+        max_events: only so many events are written.
         overwrite: begin anew, whatever is there.
         compression: level of zstd; 0: none.
     """
