@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from holdfast.checkpoint import writer
+from holdfast.checkpoint.file import load
 from holdfast.config import from_dict
 from holdfast.run import LaneReader, Run
 from holdfast.training.loop import artifacts
@@ -21,6 +24,7 @@ from holdfast.training.loop.artifacts import ERRORS, RunHooks
 from holdfast.training.loop.progress import Progress
 from holdfast.training.settings import TrainSettings
 from holdfast.training.trainer import Result, Trainer
+from holdfast.training.weights import read_weights
 
 
 @pytest.fixture
@@ -86,6 +90,24 @@ def test_a_best_validation_is_told_with_the_model_that_was_measured(tmp_path: Pa
     assert {folder for folder, *_ in told} == {tmp_path / "run"}
     assert [value for *_, value in told] == shown  # the averaged weights, without dropout
     assert net.training and net[1].training  # type: ignore[index]
+
+
+def test_the_end_is_told_with_the_best_weights_on_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = writer.save
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        time.sleep(0.3)
+        return written(*given, **named)
+
+    monkeypatch.setattr(writer, "save", slowly)
+    found: list[Path] = []
+    result = fit(
+        tmp_path / "run", model(), ended=lambda folder: found.append(read_weights(folder)[1])
+    )
+    assert result.hook_errors == 0 and result.best_step == 16
+    assert [load(path)[1]["step"] for path in found] == [16]
 
 
 @pytest.mark.usefixtures("unthrottled")

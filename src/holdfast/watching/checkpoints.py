@@ -172,6 +172,10 @@ class LoopCheckpoints:
             tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
         )
 
+    def await_saved(self) -> None:
+        """Wait for what is being written."""
+        self._saver.wait()
+
     def best(self) -> BestState | None:
         """The best state by the metric of the settings, read from disk; None without one."""
         entry = self._saver.best(self._rank)
