@@ -114,7 +114,7 @@ def live(rows, events, batches, cuts, causes=(), delays=()):
     return judge.findings
 
 
-@settings(max_examples=60, **UNHURRIED)
+@settings(max_examples=30, **UNHURRIED)
 @given(data=st.data(), seed=st.integers(0, 10**6), count=st.integers(1, 120))
 def test_live_and_offline_agree(make_rows, data, seed, count):
     rows = poison(make_rows(count), np.random.default_rng(seed), share=0.15)

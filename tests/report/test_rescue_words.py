@@ -34,6 +34,7 @@ EVENTS = {
         "with the older weights the loss is 2.4",
     ),
     "level": ({"before": 2.0, "after": 5.5}, "Reset the loss baseline", "2 → 5.5"),
+    "new_task": ({}, "Forgot its baselines", "it was told that a new task begins"),
     "clipping": (
         {"on": True, "limit": 3.25, "why": "after an explosion"},
         "Began to clip gradients at a norm of 3.25",

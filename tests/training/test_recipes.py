@@ -126,9 +126,9 @@ def test_a_broken_plugin_is_a_line_and_the_others_go_on(plugin, monkeypatch, off
 
 
 def test_a_wrong_name_is_told_the_nearest(plugin):
-    plugin.RECIPES = (made("energy"), made("liquid"))
-    assert "did you mean 'liquid'? see: holdfast train --list" in failure(find_recipe, "liqiud")
-    assert "there are energy, liquid; see" in failure(find_recipe, "zzz")
+    plugin.RECIPES = (made("energy"), made("plasma"))
+    assert "did you mean 'plasma'? see: holdfast train --list" in failure(find_recipe, "plamsa")
+    assert "there are energy, plasma; see" in failure(find_recipe, "zzz")
 
 
 SOURCE = """

@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
 
 
 class _Tied(nn.Module):
-    """A weight in two places, and a table that is not part of the state."""
+    """A weight in two places, a table that is not part of the state, and one that is not there."""
 
     table: torch.Tensor
 
@@ -73,6 +73,7 @@ class _Tied(nn.Module):
         self.last = nn.Linear(4, 4)
         self.last.weight = self.first.weight
         self.register_buffer("table", torch.arange(4.0), persistent=False)
+        self.register_buffer("other", None, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.last(self.first(x)) + self.table).mean(1, keepdim=True)

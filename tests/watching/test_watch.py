@@ -199,3 +199,40 @@ def test_a_note_that_cannot_be_written_costs_nothing_but_the_notes(tmp_path: Pat
     assert watch.skipped == 1  # the guard is still there
     events = LaneReader(Run.open(tmp_path / "run"), "r0").events()
     assert 1.5 in [e.data.get("value") for e in events if e.kind == "mine"]
+
+
+def test_buffers_changed_between_steps_are_what_a_skipped_step_goes_back_to(tmp_path: Path) -> None:
+    """A moving average that the loop updates after every step, as fast weights are."""
+    net, opt = model_and_optimizer()
+    net.register_buffer("average", torch.zeros(4))
+    kept: list[torch.Tensor] = []
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", say=print) as watch:
+        for step, (x, y) in enumerate(watch(loader())):
+            watch.backward(nn.functional.mse_loss(net(x), y))
+            watch.step()
+            if step != 2:  # the poisoned one
+                net.get_buffer("average").add_(1.0)
+                watch.settled()
+            kept.append(net.get_buffer("average").clone())
+    assert watch.skipped == 1
+    assert [float(one[0]) for one in kept] == [1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_new_task_that_is_told_is_not_rolled_back(tmp_path: Path, told: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.05)
+    x = torch.randn(1200, 4)
+    target = x.sum(1, keepdim=True)
+    target[800:] += 30.0  # the second task
+    data = torch.utils.data.TensorDataset(x, target + 0.1 * torch.randn(1200, 1))
+    with holdfast.watch(net, opt, run_dir=tmp_path / "run", say=print) as watch:
+        batches = torch.utils.data.DataLoader(data, 4)
+        for step, (some, wanted) in enumerate(watch(batches)):
+            watch.backward(nn.functional.mse_loss(net(some), wanted))
+            watch.step()
+            if step == 199 and told:
+                watch.new_task()
+    rollbacks = [one for one in watch.findings if one.code in ("OPT001", "OPT003")]
+    assert bool(rollbacks) is not told, watch.findings

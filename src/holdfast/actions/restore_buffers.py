@@ -68,13 +68,22 @@ class BufferKeeper:
             self._addresses = addresses
             self._cached.clear()
             self._follow(tensors)
+        self._notice(tensors)
+        if self._trials or self._moving.intersection(self._still):
+            self._end_trials()
+
+    def accept(self) -> None:
+        """What was changed since the step was meant: it is what a skipped step goes back to."""
+        tensors = [buffer.tensor for buffer in self.buffers]
+        self._notice(tensors)
+        self.keep()
+
+    def _notice(self, tensors: list[Tensor | None]) -> None:
         for i in self._still:
             tensor = tensors[i]
             if tensor is not None and _version(tensor) != self._versions[i]:
                 self._moving.add(i)
                 self._cached.clear()
-        if self._trials or self._moving.intersection(self._still):
-            self._end_trials()
 
     def _follow(self, tensors: list[Tensor | None]) -> None:
         """Some were replaced. Where the model was moved the copies follow: nothing has changed."""

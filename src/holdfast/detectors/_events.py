@@ -40,6 +40,11 @@ def event_at(window: Window, kind: str, **data: Any) -> Event | None:
     return None
 
 
+def latest(window: Window, kind: str) -> int:
+    """The step of the last event of this kind; -1 where there was none."""
+    return max((event.step for event in _events(window, kind)), default=-1)
+
+
 def happened(window: Window, kind: str, start: int, stop: int | None = None, **data: Any) -> bool:
     """Whether there was such an event from step ``start`` on, before step ``stop`` if given."""
     end = window.step + 1 if stop is None else stop

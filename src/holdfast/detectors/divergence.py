@@ -11,6 +11,7 @@ from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
     happened,
+    latest,
     number,
     rolled_back,
     rows_with_event,
@@ -127,7 +128,9 @@ class Divergence(Detector):
         """Growth, steady or not: far above the lowest and the first known level."""
         mine = window.mine
         usual, norms = (column(window.rows, n)[mine] for n in ("loss_usual", "norm_usual"))
-        known = np.isfinite(usual) & np.isfinite(norms)
+        # Growth is measured within what is being learned, not from one task to the next.
+        same_task = window.rows["step"][mine] > latest(window, "new_task")
+        known = np.isfinite(usual) & np.isfinite(norms) & same_task
         mine, usual, norms = mine[known], usual[known].tolist(), norms[known].tolist()
         if not usual or mine[-1] != len(window) - 1:
             return None

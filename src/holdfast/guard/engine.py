@@ -438,6 +438,16 @@ class Engine:
         if self.watchers.memory is not None:
             attempt(self, "watchers", self.watchers.memory.evaluation.differentiates)
 
+    def settled(self) -> None:
+        """What was done since the step is meant: buffers are good as they are, graphs were used."""
+        attempt(self, "buffers", self.training.registry.buffers.accept)
+        if self.watchers.memory is not None:
+            attempt(self, "watchers", self.watchers.memory.evaluation.restarts)
+
+    def new_task(self) -> None:
+        """Something else is learned from here on."""
+        attempt(self, "recovery", self.recovery.new_task, self.training.iteration)
+
     # ------------------------------------------------------------------ what a watch asks
 
     @property

@@ -182,6 +182,12 @@ class Outliers:
             self._calm += 1
         return was != self.clipping
 
+    def forget(self) -> None:
+        """Something else is learned from here on: nothing is known of it."""
+        self.baseline = Baseline(self._warmup)
+        if self._state is not None:
+            self._state.zero_()
+
     def learn_anew(self) -> None:
         """The loss has a new level."""
         self.baseline.learn_anew()

@@ -135,6 +135,13 @@ class Recovery:
         data = {"opt": guard.index, "before": before, "after": after}
         self._training.record_at("level", step, data)
 
+    def new_task(self, step: int) -> None:
+        """Something else is learned from here on: a jump of the loss is meant."""
+        for _, guard in self._training.guards():
+            guard.outliers.forget()
+        self._troubles.clear()
+        self._training.record_at("new_task", step, {})
+
     # ------------------------------------------------------------------ at a boundary
 
     def due(self, step: int) -> bool:

@@ -24,6 +24,10 @@ class Outliers(Protocol):
         """The numbers of a step are known; True when clipping was switched on or off."""
         ...
 
+    def forget(self) -> None:
+        """Something else is learned from here on."""
+        ...
+
     def learn_anew(self) -> None:
         """The loss has a new level."""
         ...

@@ -31,6 +31,7 @@ _TOGETHER = {
     "rollback": "rolled back",
     "trial": "tried older weights",
     "level": "reset the loss baseline",
+    "new_task": "forgot its baselines for a new task",
     "clipping": "switched automatic clipping on or off",
     "lowered_lr": "lowered the learning rate after a gradient norm far above its baseline",
     "quarantine": "quarantined samples",

@@ -111,6 +111,10 @@ def _level(data: Mapping[str, Any]) -> Rescue:
     )
 
 
+def _new_task(data: Mapping[str, Any]) -> Rescue:
+    return Rescue(what="forgot its baselines", why="it was told that a new task begins")
+
+
 def _clipping(data: Mapping[str, Any]) -> Rescue:
     why = text_in(data, "why")
     if data.get("on") is False:
@@ -195,6 +199,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "rollback": _rollback,
     "trial": _trial,
     "level": _level,
+    "new_task": _new_task,
     "clipping": _clipping,
     "lowered_lr": _lowered,
     "quarantine": _quarantine,

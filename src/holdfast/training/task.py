@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 Scalars = Mapping[str, Tensor | float]
@@ -51,7 +52,11 @@ class Task:
             tensors by name; ``holdfast predict`` writes them.
         collate: makes a batch of samples, where the trainer makes the loader.
         state: what else is to be saved and resumed, by name (``state_dict``/``load_state_dict``).
-        stepped: called after every optimizer step with its number, from 1.
+        prepared: called with the optimizer when it is made and the model is in its place, before
+            anything is resumed: for what goes by the learning rate.
+        stepped: called after every optimizer step with its number, from 1; of a step that was
+            skipped, too. May change buffers, and answers True where something else is learned
+            from here on, so that the loss may jump.
         validated: called after every validation with the step and the numbers.
         opened: called with the run folder before the first step, on the first rank; may refuse to
             go on in it. Called of a run that is resumed, too.
@@ -75,7 +80,8 @@ class Task:
     predict: Predict | None = None
     collate: Callable[[list[Any]], Any] | None = None
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    stepped: Callable[[int], None] | None = None
+    prepared: Callable[[Optimizer], None] | None = None
+    stepped: Callable[[int], bool | None] | None = None
     validated: Callable[[int, Mapping[str, float]], None] | None = None
     opened: Callable[[Path], None] | None = None
     improved: Callable[[Path, int], None] | None = None

@@ -146,6 +146,8 @@ class Trainer:
         stack.callback(feed.close)
         steps = feed.steps()
         optimizer = make_optimizer(model, settings.optimizer, place.device)
+        if task.prepared is not None:
+            task.prepared(optimizer)
         schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
         precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
@@ -276,6 +278,7 @@ class Trainer:
             guard.note(ENDED, ended)
             progress.ends()
             if task.ended is not None and hooks is not None:
+                guard.await_saved()  # it may ask for the best weights, which may be the last ones
                 hooks.ended(task.ended, counter.step)
         return Result(
             why=why,

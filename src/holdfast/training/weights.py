@@ -32,13 +32,14 @@ def read_weights(
     """
     entry = _entry(Path(source), best=best)
     tree, _ = load(entry)
-    weights: Mapping[str, Tensor] = tree["models"]["model"]
+    weights: Mapping[str, Tensor | None] = tree["models"]["model"]
     average: Mapping[str, Any] | None = tree["ema"].get("ema")
     if averaged and average is None:
         raise CheckpointError(f"{entry.name} holds no average; train with train.average.decay")
     if average is not None and averaged is not False:
         weights = {**weights, **average["weights"], **average["buffers"]}
-    return dict(weights), entry
+    # A buffer that is registered without a tensor is saved, too: as nothing.
+    return {name: value for name, value in weights.items() if value is not None}, entry
 
 
 def load_weights(

@@ -247,6 +247,18 @@ class Watch:
                 optimizer.zero_grad()
         self._checkpoints.stepped()
 
+    def settled(self) -> None:
+        """Say that what was done since the step is meant; call it before the next batch.
+
+        For loops that change buffers (a moving average, fast weights) or take gradients between
+        two steps: a step that is skipped later puts buffers back to what they are now.
+        """
+        self.engine.settled()
+
+    def new_task(self) -> None:
+        """Say that something else is learned from here on, so that the loss may jump."""
+        self.engine.new_task()
+
     def run_step(self, function: Callable[[B], Tensor], batch: B) -> Tensor:
         """The whole step at once: ``loss = function(batch)``, backward, step. Returns the loss."""
         loss = function(batch)
@@ -261,6 +273,10 @@ class Watch:
         epoch: one that is saved after its loop counts as over.
         """
         return self._checkpoints.save("asked", metrics)
+
+    def await_saved(self) -> None:
+        """Wait for the checkpoints that are being written; for who reads them after training."""
+        self._checkpoints.await_saved()
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation, with a lower learning rate.

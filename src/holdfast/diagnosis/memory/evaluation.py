@@ -126,6 +126,11 @@ class Evaluation:
         self._since = 0
         self._drop()
 
+    def restarts(self) -> None:
+        """What was built since the step was wanted: count from here."""
+        if self._since:
+            self._since = now()
+
     def step_ended(self, step: int, frame: FrameType) -> None:
         """A step is over: what comes next may be an evaluation."""
         self._step, self._since = step, now()

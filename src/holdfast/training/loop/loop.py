@@ -111,7 +111,9 @@ class Loop:
             parts.average.update()
         self._counter.step += 1
         if parts.stepped is not None:
-            parts.stepped(self.step)
+            if parts.stepped(self.step):
+                parts.watch.new_task()
+            parts.watch.settled()
         parts.profiler.step()
 
     def _after_step(self, last: bool, interrupts: Interrupts) -> str:

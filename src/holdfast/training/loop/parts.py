@@ -45,6 +45,6 @@ class Parts:
     health: Health
     examination: ValidationSchedule
     profiler: Profiler
-    stepped: Callable[[int], None] | None
+    stepped: Callable[[int], bool | None] | None
     feed: Feed
     say: Callable[[str], None]
