@@ -1,10 +1,10 @@
 """The calorimeter family on generated events: rates, resolutions, pretraining, inpainting.
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
-    python benchmarks/xec.py --part regressor --events 200000 --minutes 6
-    python benchmarks/xec.py --part inpainter --events 100000 --minutes 3
+    python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
+    python benchmarks/xec.py --part inpainter --events 100000 --set train.steps=2000
     python benchmarks/xec.py --part pretrain --events 60000 --labels 500,2000,8000 --seeds 3
-    python benchmarks/xec.py --part regressor --size small --events 4096 --minutes 4   # two cores
+    python benchmarks/xec.py --part regressor --size small --events 4096   # two cores
 
 Events are generated and kept in memory in the packed form of the cache, so neither ROOT nor a disk
 is needed. Training goes through the trainer with guard and checkpoints. Tables go to ``--out``.
@@ -93,7 +93,11 @@ def fit(task: Task, settings: Any, run: Path) -> Result:
     began = time.perf_counter()
     result = Trainer.of(task, settings.train, run_dir=run, name="xec").fit()
     load_weights(task.model, run)
-    log(f"{result.why}; {result.rate:.0f} events/s, {time.perf_counter() - began:.0f} s")
+    log(
+        f"{result.why}; {result.rate:.0f} events/s, {time.perf_counter() - began:.0f} s, of which "
+        f"{result.compile_seconds:.0f} compiling; best {result.best:.4g} at step "
+        f"{result.best_step}; {result.norms}"
+    )
     return result
 
 
@@ -234,7 +238,7 @@ def numbers(
     rows = columns if who == "network" else ridge
     quantity, unit, _ = RESOLUTIONS[name]
     off = np.abs(residuals(rows, quantity)) * unit
-    error = bootstrap_error(off[:, None], lambda some: np.quantile(some[:, 0], 0.68))
+    (error,) = bootstrap_error(off[:, None], lambda some: np.quantile(some, 0.68, axis=1))
     return float(np.quantile(off, 0.68)), float(error)
 
 

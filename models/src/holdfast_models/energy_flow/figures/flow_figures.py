@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
-from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, paper, symmetric, whole_numbers
+from ...drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, paper, symmetric, whole_numbers
 from .trajectories import Floats, Trajectories
 
 __all__ = ["of"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from matplotlib.axes import Axes
-
-from ...curves import Curve, Curves
-from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, paper
+from ...curves import Curves
+from ...drawing import BLUE, GREEN, GREY, RED, Drawn, line, paper
 
 __all__ = ["of"]
 
@@ -23,12 +21,12 @@ def of(curves: Curves) -> list[Drawn]:
     if not curves.training and not curves.validation:
         return []
     figure, (left, right) = paper(1, 1)
-    _line(left, curves.training.get("loss"), "training (mean of 50 steps)", GREY)
-    _line(left, curves.validation.get("loss"), "validation", BLUE)
+    line(left, curves.training.get("loss"), "training (mean of 50 steps)", GREY)
+    line(left, curves.validation.get("loss"), "validation", BLUE)
     left.set_title("Loss", fontsize=10)
     for name, (label, colour) in _MEASURES.items():
-        _line(right, curves.validation.get(name), label, colour)
-    _line(right, curves.training.get("cosine"), "cosine in training", GREY)
+        line(right, curves.validation.get(name), label, colour)
+    line(right, curves.training.get("cosine"), "cosine in training", GREY)
     right.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     right.set_title("Measures on held-out pairs", fontsize=10)
     for panel in (left, right):
@@ -37,20 +35,6 @@ def of(curves: Curves) -> list[Drawn]:
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize=8, frameon=False)
     return [Drawn("learning", "Learning curves", _caption(curves), figure)]
-
-
-def _line(panel: Axes, curve: Curve | None, label: str, colour: str) -> None:
-    if curve is None:
-        return
-    few = len(curve.steps) <= 40
-    panel.plot(
-        curve.steps, curve.values, color=colour, label=label, linewidth=1.6,
-        marker="o" if few else None, markersize=3.5,
-    )  # fmt: skip
-    if not any(map(math.isfinite, curve.values)):
-        # An empty panel would look as if nothing had been measured.
-        panel.text(0.5, 0.5, f"{label}: never finite", color=ORANGE, transform=panel.transAxes,
-                   ha="center", fontsize=9)  # fmt: skip
 
 
 def _caption(curves: Curves) -> str:

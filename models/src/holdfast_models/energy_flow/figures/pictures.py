@@ -7,25 +7,18 @@ They are PNG files in ``RUN/pictures``, with a list that the report shows them b
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from holdfast import HoldfastError
-
 from ...curves import read_curves
+from ...pictures import require_matplotlib, write_pictures
 from ..model.energy_flow import EnergyFlow
 from .trajectories import record
 
-__all__ = ["FOLDER", "LIST", "draw"]
-
-FOLDER, LIST = "pictures", "pictures.json"
-
-_DOTS_PER_INCH = 110
+__all__ = ["draw"]
 
 
 def draw(
@@ -46,27 +39,11 @@ def draw(
     Raises:
         HoldfastError: matplotlib is not installed, or this is no run folder.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise HoldfastError(
-            "no pictures: matplotlib is not installed; pip install 'holdfast-models[plots]', "
-            "or set pictures=false"
-        )
+    require_matplotlib()
     from . import flow_figures, learning_figure
 
     drawn = [
         *learning_figure.of(read_curves(run_folder)),
         *flow_figures.of(record(model, batch[0], step=step)),
     ]
-    folder = Path(run_folder) / FOLDER
-    folder.mkdir(exist_ok=True)
-    files: list[Path] = []
-    listed: list[dict[str, str]] = []
-    for one in drawn:
-        path = folder / f"{one.name}.png"
-        # No name of a program inside: the same run makes the same bytes.
-        one.figure.savefig(path, dpi=_DOTS_PER_INCH, metadata={"Software": None})
-        files.append(path)
-        listed.append({"file": path.name, "title": one.title, "caption": one.caption})
-    # Last: the list never names a picture that is not there yet.
-    (folder / LIST).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
-    return files
+    return write_pictures(run_folder, drawn)

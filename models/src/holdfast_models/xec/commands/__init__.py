@@ -6,9 +6,8 @@ Nothing heavy is imported before a verb is carried out: the help of holdfast lis
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
+from ...answers import verbs_of
 from .comparisons import add_comparison_verbs
 from .events import add_event_verbs
 from .models import add_model_verbs
@@ -42,20 +41,7 @@ class XecCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the verbs and their options."""
-        verbs = parser.add_subparsers(metavar="VERB", dest="verb", required=True)
-
-        def verb(
-            name: str, what: str, act: Callable[[Any], int], examples: str = ""
-        ) -> argparse.ArgumentParser:
-            shown = argparse.RawDescriptionHelpFormatter
-            one = verbs.add_parser(
-                name, help=what, description=what, epilog=examples, formatter_class=shown,
-                allow_abbrev=False,
-            )  # fmt: skip
-            one.add_argument("--json", action="store_true", help="for programs")
-            one.set_defaults(act=act)
-            return one
-
+        verb = verbs_of(parser)
         add_event_verbs(verb)
         add_model_verbs(verb)
         add_comparison_verbs(verb)

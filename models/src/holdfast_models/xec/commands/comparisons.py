@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from .telling import Verb, answer, say, set_option, settings_of, whole
+from ...answers import Verb, answer, say, whole
+from .settings_options import set_option, settings_of
 
 
 def add_comparison_verbs(verb: Verb) -> None:

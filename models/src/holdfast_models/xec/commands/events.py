@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .telling import Verb, answer, say, set_option, settings_of, whole
+from ...answers import Verb, answer, say, whole
+from .settings_options import set_option, settings_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import signal
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from .telling import Verb, answer, say, set_option, settings_of, whole
+from ...answers import Verb, answer, changed, say, whole, yaml_lines
+from .settings_options import set_option, settings_of
 
 _KINDS = ("reg", "mae", "inp")
 _TABLES = "tables"  # in a run folder
@@ -143,7 +142,7 @@ def _info(args: argparse.Namespace) -> int:
     lines = [f"{name:<14}{value}" for name, value in found.items() if name != "parameters"]
     lines += [f"  {part:<26}{count:>12,}" for part, count in found["parameters"].items()]
     if settings is not None:
-        lines += ["", *_yaml(settings)]
+        lines += ["", *yaml_lines(settings)]
         found["settings"] = settings
     answer(args, found, lines)
     return 0
@@ -152,8 +151,8 @@ def _info(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> int:
     settings = dataclasses.asdict(settings_of(args.kind, args))
     if not args.full:
-        settings = _changed(settings, _defaults(args.kind))
-    answer(args, settings, [*_yaml(settings)] or ["# everything is as by default"])
+        settings = changed(settings, _defaults(args.kind))
+    answer(args, settings, [*yaml_lines(settings)] or ["# everything is as by default"])
     return 0
 
 
@@ -166,27 +165,6 @@ def _defaults(kind: str) -> dict[str, Any]:
         name: dataclasses.asdict(cast(Any, value)) if dataclasses.is_dataclass(value) else value
         for name, value in found.items()
     }
-
-
-def _changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in now.items():
-        if isinstance(value, dict):
-            value = _changed(cast(dict[str, Any], value), usual.get(key) or {})
-            if value:
-                found[key] = value
-        elif key not in usual or value != usual[key]:
-            found[key] = value
-    return found
-
-
-def _yaml(settings: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield f"{indent}{key}:"
-            yield from _yaml(cast(dict[str, Any], value), f"{indent}  ")
-        else:
-            yield f"{indent}{key}: {json.dumps(value)}"
 
 
 def _entries(text: str) -> tuple[int, int | None]:

@@ -1,10 +1,11 @@
 """What all pictures have in common: paper, colours, and the words that go with a picture.
 
-Imports matplotlib, which is optional: ``pictures`` looks for it before it imports this.
+Imports matplotlib, which is optional: call ``pictures.require_matplotlib`` before.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "Drawn", "paper", "symmetric", "whole_numbers"]
+from .curves import Curve
+
+__all__ = [
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "RED",
+    "Drawn",
+    "label",
+    "line",
+    "paper",
+    "symmetric",
+    "whole_numbers",
+]
 
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
@@ -38,10 +53,10 @@ class Drawn(NamedTuple):
     figure: Figure
 
 
-def paper(*widths: float) -> tuple[Figure, list[Axes]]:
+def paper(*widths: float, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
     """A figure without any window, with panels of these relative widths side by side."""
     # Not through pyplot: it keeps figures, and looks for a screen.
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     grid: Any = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)
     panels = list(grid[0])
@@ -49,6 +64,13 @@ def paper(*widths: float) -> tuple[Figure, list[Axes]]:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
     return figure, panels
+
+
+def label(panel: Axes, x: str, y: str = "", title: str = "") -> None:
+    """Name the axes and the panel."""
+    panel.set_xlabel(x, fontsize=9)
+    panel.set_ylabel(y, fontsize=9)
+    panel.set_title(title, fontsize=10)
 
 
 def whole_numbers(panel: Axes) -> None:
@@ -64,3 +86,18 @@ def symmetric(*values: NDArray[np.floating[Any]]) -> float:
         finite = np.abs(some[np.isfinite(some)])
         most = max(most, float(finite.max(initial=0.0)))
     return most or 1.0
+
+
+def line(panel: Axes, curve: Curve | None, label: str, colour: str) -> None:
+    """Plot a curve over steps; say so where none of its values is finite."""
+    if curve is None:
+        return
+    few = len(curve.steps) <= 40
+    panel.plot(
+        curve.steps, curve.values, color=colour, label=label, linewidth=1.6,
+        marker="o" if few else None, markersize=3.5,
+    )  # fmt: skip
+    if not any(map(math.isfinite, curve.values)):
+        # An empty panel would look as if nothing had been measured.
+        panel.text(0.5, 0.5, f"{label}: never finite", color=ORANGE, transform=panel.transAxes,
+                   ha="center", fontsize=9)  # fmt: skip

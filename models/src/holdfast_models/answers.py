@@ -1,0 +1,101 @@
+"""What the commands of all families share: numbers that are given, answers for both readers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from holdfast import HoldfastError
+
+__all__ = ["Verb", "answer", "changed", "say", "told_as", "verbs_of", "whole", "yaml_lines"]
+
+Verb = Callable[..., argparse.ArgumentParser]
+"""``verb(name, what, act, examples)``: a new verb's parser."""
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> Verb:
+    """Makes the verbs of a command; ``act`` carries one out, with ``args.json`` unless without."""
+    verbs = parser.add_subparsers(metavar="VERB", dest="verb", required=True)
+
+    def verb(
+        name: str, what: str, act: Callable[[Any], int], examples: str = "", *, json: bool = True
+    ) -> argparse.ArgumentParser:
+        one = verbs.add_parser(
+            name, help=what, description=what, epilog=examples, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        if json:
+            one.add_argument("--json", action="store_true", help="for programs")
+        one.set_defaults(act=act)
+        return one
+
+    return verb
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Reads a whole number that is not below ``least``."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:
+    """For programs with ``--json``, else for people."""
+    print(json.dumps(_finite(plain), indent=2) if args.json else "\n".join(lines))
+
+
+@contextlib.contextmanager
+def told_as(name: str) -> Iterator[None]:
+    """Makes one line, beginning with ``name``, of what a file is not there or not fit for."""
+    try:
+        yield
+    except OSError as error:
+        raise HoldfastError(f"{name}: {error.strerror}; check the path") from None
+    except UnicodeDecodeError:
+        raise HoldfastError(f"{name}: is no UTF-8 text; convert it") from None
+
+
+def say(line: str) -> None:
+    """Progress, away from the answer."""
+    print(f"holdfast: {line}", file=sys.stderr, flush=True)
+
+
+def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the usual, section by section."""
+    found: dict[str, Any] = {}
+    for key, value in now.items():
+        if isinstance(value, dict):
+            value = changed(cast(dict[str, Any], value), usual.get(key) or {})
+            if value:
+                found[key] = value
+        elif key not in usual or value != usual[key]:
+            found[key] = value
+    return found
+
+
+def yaml_lines(settings: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Settings as YAML that ``holdfast train`` reads."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{key}:"
+            yield from yaml_lines(cast(dict[str, Any], value), f"{indent}  ")
+        else:
+            yield f"{indent}{key}: {json.dumps(value)}"
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inside) for inside in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
