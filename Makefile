@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo energy_flow xec test lint format docs prove bench clean
+.PHONY: help install demo energy_flow xec liquid test lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -27,7 +27,7 @@ install: $(STAMP)  ## make .venv and install everything into it (once)
 $(STAMP): pyproject.toml models/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (the first time takes some minutes: torch is large)"
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e './models[plots,text,xec,onnx]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' -e './models[plots,text,xec,onnx,liquid]'
 	@touch $@
 	@echo "installed: $$($(BIN)/python -c 'import sys, torch; print("python", sys.version.split()[0], "torch", torch.__version__)')"
 
@@ -52,6 +52,12 @@ xec: install  ## generate calorimeter events, train a regressor on them and draw
 	$(BIN)/holdfast train xec.reg --preset small --run-dir $$run && echo && \
 	ls -d $$run/report.html $$run/predictions.root $$run/model.onnx $$(find $$run/pictures -name '*.png' -not -name '*_step*' | sort)
 
+liquid: install  ## train the third model family on Python source, write on from "def " and evaluate it
+	@run=runs/liquid_$$(date +%Y%m%d_%H%M%S) && \
+	$(BIN)/holdfast train liquid --run-dir $$run && echo && \
+	$(BIN)/holdfast liquid generate $$run --prompt "def " && echo && \
+	$(BIN)/holdfast liquid eval $$run && echo && ls -d $$run/report.html $$run/pictures/*.png
+
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
@@ -59,13 +65,13 @@ test: install  ## lint, types and the default tests: CPU only, offline
 	@echo "ruff"
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
-	@echo "pytest, the tests of holdfast and xec beside pyright, the end-to-end tests and energy_flow: each keeps one core busy"
-	@{ echo "pyright"; $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/xec; exit $$((types || e2e || $$?)); \
+	@echo "pyright and the tests of holdfast and liquid, beside the end-to-end tests and the other families: each keeps one core busy"
+	@{ $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
+	$(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
 	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
-	$(PYTEST) -o cache_dir=$(VENV)/cache-xec models/tests/xec; core=$$((core || $$?)); \
+	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((types || core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 
 lint: install  ## ruff and pyright

@@ -8,14 +8,19 @@ RECIPES = (
     "holdfast_models.xec.recipes:REGRESSOR",
     "holdfast_models.xec.recipes:MAE",
     "holdfast_models.xec.recipes:INPAINTER",
+    "holdfast_models.liquid.recipe:RECIPE",
 )
 COMMANDS = (
     "holdfast_models.energy_flow.commands:EnergyFlowCommand",
     "holdfast_models.xec.commands:XecCommand",
+    "holdfast_models.liquid.commands:LiquidCommand",
 )
 _BY_FAMILY = {
     "energy_flow": (
         "UnfinishedFlows", "EmptySurface", "CarrierInput", "EnergyDrift", "IdleMapper",
+    ),
+    "liquid": (
+        "ConstantSpikes", "ShortTimeConstants", "IdlePlasticity", "StillWeights", "Forgetting",
     ),
     "xec": ("SentinelTarget", "InputOutOfRange", "BetaTooLarge", "DeadSensorDrift"),
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Liquid: spiking encoders, liquid cells and Mamba, with plasticity and continual learning."""

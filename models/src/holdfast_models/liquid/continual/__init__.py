@@ -1,0 +1,1 @@
+"""Continual learning: Fisher information, consolidation, replay, and scores over tasks."""

@@ -1,0 +1,1 @@
+"""Tasks that need no network: texts and tokens, images, simulated robots, and sequences of them."""

@@ -1,0 +1,1 @@
+"""What a trained network is worth, and what each of its features adds."""

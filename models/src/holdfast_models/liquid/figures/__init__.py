@@ -1,0 +1,1 @@
+"""Pictures of a run for its report."""

@@ -1,0 +1,88 @@
+"""What is read off the last block.
+
+B batch, T tokens or time steps, H width, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from ..settings import ModelSettings
+
+if TYPE_CHECKING:
+    from .model import Sizes
+
+__all__ = ["ImageHead", "SignalHead", "TextHead", "make_head"]
+
+
+class TextHead(nn.Module):
+    """Logits of the next token.
+
+    With tied embeddings the layer before the last ends at the width of the embedding.
+    """
+
+    def __init__(self, settings: ModelSettings, vocabulary: int) -> None:
+        super().__init__()
+        width = settings.hidden_dim
+        wide = settings.embedding_dim if settings.tie_embeddings else 2 * width
+        self.widen = _small(width, wide)
+        self.norm = nn.LayerNorm(wide)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.last = _small(wide, vocabulary)
+
+    def forward(self, x_BTH: Tensor) -> Tensor:
+        """(B, T, V)."""
+        return self.last(self.dropout(self.norm(nn.functional.gelu(self.widen(x_BTH)))))
+
+
+class ImageHead(nn.Module):
+    """Logits of the classes, after the last position."""
+
+    def __init__(self, settings: ModelSettings, classes: int) -> None:
+        super().__init__()
+        width = settings.hidden_dim
+        self.layers = nn.Sequential(
+            _small(width, width),
+            nn.ReLU(),
+            nn.LayerNorm(width),
+            nn.Dropout(settings.dropout),
+            _small(width, classes),
+        )
+
+    def forward(self, x_BTH: Tensor) -> Tensor:
+        """(B, C)."""
+        return self.layers(x_BTH[:, -1])
+
+
+class SignalHead(nn.Module):
+    """Signals of every time step."""
+
+    def __init__(self, settings: ModelSettings, outputs: int) -> None:
+        super().__init__()
+        width = settings.hidden_dim
+        self.layers = nn.Sequential(
+            _small(width, width, gain=1.0),
+            nn.Tanh(),
+            _small(width, width // 2, gain=1.0),
+            nn.Tanh(),
+            _small(width // 2, outputs),
+        )
+
+    def forward(self, x_BTH: Tensor) -> Tensor:
+        """(B, T, outputs)."""
+        return self.layers(x_BTH)
+
+
+def make_head(settings: ModelSettings, sizes: Sizes) -> nn.Module:
+    """The one for a task."""
+    kinds = {"llm": TextHead, "vision": ImageHead, "robotics": SignalHead}
+    return kinds[sizes.task](settings, sizes.outputs)
+
+
+def _small(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_normal_(linear.weight, gain=gain)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,1 @@
+"""The state-space block; start with ``mamba.py``."""

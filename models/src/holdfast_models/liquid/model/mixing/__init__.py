@@ -1,0 +1,1 @@
+"""What joins the spiking, the liquid and the state-space part of a block, and attention."""

@@ -1,0 +1,174 @@
+"""The whole network: what is in front of the blocks, the blocks, and a head.
+
+B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from holdfast import HoldfastError
+
+from ..plasticity.synapses import PlasticLinear
+from ..settings import ModelSettings, PlasticitySettings
+from .block import Block, Inside, lif_options
+from .fronts import ImageFront, SignalFront, TextFront
+from .heads import make_head
+from .mamba_path import Sent
+from .mixing.attention import SpikingAttention
+from .spiking.lif import LIF
+
+__all__ = ["LiquidNet", "Output", "Sizes"]
+
+State = dict[str, Any]
+
+
+class Sizes(NamedTuple):
+    """What comes in and goes out; the data say so."""
+
+    task: str
+    inputs: int
+    """Tokens of the vocabulary, channels of an image, or signals."""
+    outputs: int
+    """Tokens of the vocabulary, classes, or signals."""
+    side: int = 0
+    """Rows of an image."""
+
+
+class Output(NamedTuple):
+    """Of one pass."""
+
+    y_BTV: Tensor
+    """Logits or signals; (B, C) for images."""
+    state: State
+    inside: tuple[Inside, ...]
+
+
+class LiquidNet(nn.Module):
+    """Blocks with attention after every second one.
+
+    Args:
+        settings: widths and features.
+        sizes: of the data.
+        plasticity: whether and how synapses have fast weights.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, sizes: Sizes, plasticity: PlasticitySettings
+    ) -> None:
+        super().__init__()
+        self.settings, self.sizes = settings, sizes
+        self.front = _front(settings, sizes)
+        self.blocks = nn.ModuleList(
+            Block(
+                settings,
+                first=number == 0,
+                last=number == settings.num_layers - 1,
+                plastic=plasticity.on,
+                bound=plasticity.bound,
+                non_negative=plasticity.non_negative,
+            )
+            for number in range(settings.num_layers)
+        )
+        attention = settings.attention
+        self.attentions = nn.ModuleList(
+            SpikingAttention(
+                settings.hidden_dim,
+                attention.heads,
+                steps=attention.steps,
+                spiking=attention.spiking,
+                window=attention.window,
+                dropout=attention.dropout,
+                **lif_options(settings),
+            )
+            for _ in range(settings.num_layers // 2 if attention.on else 0)
+        )
+        self.head = make_head(settings, sizes)
+        if sizes.task == "llm" and settings.tie_embeddings:
+            self._tie()
+
+    def forward(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
+        """One pass; with the state of the one before it goes on where that ended."""
+        old, new = state or {}, State()
+        x_BTH, new["front"] = self.front(x, old.get("front"))
+        sent, inside = Sent(), list[Inside]()
+        for number, block in enumerate(self.blocks):
+            x_BTH, new[f"block{number}"], sent, one = block(
+                x_BTH, old.get(f"block{number}"), sent, dt_BT
+            )
+            inside.append(one)
+            if number % 2 and number // 2 < len(self.attentions):
+                name = f"attention{number // 2}"
+                x_BTH, new[name] = self.attentions[number // 2](x_BTH, old.get(name))
+        return Output(self.head(x_BTH), new, tuple(inside))
+
+    @property
+    def synapses(self) -> list[PlasticLinear]:
+        """Those that plasticity changes, one per block."""
+        found = [block.get_submodule("synapses") for block in self.blocks]
+        return [one for one in found if isinstance(one, PlasticLinear)]
+
+    @torch.no_grad()
+    def time_constants(self, driven: Sequence[Tensor]) -> list[Tensor]:
+        """Of the liquid cells under what drives each of them, detached."""
+        cells = [block.get_submodule("liquid") for block in self.blocks]
+        return [cell.time_constants(x_BTU) for cell, x_BTU in zip(cells, driven, strict=True)]  # type: ignore[operator]
+
+    def set_slope(self, slope: float) -> None:
+        """Of the surrogate of all neurons."""
+        for module in self.modules():
+            if isinstance(module, LIF):
+                module.slope.fill_(slope)
+
+    def _tie(self) -> None:
+        embedding = self.front.get_submodule("embedding")
+        last = self.head.get_submodule("last")
+        assert isinstance(embedding, nn.Embedding)
+        assert isinstance(last, nn.Linear)
+        if embedding.weight.shape != last.weight.shape:
+            raise HoldfastError(
+                f"model.tie_embeddings: the embedding is {tuple(embedding.weight.shape)}, the last "
+                f"layer {tuple(last.weight.shape)}"
+            )
+        last.weight = embedding.weight
+
+
+def _front(settings: ModelSettings, sizes: Sizes) -> nn.Module:
+    if sizes.task == "llm":
+        return TextFront(settings, sizes.inputs)
+    if sizes.task == "vision":
+        return ImageFront(settings, sizes.inputs, sizes.side)
+    return SignalFront(settings, sizes.inputs)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Numbers that are trained."""
+    return sum(one.numel() for one in model.parameters() if one.requires_grad)
+
+
+def detached(state: Any) -> Any:
+    """A state without its history."""
+    if isinstance(state, Tensor):
+        return state.detach()
+    if isinstance(state, dict):
+        return {name: detached(one) for name, one in state.items()}
+    if isinstance(state, tuple):
+        parts = [detached(one) for one in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state
+
+
+def rows_of(state: Any, index_B: Tensor) -> Any:
+    """The state of some rows of the batch."""
+    if isinstance(state, Tensor):
+        return state.index_select(0, index_B)
+    if isinstance(state, dict):
+        return {name: rows_of(one, index_B) for name, one in state.items()}
+    if isinstance(state, tuple):
+        parts = [rows_of(one, index_B) for one in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state

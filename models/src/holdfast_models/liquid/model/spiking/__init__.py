@@ -1,0 +1,1 @@
+"""Spiking units: surrogate gradients, leaky integrate-and-fire, encoder and decoders."""

@@ -1,0 +1,135 @@
+"""Leaky integrate-and-fire units.
+
+Per step t, with the reset of the step before detached from the graph:
+
+    R[t] = 1(U[t-1] > threshold)
+    U[t] = beta * U[t-1] + I[t] - R[t] * threshold      (reset "subtract")
+    z[t] = 1(U[t] > threshold)                          (gradient: a surrogate)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from holdfast import HoldfastError
+
+from ...scan import scan
+from ..linear import inverse_softplus
+from ..precision import full_precision
+from .surrogates import spike, surrogate_of
+
+RESETS = ("subtract", "zero", "none")
+
+
+class Spikes(NamedTuple):
+    """Answer of spiking units to a current."""
+
+    train: Tensor  # (S, ...)
+    rate: Tensor  # mean of the spikes over S
+    membrane: Tensor  # mean over S
+    near: Tensor  # share of units and steps with |U - threshold| < 1 / slope, for records
+
+
+class LIF(nn.Module):
+    """A layer of spiking units; ``slope`` is a buffer that training may anneal in place."""
+
+    slope: Tensor
+
+    def __init__(
+        self,
+        units: int,
+        beta: float = 0.95,
+        threshold: float = 1.0,
+        reset: str = "subtract",
+        surrogate: str = "fast_sigmoid",
+        slope: float | None = None,
+        learn_beta: bool = False,
+        learn_threshold: bool = False,
+    ) -> None:
+        super().__init__()
+        if reset not in RESETS:
+            raise HoldfastError(f"LIF has no reset {reset!r}; choose one of {', '.join(RESETS)}.")
+        if not 0 < beta < 1:
+            raise HoldfastError(f"LIF: beta is {beta}; a decay lies between 0 and 1.")
+        if threshold <= 0:
+            raise HoldfastError(f"LIF: the threshold is {threshold}; it must be above 0.")
+        self.reset, self.surrogate = reset, surrogate
+        usual = surrogate_of(surrogate).slope
+        self.register_buffer("slope", torch.tensor(float(usual if slope is None else slope)))
+        # Plain numbers where they are not learned: exact in every precision.
+        self._beta, self._threshold = beta, threshold
+        self.beta_logit = self.threshold_raw = None
+        if learn_beta:
+            self.beta_logit = nn.Parameter(torch.full((units,), math.log(beta / (1 - beta))))
+        if learn_threshold:
+            raw = inverse_softplus(torch.tensor(float(threshold)))
+            self.threshold_raw = nn.Parameter(raw.repeat(units))
+
+    @property
+    def beta(self) -> Tensor | float:
+        """Decay of the membrane per step, one number or one per unit."""
+        return self._beta if self.beta_logit is None else torch.sigmoid(self.beta_logit)
+
+    @property
+    def threshold(self) -> Tensor | float:
+        """Membrane above which a unit fires, one number or one per unit."""
+        return self._threshold if self.threshold_raw is None else F.softplus(self.threshold_raw)
+
+    def constant(self, current: Tensor, steps: int) -> Spikes:
+        """``current`` (..., K) held for S ``steps``, from a membrane at rest."""
+        return self.steps(current.expand(steps, *current.shape))
+
+    def steps(self, current: Tensor) -> Spikes:
+        """A current per step, (S, ..., K), from a membrane at rest."""
+        train, membranes = self.run(current)
+        return Spikes(train, train.mean(0), membranes.mean(0), self._near(membranes))
+
+    def sequence(self, current: Tensor, membrane: Tensor | None = None) -> tuple[Spikes, Tensor]:
+        """One step per token, (B, T, K), the membrane carried on; S is 1 in what comes back."""
+        train, membranes = self.run(current.transpose(0, 1), membrane)
+        rate, potential = train.transpose(0, 1), membranes.transpose(0, 1)
+        spikes = Spikes(rate.unsqueeze(0), rate, potential, self._near(membranes))
+        return spikes, membranes[-1]
+
+    def run(self, current: Tensor, membrane: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Spikes and membranes of all steps; steps are the first dimension of ``current``.
+
+        The resets are found first, without gradients. Given them, the membrane is linear.
+        """
+        current = full_precision(current)
+        membrane = torch.zeros_like(current[0]) if membrane is None else membrane
+        beta, threshold = (
+            x if isinstance(x, Tensor) else current.new_full((), x)
+            for x in (self.beta, self.threshold)
+        )
+        kept, drive = beta, current
+        if self.reset != "none":
+            fired = self._resets(current, membrane, beta, threshold)
+            if self.reset == "zero":
+                kept = (beta * ~fired).transpose(0, 1)
+            else:
+                drive = current - fired * threshold
+        membranes = scan(kept, drive.transpose(0, 1), membrane).transpose(0, 1)
+        return spike(membranes - threshold, self.surrogate, self.slope), membranes
+
+    @torch.no_grad()
+    def _resets(self, current: Tensor, u: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
+        """Where the step before fired, (S, ...); the same arithmetic as that of the scan."""
+        resets = []
+        for i in current.unbind(0):
+            fired = u > threshold
+            if self.reset == "zero":
+                u = torch.addcmul(i, beta * ~fired, u)
+            else:
+                u = torch.addcmul(i - fired * threshold, beta, u)
+            resets.append(fired)
+        return torch.stack(resets)
+
+    def _near(self, membranes: Tensor) -> Tensor:
+        with torch.no_grad():
+            return ((membranes - self.threshold).abs() * self.slope < 1).float().mean()
