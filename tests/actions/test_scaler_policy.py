@@ -38,6 +38,7 @@ class Loop:
         return self.net.weight.detach().clone()
 
 
+@pytest.mark.slow
 def test_setting_the_private_scale_raises_on_the_second_overflow() -> None:
     """The trap this policy goes around; should torch forgive it one day, nothing is lost."""
     loop = Loop(torch.amp.GradScaler("cpu", init_scale=1024.0))

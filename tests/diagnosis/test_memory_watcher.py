@@ -125,6 +125,7 @@ def test_a_sum_in_a_local_variable(loop):
     assert loop.found() == ("MEM002", "total", "total += loss")
 
 
+@pytest.mark.slow
 def test_a_list_in_a_dictionary_of_an_object(loop):
     meter = Meter()
     for _ in range(STEPS):
@@ -136,6 +137,7 @@ def test_a_list_in_a_dictionary_of_an_object(loop):
     assert loop.found() == ("MEM002", *wanted)
 
 
+@pytest.mark.slow
 def test_a_state_that_no_loss_uses(loop):
     reservoir = nn.GRUCell(4, 256)
     state = torch.zeros(128, 256)
@@ -146,6 +148,7 @@ def test_a_state_that_no_loss_uses(loop):
     assert loop.found() == ("MEM002", "state", wanted)
 
 
+@pytest.mark.slow
 def test_a_sum_that_a_function_makes_is_no_state(loop):
     def add(total: Any, value: torch.Tensor) -> Any:
         return total + value
@@ -158,6 +161,7 @@ def test_a_sum_that_a_function_makes_is_no_state(loop):
     assert loop.found() == ("MEM002", "total", "total = add(total, loss)")
 
 
+@pytest.mark.slow
 def test_a_class_attribute(loop):
     class Log:
         entries: ClassVar[list[Any]] = []
@@ -169,6 +173,7 @@ def test_a_class_attribute(loop):
     assert loop.found() == ("MEM002", "Log.entries", "Log.entries.append(loss)")
 
 
+@pytest.mark.slow
 def test_a_closure(loop):
     def make():
         seen = []
@@ -186,6 +191,7 @@ def test_a_closure(loop):
     assert loop.found() == ("MEM002", "seen", "seen.append(value)")
 
 
+@pytest.mark.slow
 def test_a_running_average_of_an_object(loop):
     meter = Meter()
     for _ in range(STEPS):
@@ -212,6 +218,7 @@ def test_tensors_pile_up(loop):
     assert loop.recorded.events[0].data["bytes"] == pytest.approx(1 << 18, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_goes_on_growing_is_measured_again_and_traced_once(loop, monkeypatch):
     started = []
     original = growth.LineWatch.start
@@ -233,6 +240,7 @@ def test_what_goes_on_growing_is_measured_again_and_traced_once(loop, monkeypatc
     assert steps == sorted(steps), "each time later than before"
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_joined_to_itself(loop):
     bank = torch.zeros(0)
     for _ in range(STEPS):
@@ -313,6 +321,7 @@ def test_nothing_is_kept_alive(loop):
     assert [r() for r in references if r() is not None] == []
 
 
+@pytest.mark.slow
 def test_somebody_elses_trace_is_left_alone(loop):
     """The line then comes from the source."""
     seen = []

@@ -43,5 +43,6 @@ def test_they_rest_where_the_guard_is_above_its_allowance(trained):
     assert sum(watched) < 0.5 * len(watched)
 
 
+@pytest.mark.slow
 def test_they_watch_where_it_is_not(trained):
     assert all(trained(400, budget=1.0))

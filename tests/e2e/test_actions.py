@@ -53,6 +53,7 @@ def run(bench: Bench, action: str) -> tuple[Outcome, list[dict[str, Any]]]:
     return done, [dict(event.data) for event in bench.record.events("action")]
 
 
+@pytest.mark.slow
 def test_a_strangers_finding_stops_a_run_that_goes_on(bench: Bench) -> None:
     done, actions = run(bench, "stop")
     assert done.code == 3, done.told

@@ -169,6 +169,7 @@ def test_the_ring_is_deleted_in_mid_run(bench: Bench):
     assert bench.record.skipped() == [12]
 
 
+@pytest.mark.slow
 def test_the_run_folder_is_deleted_in_mid_run(bench: Bench):
     def remove() -> None:
         until = time.monotonic() + PATIENCE
@@ -188,6 +189,7 @@ def test_the_facts_of_the_run_are_damaged_in_mid_run(bench: Bench):
     assert "holdfast: " in seen.told
 
 
+@pytest.mark.slow
 def test_nowhere_to_write_from_the_first_step_on(bench: Bench):
     """The folder vanishes before the first step: no lane can be opened, training is guarded."""
     script = bench.write(

@@ -50,6 +50,7 @@ print(torch.nn.functional.mse_loss(model.net(clean), clean.sum(1, keepdim=True))
 """
 
 
+@pytest.mark.slow
 def test_lightning(bench: Bench):
     seen = bench.guarded(bench.write(LIGHTNING), options=[])
     assert seen.code == 0, seen.told

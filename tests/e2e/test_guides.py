@@ -30,6 +30,7 @@ def cured(folder: Path, script: str, diff: str) -> None:
     assert [f for f in bench.record.findings() if f.severity > Severity.INFO] == []
 
 
+@pytest.mark.slow
 def test_nan_in_addmmbackward0(bench: Bench, tmp_path: Path) -> None:
     script = (ROOT / "examples" / "nan_in_addmm.py").read_text()
     path = bench.write(script, "nan_in_addmm.py")

@@ -29,6 +29,7 @@ def last_step(out: bytes) -> int:
     return steps[-1] if steps else -1
 
 
+@pytest.mark.slow
 def test_the_script_is_killed_in_mid_run(bench: Bench):
     """A report while it lives neither waits for it nor disturbs it; another tells of its end."""
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
@@ -76,6 +77,7 @@ def test_holdfast_is_killed_and_the_script_goes_on(bench: Bench):
     assert bench.cli("check", str(bench.path)).code == 0
 
 
+@pytest.mark.slow
 def test_both_are_killed_at_once(bench: Bench):
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "10**9"))
     process = bench.start_guarded(script, options=[], start_new_session=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from .conftest import TRAIN, Bench, Terminal
 
 BAR = (
@@ -48,6 +50,7 @@ class Screen:
         return self
 
 
+@pytest.mark.slow
 def test_a_progress_bar_on_a_terminal_is_not_garbled(bench: Bench):
     terminal = Terminal(bench.under_holdfast([bench.write(BAR)], []), bench.folder)
     assert terminal.end() == 0
@@ -83,6 +86,7 @@ def test_what_is_said_and_where(bench: Bench):
     assert "Finished with findings" in page.read_text() and "NUM001" in page.read_text()
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_and_records_all(bench: Bench):
     script = bench.write(TRAIN + "train(20, bad=[3, 5])\nprint('x')\n")
     seen = bench.guarded(script, options=["--quiet"])
@@ -117,6 +121,7 @@ def test_observe_changes_nothing_and_tells_all(bench: Bench):
     assert "holdfast: policy: observe everything, change nothing\n" in guarded.told
 
 
+@pytest.mark.slow
 def test_health_on_request(bench: Bench):
     script = bench.write(TRAIN + "train(61, bad=[33])\n")
     seen = bench.guarded(script, options=["--health", "20"])

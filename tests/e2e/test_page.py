@@ -7,6 +7,7 @@ import pytest
 from .conftest import TRAIN, Bench
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_made_is_one_line(bench: Bench):
     script = TRAIN + f"train(20)\nimport os\nos.mkdir({str(bench.path / 'report.html')!r})\n"
     seen = bench.guarded(bench.write(script), options=[])

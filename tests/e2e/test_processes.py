@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.slow)]
+    "method", ["spawn", *(pytest.param(m, marks=pytest.mark.slow) for m in ("fork", "forkserver"))]
 )
 def test_children_of_multiprocessing(bench: Bench, method: str):
     script = bench.write(MULTIPROCESSING)
@@ -188,6 +188,7 @@ def test_the_line_that_keeps_workers_busy_is_named_without_calling_the_dataset(b
     assert finding.code == "TPT001" and finding.line in (loop - 1, loop)
 
 
+@pytest.mark.slow
 def test_a_notebook_like_thread_trains_too(bench: Bench):
     """A training in a thread of its own is guarded like one in the main thread."""
     script = bench.write(

@@ -195,6 +195,7 @@ def test_the_next_occurrence_names_the_line(bench: Bench):
     agree(ranks_told(told.text))
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
     """Norms are equal on all ranks, losses are not: the norm alone decides."""

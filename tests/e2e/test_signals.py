@@ -7,6 +7,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from .conftest import TRAIN, Bench, Outcome, Terminal, await_line, child_of
 
 # Counts every KeyboardInterrupt and every signal, and takes its time to clean up.
@@ -177,6 +179,7 @@ def state(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.slow
 def test_a_training_that_saves_on_sigterm_is_recorded_to_its_last_step(bench: Bench):
     script = bench.write(
         TRAIN

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .conftest import PATIENCE, TRAIN, Bench, await_line
 
 WATCHED = """
@@ -60,6 +62,7 @@ def test_a_script_that_does_not_train_leaves_nothing(bench: Bench):
     assert seen.code == 0 and not bench.path.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_training_is_tracked_to_its_last_step(bench: Bench):
     """Nobody drains its ring: the tracker reads what is in it, and ends by itself."""
     process = bench.start([bench.write(TRAIN + WATCHED)])

@@ -141,6 +141,7 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path: Path, r
         assert equal(one[part], other[part]), part
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_two_ranks_train_what_one_process_trains(tmp_path: Path, recipe: str):
     """The same global batches, also where they are uneven and windows do not divide."""
@@ -267,6 +268,7 @@ RECIPE = Recipe(name="leaking", summary="a test", settings=Mine, build=build)
 """
 
 
+@pytest.mark.slow
 def test_a_list_that_a_recipe_appends_to_is_named_with_its_line(tmp_path: Path):
     """No function of the user's is on the stack when our own loop ends a step."""
     path = tmp_path / "leaking.py"

@@ -269,6 +269,7 @@ def test_torch_looks_untouched(bench: Bench):
     assert seen.code == 0 and seen.text.count("Error") >= 3
 
 
+@pytest.mark.slow
 def test_a_script_that_only_imports_torch_leaves_no_trace(bench: Bench):
     script = bench.write(
         """

@@ -260,6 +260,7 @@ def record_of(run: Run, *lanes: LaneData) -> Record:
     return Record(summary=summarize_lanes(run, lanes), lanes=lanes)
 
 
+@pytest.mark.slow
 def test_the_page_stays_small_whatever_the_run(tmp_path, make_rows, make_layers, incident_finding):
     rows = make_rows(200_000, loss={150_003: 77.0, 9: NAN}, loss_bad={9: 1})
     rows["grad_norm"] *= np.exp(np.random.default_rng(0).standard_normal(len(rows)))

@@ -200,6 +200,7 @@ def test_more_tables_than_can_be_marked_are_left_out(run: Run, supply: Any, tmp_
 # A million steps.
 
 
+@pytest.mark.slow
 def test_a_million_steps_stay_within_the_documented_bound(
     run: Run, supply: Any, step_columns: list[str]
 ) -> None:

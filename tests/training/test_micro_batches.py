@@ -168,6 +168,7 @@ def test_a_piece_that_is_not_finite_discards_its_whole_window(
     assert rows["step"][rows["skipped"] > 0].tolist() == [3]
 
 
+@pytest.mark.slow
 def test_pieces_are_part_of_the_checkpoint(tmp_path: Path) -> None:
     how = settings(epochs=2, steps=None, auto_batch=True, **SGD)
     whole, parts, again = model(), model(), model()

@@ -203,6 +203,7 @@ def test_entries_beyond_a_stream_are_refused(tmp_path: Path) -> None:
         predict(task(), settings(), writer, data=Streamed([rows()]), entries=(0, 104))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None:
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
     most = 0

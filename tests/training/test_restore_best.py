@@ -91,6 +91,7 @@ def test_what_is_put_back_is_the_best_checkpoint(
     assert (back["code"], back["lr_factor"]) == ("OPT001", 0.5)
 
 
+@pytest.mark.slow
 def test_it_is_done_where_no_snapshot_could_be_taken(tmp_path: Path) -> None:
     damaged = Damaged(tmp_path, 250, rollback={**OFTEN, "memory": 0.0})
     damaged.trainer.fit()
@@ -98,6 +99,7 @@ def test_it_is_done_where_no_snapshot_could_be_taken(tmp_path: Path) -> None:
     assert back["to"] <= 250 and back["lr_factor"] == 0.5 and "validation" in back
 
 
+@pytest.mark.slow
 def test_it_is_done_so_often_and_then_the_run_is_stopped(tmp_path: Path) -> None:
     damaged = Damaged(tmp_path, *range(150, 480, 50), rollback={**OFTEN, "best": 1})
     with pytest.raises(Stopped, match=r"restore_best \+ lower_lr 1 time"):

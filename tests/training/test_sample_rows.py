@@ -158,6 +158,7 @@ with distributed.joined("cpu") as place:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_ranks_with_other_rows_agree_on_all_of_them(tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"

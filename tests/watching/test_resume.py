@@ -143,6 +143,7 @@ def test_amid_an_accumulation_window(tmp_path: Path) -> None:
     assert again.weights() == expected
 
 
+@pytest.mark.slow
 def test_periodic_ones_come_by_themselves_and_old_ones_go(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run", settings=settings(steps=5, best=0))
     # Each is due at the end of an iteration; where the disk is slow the next comes later, at the
@@ -177,6 +178,7 @@ def test_a_run_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_the_last_thing_of_an_epoch(tmp_path: Path) -> None:
     expected = whole(tmp_path)
     loop = Loop(tmp_path / "run").train(epochs=2)
@@ -300,6 +302,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     assert [event["step"] for event in again.events("resume")] == [16]
 
 
+@pytest.mark.slow
 def test_which_one_is_meant(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run").train(stop=3)
     path = loop.path

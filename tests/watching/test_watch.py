@@ -68,6 +68,7 @@ def test_plain_calls_are_guarded_too(tmp_path: Path) -> None:
     assert all(torch.isfinite(p).all() for p in net.parameters())
 
 
+@pytest.mark.slow
 def test_run_step_does_it_all(tmp_path: Path) -> None:
     net, opt = model_and_optimizer()
     watch = holdfast.watch(net, opt, run_dir=tmp_path / "run", say=lambda line: None)

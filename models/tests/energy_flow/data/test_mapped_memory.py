@@ -202,6 +202,7 @@ def test_a_file_of_nothing_but_problems_is_told_in_few_words(tmp_path: Path) -> 
     assert "and 19990 lines more" in validate(path).lines[10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [info, dedup])
 def test_tools_keep_digests_of_a_set_and_not_its_texts(
     tmp_path: Path, tool: Callable[[Path], object]

@@ -285,6 +285,7 @@ def test_continual_shows_and_compares_runs(run_of: Any, folder: Path, liquid: An
     refused(liquid("continual", run_of("text")), "continual.json")
 
 
+@pytest.mark.slow
 def test_export_writes_a_program_that_says_the_same(
     flat_run: Path, liquid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

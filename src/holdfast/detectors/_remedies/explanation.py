@@ -50,12 +50,13 @@ class Explanation:
     def beats(self, other: Explanation | None) -> bool:
         """Whether it is better than another: more certain, or as certain and from an earlier step.
 
-        By these alone, so that the order of arrival does not matter.
+        Of two that are equal in both any one will do, as long as it is always the same one: the
+        order of arrival must not matter.
         """
-        if other is None:
-            return True
-        mine, theirs = self.remedy.confidence, other.remedy.confidence
-        return mine > theirs or (mine == theirs and self.step < other.step)
+        return other is None or self._order() < other._order()
+
+    def _order(self) -> tuple[float, int, str]:
+        return -self.remedy.confidence, self.step, repr(sorted(self.data.items()))
 
     def explains(self, finding: Finding) -> bool:
         """Whether a finding has the kind and the optimizer of this cause."""
