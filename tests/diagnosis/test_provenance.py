@@ -623,7 +623,13 @@ def test_steps_do_as_much_after_an_exam_as_before(make_engine: MakeEngine) -> No
     assert min(calls[51:]) <= min(calls[25:50]) < calls[50]
 
 
-@pytest.mark.parametrize("part", ["_look", "_known", "_claim", "_look_at_node"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "_look",
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("_known", "_claim", "_look_at_node")),
+    ],
+)
 @pytest.mark.parametrize("device_path", [False, True], ids=["host", "device"])
 def test_an_observer_that_fails_never_reaches_the_users_code(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, part: str, device_path: bool

@@ -70,8 +70,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
 
 # One of each way to step: plain, with momentum, fused, by foreach, factored, a third party's. The
 # others take a minute together and are part of `make prove`.
-_ALWAYS = {"sgd-momentum", "sgd-dampening-fused", "adamw", "adamw-fused", "nadam", "adafactor",
-           "muon", "lion (third party)"}  # fmt: skip
+_ALWAYS = {"sgd-dampening-fused", "adamw", "adamw-fused", "adafactor", "lion (third party)"}
 EVERY = [
     pytest.param(name, marks=[] if name in _ALWAYS else [pytest.mark.slow]) for name in OPTIMIZERS
 ]

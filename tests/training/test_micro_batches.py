@@ -60,7 +60,7 @@ SGD = {"optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 0.0}}
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("most", [4, 3, 1])
+@pytest.mark.parametrize("most", [4, 3, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_run_is_the_same_as_with_enough_memory(
     tmp_path: Path, most: int, accumulate: int, backward: bool
 ) -> None:
