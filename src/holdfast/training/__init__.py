@@ -49,6 +49,7 @@ _HOME = {
     "channel": "channels",
     "collate": "data.gathered",
     "free_memory": "batch_size.memory",
+    "kept_bytes": "forecast",
     "largest_batch": "batch_size.finding",
     "load_weights": "weights",
     "predict": "predicting",
@@ -56,6 +57,7 @@ _HOME = {
     "resolve": "resolving",
     "run_recipe": "recipe_run",
     "saved_config": "resolving",
+    "step_seconds": "forecast",
     "write_tensors": "data.tensor_files",
 }
 _CALLED = {"add_channel": "add", "channel": "get"}
@@ -74,7 +76,7 @@ if TYPE_CHECKING:
     from .data.tensor_files import MappedTensors, TensorWriter, write_tensors
     from .device import Place
     from .differences import Difference
-    from .forecast import Forecast
+    from .forecast import Forecast, kept_bytes, step_seconds
     from .loop.health import BandSettings, HealthSettings
     from .loop.profiling import ProfileSettings
     from .loop.stopping import StopSettings
@@ -125,6 +127,7 @@ __all__ = [
     "channel",
     "collate",
     "free_memory",
+    "kept_bytes",
     "largest_batch",
     "load_weights",
     "predict",
@@ -132,6 +135,7 @@ __all__ = [
     "resolve",
     "run_recipe",
     "saved_config",
+    "step_seconds",
     "write_tensors",
 ]
 

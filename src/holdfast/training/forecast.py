@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from ..errors import HoldfastError
 from .batch_size.memory import free_memory
@@ -74,6 +78,29 @@ def announce(name: str, found: Forecast, place: Place, say: Callable[[str], None
         )
     for line in found.lines(place):
         say(line)
+
+
+def kept_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
+    """What autograd keeps of a forward pass beside the parameters; on meta tensors, too."""
+    weights = {one.untyped_storage()._cdata for one in parameters}
+    kept: dict[int, Tensor] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        # What several operations keep is there once; held here, so that no name comes again.
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        forward()
+    return sum(one.untyped_storage().nbytes() for name, one in kept.items() if name not in weights)
+
+
+def step_seconds(forward: Callable[[], Iterable[Tensor]], parameters: Iterable[Tensor]) -> float:
+    """Seconds of a forward and a backward pass on this CPU; no gradient is left behind."""
+    wanted = [one for one in parameters if one.requires_grad]
+    began = time.perf_counter()
+    torch.autograd.grad([one.sum() for one in forward()], wanted, allow_unused=True)
+    return time.perf_counter() - began
 
 
 def _short(seconds: float) -> str:

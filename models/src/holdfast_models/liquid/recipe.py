@@ -17,6 +17,7 @@ from holdfast.training import Place, Recipe, Task
 from .assembly import make_net
 from .course import Course
 from .data.opening import Opened, open_data
+from .forecast import forecast
 from .objective import HEADLINE, Objective, inputs_of
 from .presets import PRESETS
 from .run_settings import LiquidSettings
@@ -138,5 +139,6 @@ RECIPE = Recipe(
     settings=LiquidSettings,
     build=build,
     presets=PRESETS,
+    forecast=forecast,
     may_change=("data.folder", "pictures"),
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.training import Forecast, Place, free_memory
+from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_seconds
 
 from .assembly import make_model
 from .geometry.layout import SENSORS
@@ -68,37 +67,25 @@ def _saved_bytes(model: nn.Module, settings: AnyRun) -> float:
     # Two events: some layers treat a batch of one in a way of their own.
     with torch.device("meta"):
         arguments = _arguments(2, settings)
-    weights = {one.untyped_storage()._cdata for one in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        # What several operations keep is there once; held here, so that no name comes again.
-        kept[tensor.untyped_storage()._cdata] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        model.train()(*arguments)
-    sizes = [one.untyped_storage().nbytes() for name, one in kept.items() if name not in weights]
-    return sum(sizes) / 2
+    return kept_bytes(lambda: model.train()(*arguments), model.parameters()) / 2
 
 
 def _trial(kind: str, settings: AnyRun) -> float:
     """Seconds of an event in a training step on this CPU."""
     with torch.random.fork_rng(devices=[]):
         model = make_model(kind, settings).train()
-        best = _step_seconds(model, _arguments(1, settings))
+        best = _seconds(model, _arguments(1, settings))
         if best < _QUICK:
-            best = _step_seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
+            best = _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
     return best
 
 
-def _step_seconds(model: nn.Module, arguments: tuple[Tensor, ...]) -> float:
-    began = time.perf_counter()
-    out = model(*arguments)
-    outs = list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
-    wanted = [one for one in model.parameters() if one.requires_grad]
-    torch.autograd.grad([one.sum() for one in outs], wanted, allow_unused=True)
-    return time.perf_counter() - began
+def _seconds(model: nn.Module, arguments: tuple[Tensor, ...]) -> float:
+    def forward() -> list[Tensor]:
+        out = model(*arguments)
+        return list(cast("dict[str, Tensor]", out).values()) if isinstance(out, dict) else [out]
+
+    return step_seconds(forward, model.parameters())
 
 
 def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
