@@ -66,6 +66,31 @@ def test_13_13_every_task_trains_and_its_loss_falls(
     assert result.skipped == 0
 
 
+@pytest.mark.parametrize(
+    "phase", [*(pytest.param(p, marks=pytest.mark.slow) for p in (1, 2)), 3, 4]
+)
+def test_a_phase_of_the_specification_shortened(
+    phase: int, settings_of: Any, task_of: Any, fit: Any
+) -> None:
+    """Its features together, in few dimensions and over few tokens: no step is lost."""
+    tasks = {3: 2, 4: 3}.get(phase, 1)
+    settings = settings_of(
+        "train.steps=null", f"train.epochs={tasks}", f"continual.num_tasks={max(2, tasks)}",
+        "data.megabytes=0.002", "data.sequence_length=24", "model.num_layers=2",
+        "train.precision=fp32", preset=f"phase{phase}",
+    )  # fmt: skip
+    task = task_of(settings)
+    before = weights(task)
+    result = fit(task, settings)
+    assert result.skipped == 0 and math.isfinite(result.validation["loss"])
+    moved = {n for n, one in weights(task).items() if not torch.equal(one, before[n])}
+    still = [n for n, _ in task.model.named_parameters() if n not in moved]
+    # What fast weights are scaled by learns nothing where they are still 0.
+    assert all(name.endswith("synapses.alpha") for name in still), still
+    assert len(course_of(task).scores.names) == tasks
+    assert any("fast" in name for name in moved) == (phase > 2)
+
+
 def test_13_1_the_rate_is_never_0_and_every_parameter_moves(
     settings_of: Any, task_of: Any, fit: Any
 ) -> None:
