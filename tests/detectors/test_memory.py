@@ -54,12 +54,17 @@ def codes(judged):
         ("growth", GRAPHS | {"single": True, "itself": True}, "MEM002"),
         ("growth", {"single": True, "itself": True}, "MEM001"),
         ("graph_chain", {}, "MEM002"),
+        ("graph_chain", {"held": 500e6, "in_use": 1e9}, "MEM002"),
         ("graph_chain", {"fed": True}, "MEM003"),
         ("graph_chain", {"fed": True, "seen": "guess"}, "MEM003"),
     ],
 )
 def test_exactly_one_detector_claims_a_measurement(codes, kind, data, code):
     assert codes(kind, **data) == [code]
+
+
+def test_little_that_past_steps_hold_is_not_why_memory_ran_out(codes):
+    assert codes("graph_chain", held=5e6, in_use=1e9) == []
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ._growth import (
 )
 from ._memory import (
     MemoryDetector,
+    amount,
     at,
     code_of,
     place_of,
@@ -45,7 +46,8 @@ class GraphKept(MemoryDetector):
         ``key``: line and variable; ``variable``: as the script would write it;
         ``bytes_per_step``, an estimate without the activations; ``grown_for``: steps;
         ``rate``: items per step; ``age``: steps the graph reaches back; ``heap_slope``: bytes that
-        the process grew with each step; ``consequence``: MEM004, where an evaluation built them.
+        the process grew with each step; ``held``: bytes that graphs of past steps kept when memory
+        ran out, counted at the error; ``consequence``: MEM004, where an evaluation built them.
 
     Usual causes:
         - ``total_loss += loss`` for the log.
@@ -84,15 +86,19 @@ class GraphKept(MemoryDetector):
 
         Attributes:
             consumed: steps of growth of a list that the script empties.
+            share: of the memory in use that graphs of past steps must hold to be blamed for an
+                out-of-memory error; a guess.
         """
 
         consumed: int = 60
+        share: float = 0.1
 
     def believes(self, event: Event) -> bool:
         """Whether the script keeps graphs that nothing will use."""
         data, options = event.data, self.options
         if event.kind == "graph_chain":
-            return not data.get("fed")
+            held, used = number(event, "held"), number(event, "in_use")
+            return not data.get("fed") and not held < options.share * used
         if substance(event) != GRAPHS:
             return False
         if data.get("single"):
@@ -109,9 +115,10 @@ class GraphKept(MemoryDetector):
         data = event.data
         steps, rate = number(event, "steps"), number(event, "rate")
         how = f"{rate:.3g} more per step" if rate > 0 else f"back over {steps:.0f} steps"
-        return f"{data.get('path', 'a variable')} keeps the graphs of past steps alive, {how}" + at(
-            data
-        )
+        held = number(event, "held")
+        what = f" ({amount(held)})" if held > 0 else ""
+        path = data.get("path", "a variable")
+        return f"{path} keeps the graphs of past steps alive{what}, {how}{at(data)}"
 
     def next_move(self, event: Event) -> str:
         """Where to write ``.item()`` or ``.detach()``."""
@@ -119,7 +126,8 @@ class GraphKept(MemoryDetector):
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How far back, and what the process says."""
-        return {name: number(event, name) for name in ("rate", "age", "heap_slope")}
+        held = {"held": number(event, "held")} if "held" in event.data else {}
+        return {name: number(event, name) for name in ("rate", "age", "heap_slope")} | held
 
 
 def detach_advice(data: Mapping[str, Any]) -> str:

@@ -102,6 +102,13 @@ def capacity(device: torch.device) -> int:
     return room() + psutil.Process().memory_info().rss
 
 
+def in_use() -> int:
+    """Bytes that tensors take on the device, or this process on the host."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.memory_allocated()
+    return psutil.Process().memory_info().rss
+
+
 def room() -> int:
     """Bytes of host memory that this process could still ask for."""
     free = psutil.virtual_memory().available

@@ -180,8 +180,9 @@ def _far() -> Iterator[list[Held]]:
     """Globals of all files of the user."""
     for name in user_modules():
         module = sys.modules.get(name)
-        if module is not None:
-            yield _globals(str(module.__file__), vars(module))
+        # At exit the script has no file any more; its globals came with the frame.
+        if file := getattr(module, "__file__", None):
+            yield _globals(str(file), vars(module))
 
 
 def _locals(at: FrameType) -> list[Held]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...probes.step_record import StepRecord
 from ..training import Training
-from . import footprint
+from . import footprint, held_graphs
 from .carriers import EarlyStates
 from .census import Timeline
 from .evaluation import Evaluation
@@ -117,6 +117,8 @@ class MemoryWatch:
         self._growth.close()
         self.evaluation.close()
         if died is not None and footprint.ran_out(died):
+            if (past := held_graphs.largest(died, self._timeline)) is not None:
+                self._record("graph_chain", past.facts() | {"in_use": footprint.in_use()})
             self._record("out_of_memory", footprint.arithmetic(died, self._training))
 
     @property
