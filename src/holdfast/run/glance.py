@@ -5,6 +5,7 @@ Of the steps the first and the last row are read, of the events the kinds that a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -98,18 +99,16 @@ def _ends(run: Run, lane: str) -> list[Rows]:
 
 def _events(run: Run, lane: str, kinds: Collection[str]) -> list[Event]:
     """The events of some kinds: other lines are passed over without being parsed."""
-    marks = [f'"kind":"{kind}"'.encode() for kind in kinds]
     try:
         data = run.stream_path("events", lane).read_bytes()
     except FileNotFoundError:
         return []
-    found: list[Event] = []
-    for line in data.split(b"\n")[:-1]:
-        if any(mark in line for mark in marks):
-            event = _event(line)
-            if event is not None and event.kind in kinds:
-                found.append(event)
-    return found
+    wanted = re.compile(rb'"kind":"(?:%b)"' % b"|".join(kind.encode() for kind in kinds))
+    end = data.rfind(b"\n") + 1  # what follows is a torn line
+    starts = (data.rfind(b"\n", 0, at.start()) + 1 for at in wanted.finditer(data, 0, end))
+    # The words may stand in the text of another event too, and twice in a line.
+    found = (_event(data[at : data.index(b"\n", at)]) for at in dict.fromkeys(starts))
+    return [event for event in found if event is not None and event.kind in kinds]
 
 
 def _event(line: bytes) -> Event | None:
