@@ -52,14 +52,16 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         why = " ".join(str(stop.get("why") or stop.get("code", "")).split())
         return Ending(word="stopped", line=f"stopped by holdfast, {why}")
     code = run.meta.get("exit_code")
+    line = "finished"
     if life.state == "closed":
         code = 0 if exception is None else 1
+        line = "finished; its exit code is not known, since holdfast was killed before"
     elif run.meta.get("status") != "finished":
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.get("interrupted"):
         return Ending(word="interrupted", line="interrupted from the keyboard")
     if code is None or code == 0:
-        return Ending(word="finished", line="finished")
+        return Ending(word="finished", line=line)
     return _failure(code, exception)
 
 
