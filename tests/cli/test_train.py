@@ -167,7 +167,7 @@ def test_the_printed_settings_are_settings(trained, capsys):
         (["mine", "--resume", "latest"], "no run of mine with a checkpoint under runs"),
         (["mine", "--resume", "best"], "no run of mine with a checkpoint under runs"),
         (["mine", "--resume", "first@best"], "no good checkpoint that was validated"),
-        (["mine", "--resume", "gone@best"], "the run folder gone does not exist"),
+        (["mine", "--resume", "gone@best"], "gone does not exist, and no run in runs"),
         (
             ["mine", "--resume", "first@best", "--run-dir", "first"],
             "goes on beyond its best checkpoint",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psutil
 
@@ -51,7 +51,7 @@ class ProcessMark:
         """Read back what ``run.json`` has; None for anything that is no mark."""
         match data:
             case {"pid": int(), "started": int(), "boot": str(), "namespace": int(), "host": str()}:
-                known: Mapping[str, Any] = data
+                known = cast("Mapping[str, Any]", data)
                 return cls(**{key: known[key] for key in cls.__dataclass_fields__})
             case _:
                 return None
