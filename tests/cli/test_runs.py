@@ -67,6 +67,14 @@ def test_the_table(made, make_rows, capsys):
     assert " ".join(lines[4]).startswith("3 runs in runs, ")
 
 
+def test_a_damaged_checkpoint_is_passed_over(made, capsys):
+    run = made("mine")
+    save_checkpoint(run, 7)
+    save_checkpoint(run, 1200).with_suffix(".json").write_text("{")
+    save_checkpoint(run, 900).unlink()
+    assert " step 7 " in listed(capsys)[1]
+
+
 def test_json_is_for_programs(made, capsys):
     for number in range(25):
         made(f"r{number:02}", number)

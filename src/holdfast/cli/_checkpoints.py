@@ -35,7 +35,7 @@ from ..report.words import (
     size,
     visible,
 )
-from ..run import Run, find_path
+from ..run import Run, run_path
 
 if TYPE_CHECKING:
     from ..checkpoint.values import Contrast
@@ -49,7 +49,7 @@ _HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
 
 def path_of(word: str) -> Path:
     """The path that a word means: itself, or the run of that name."""
-    return find_path(word, RunSettings().root)
+    return run_path(word, RunSettings().root)
 
 
 def store_of(path: Path) -> CheckpointStore:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import RunSettings
 from ..errors import UsageError
-from ..run import Run, find_path
+from ..run import Run, run_path
 
 
 class PredictCommand:
@@ -74,7 +74,7 @@ class PredictCommand:
         from ..training.recipes import find_recipe, former_run, resolve, saved_config
 
         entries = _entries(args.entries)
-        source = find_path(args.source, RunSettings().root)
+        source = run_path(args.source, RunSettings().root)
         run = former_run(str(source))
         recipe = find_recipe(args.recipe or str(Run.open(run).meta.get("script", "")), _tell)
         settings = resolve(recipe, saved_config(run), None, args.set, "none")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RunFolderError, UsageError
-from ..run import Run, find_path
+from ..run import Run, run_path
 from ..run.names import NEWEST
 from . import _output
 from ._run_flags import TRACK
@@ -221,7 +221,7 @@ def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:
         say=lambda line: None,  # said when the run is resumed
     )
     root: str = settings.train.holdfast.run.root
-    return str(newest_run(recipe, root) if word in NEWEST else find_path(word, root)), best
+    return str(newest_run(recipe, root) if word in NEWEST else run_path(word, root)), best
 
 
 def _from_best(args: argparse.Namespace, config: str | None, former: Path) -> _Start:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..errors import RunFolderError
-from ..run import Run, run_paths
+from ..run import Run, run_folders
 from ..run.glance import Glance, glance_at
 from ..types import Finding, Severity
 from .ending import KINDS, ending_of
@@ -62,7 +62,7 @@ class RunRow:
 
 def found_runs(root: str | os.PathLike[str]) -> list[FoundRun]:
     """Every run under ``root`` and in the folders of scans there, newest first."""
-    paths = [*run_paths(root), *_in_folders(Path(root))]
+    paths = [*run_folders(root), *_in_folders(Path(root))]
     found = [_found(path, str(path.relative_to(root))) for path in paths]
     return sorted(found, key=lambda one: (one.created, one.name), reverse=True)
 
@@ -120,11 +120,11 @@ def size_of(path: Path) -> int:
 
 def _in_folders(root: Path) -> Iterator[Path]:
     """The runs of a scan lie together in a folder that is no run itself."""
-    runs = set(run_paths(root))
+    runs = set(run_folders(root))
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         if path not in runs and path.is_dir() and not path.is_symlink():
             try:
-                yield from run_paths(path)
+                yield from run_folders(path)
             except RunFolderError:  # a foreign folder, which may be closed to us
                 continue
 

@@ -14,7 +14,7 @@ from holdfast.run.kinds import (
     FIRST_ROW,
 )
 from holdfast.run.life import Life, life_of
-from holdfast.run.names import find_path, find_run, run_paths
+from holdfast.run.names import find_run, run_folders, run_path
 from holdfast.run.process import ProcessMark
 from holdfast.run.reader import (
     LaneData,
@@ -47,11 +47,11 @@ __all__ = [
     "Taken",
     "decode",
     "encode",
-    "find_path",
     "find_run",
     "life_of",
     "new_run_path",
     "rank_of",
     "read_run",
-    "run_paths",
+    "run_folders",
+    "run_path",
 ]

@@ -10,6 +10,9 @@ from pathlib import Path
 from holdfast.errors import RunFolderError
 from holdfast.run.folder import META, Run
 
+ROOT = "runs"
+"""Where runs lie unless the settings say otherwise."""
+
 NEWEST = ("last", "latest")
 """Words for the newest run."""
 
@@ -19,10 +22,10 @@ _SHOWN = 6
 
 def find_run(word: str | None, root: str | os.PathLike[str]) -> Run:
     """The run that ``word`` means; the newest one under ``root`` when it is None."""
-    return Run.latest(root) if word is None else Run.open(find_path(word, root))
+    return Run.latest(root) if word is None else Run.open(run_path(word, root))
 
 
-def find_path(word: str, root: str | os.PathLike[str]) -> Path:
+def run_path(word: str, root: str | os.PathLike[str] = ROOT) -> Path:
     """The path that a user means by ``word``, wherever a run is asked for.
 
     A path that exists is taken as it is. Otherwise ``last`` is the newest run under ``root``, and
@@ -32,7 +35,7 @@ def find_path(word: str, root: str | os.PathLike[str]) -> Path:
     >>> import tempfile
     >>> root = tempfile.mkdtemp()
     >>> run = Run.create(f"{root}/2026-11-15-1204-train", {})
-    >>> find_path("last", root) == find_path("2026-11-15", root) == run.path
+    >>> run_path("last", root) == run_path("2026-11-15", root) == run.path
     True
     """
     given = Path(word)
@@ -46,7 +49,7 @@ def find_path(word: str, root: str | os.PathLike[str]) -> Path:
     folder = given.parent if given.is_absolute() or given.parent.parts else Path(root)
     if not given.is_absolute() and given.parent.parts and not given.parent.is_dir():
         folder = Path(root) / given.parent
-    known = {path.name: path for path in run_paths(folder)}
+    known = {path.name: path for path in run_folders(folder)}
     found = [name for name in known if given.name and name.startswith(given.name)]
     if len(found) == 1:
         return known[found[0]]
@@ -63,7 +66,7 @@ def find_path(word: str, root: str | os.PathLike[str]) -> Path:
     )
 
 
-def run_paths(root: str | os.PathLike[str]) -> Iterator[Path]:
+def run_folders(root: str | os.PathLike[str]) -> Iterator[Path]:
     """The run folders directly under ``root``, by name, damaged ones too."""
     try:
         with os.scandir(root) as entries:
