@@ -111,7 +111,7 @@ def read_trial(name: str, path: Path, ended: Ended) -> Trial:
             known[code] = min(step, known.get(code, step))
     return replace(
         bare,
-        outcome="late" if summary.outcome == "unfinished" else summary.outcome,
+        outcome="late" if run.meta.get("status") == "running" else summary.outcome,
         steps=summary.steps,
         findings=found_in(summary.finding_groups),
         known=known,

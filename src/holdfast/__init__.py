@@ -33,6 +33,7 @@ _HOME = {
     "Watch": "watching",
     "Window": "detectors",
     "bounded": "config",
+    "run_path": "run",
     "apply_scaler_policy": "actions.scaler_policy",
     "watch": "watching",
 }
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from .config import Section, Settings, bounded
     from .detectors import Detector, Window
     from .errors import HoldfastError, Stopped
-    from .run import Run
+    from .run import Run, run_path
     from .types import (
         Event,
         Finding,
@@ -69,6 +70,7 @@ __all__ = [
     "Window",
     "apply_scaler_policy",
     "bounded",
+    "run_path",
     "watch",
 ]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.detectors import Detector
+from holdfast.run import ProcessMark
 from holdfast.types import Severity
 
 
@@ -97,3 +99,35 @@ def test_a_plugin_that_fails_is_told_and_the_rest_goes_on(sick, capsys, plugin, 
     monkeypatch.setenv("HOLDFAST_PLUGINS", "no_such_plugin_module")
     assert main(["check", sick]) == 1
     assert "plugin no_such_plugin_module" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "code", "says"),
+    [
+        (1, 1, "The script failed with exit code 1"),
+        (-9, 1, "Killed by SIGKILL, perhaps out of host memory"),
+        (-15, 1, "Killed by SIGTERM"),
+        (-2, 0, "Interrupted from the keyboard"),
+    ],
+)
+def test_a_run_that_died_is_sick(make_run, capsys, exit_code, code, says):
+    path = str(make_run(exit_code=exit_code).path)
+    assert main(["check", path]) == code
+    assert capsys.readouterr().out == f"No findings in 20 rows of 1 process\n{says}\n"
+    assert main(["check", path, "--format", "json"]) == code
+    assert json.loads(capsys.readouterr().out)["sick"] == bool(code)
+
+
+@pytest.mark.parametrize(("bad", "code"), [({}, 0), ({5: 1}, 1)])
+def test_a_run_that_goes_on_is_judged_by_what_is_there(make_run, make_rows, capsys, bad, code):
+    meta = {"process": ProcessMark.of().to_dict()}
+    run = make_run(make_rows(20, loss_bad=bad), finished=False, meta=meta)
+    assert main(["check", str(run.path)]) == code
+    assert f"Still running, process {os.getpid()}" in capsys.readouterr().out
+
+
+def test_the_newest_run_is_the_default(make_run, tmp_path, monkeypatch, capsys):
+    make_run(name="runs/only")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 0
+    assert "No findings" in capsys.readouterr().out

@@ -76,7 +76,7 @@ def test_no_command_is_a_mistake_that_shows_the_help(capsys):
     ("words", "says"),
     [
         (["reprot"], "did you mean 'report'?"),
-        (["xyzzy"], "there are run, train, predict, report"),
+        (["xyzzy"], "there are run, train, predict, runs, report"),
         (["--foo"], "unknown option '--foo'"),
         (["report", "--fromat", "json"], "unknown option '--fromat', did you mean '--format'?"),
         (["report", "--fromat=json"], "did you mean '--format'?"),
@@ -84,7 +84,7 @@ def test_no_command_is_a_mistake_that_shows_the_help(capsys):
         (["report", "--output"], "expected one argument"),
         (["report", "--form", "json"], "unknown option '--form', did you mean '--format'?"),
         (["report", "a", "b"], "unexpected argument 'b'"),
-        (["check"], "required: RUN"),
+        (["compare", "a"], "required: B"),
         (["explain", "--zzz"], "unknown option '--zzz'; see: holdfast explain --help"),
     ],
 )

@@ -167,13 +167,13 @@ def test_the_printed_settings_are_settings(trained, capsys):
         (["mine", "--resume", "latest"], "no run of mine with a checkpoint under runs"),
         (["mine", "--resume", "best"], "no run of mine with a checkpoint under runs"),
         (["mine", "--resume", "first@best"], "no good checkpoint that was validated"),
-        (["mine", "--resume", "gone@best"], "the run folder gone does not exist"),
+        (["mine", "--resume", "gone@best"], "gone does not exist, and no run in runs"),
         (
             ["mine", "--resume", "first@best", "--run-dir", "first"],
             "goes on beyond its best checkpoint",
         ),
-        (["mine", "--resume", "gone"], "the run folder gone does not exist"),
-        (["mine", "--resume", "gone", "--preset", "small"], "the run folder gone does not exist"),
+        (["mine", "--resume", "gone"], "gone does not exist, and no run in runs"),
+        (["mine", "--resume", "gone", "--preset", "small"], "gone does not exist, and no"),
         (["mine", "--run-dir", "gone", "--resume"], "the run folder gone does not exist"),
         (["mine", "--run-dir", "first"], "already holds a run"),
         (["no/such.py:RECIPE"], "no such recipe file"),
@@ -253,7 +253,7 @@ def saved(run: Path, *validations: float) -> list[Path]:
 
 def test_the_best_checkpoint_of_a_run_goes_on_in_a_folder_of_its_own(trained, capsys):
     _, best, _ = saved(run_folder("runs/a"), 3.0, 1.0, 2.0)
-    for words in (["runs/a@best"], ["best"], ["latest@best"]):
+    for words in (["runs/a@best"], ["best"], ["latest@best"], ["last@best"], ["a@best"]):
         assert main(["train", "mine", "--resume", *words]) == 5
         call = trained.pop()
         assert call["run_dir"] is None and call["resume"].samefile(best)
@@ -283,8 +283,10 @@ def test_the_newest_run_of_a_recipe_is_found_among_others(trained):
         (run.path / CONFIG).write_text(to_yaml(Own(width=5)))
         saved(run.path, 1.0)
     Run.create("runs/d", {"script": "mine", "created": "2026-01-04T00:00:00"})  # nothing saved yet
-    assert main(["train", "mine", "--resume", "latest"]) == 5
-    assert (trained[0]["run_dir"], trained[0]["resume"]) == ("runs/b", True)
+    for word in ("latest", "last", "b"):
+        assert main(["train", "mine", "--resume", word]) == 5
+        call = trained.pop()
+        assert (call["run_dir"], call["resume"]) == ("runs/b", True)
 
 
 def test_a_recipe_with_a_dot_in_its_name_is_listed_and_resumed(trained, monkeypatch, capsys):

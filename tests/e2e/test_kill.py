@@ -36,7 +36,7 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     process = bench.start_guarded(script, options=[])
     told = await_line(process, b"step 100")
     report = bench.cli("report", str(bench.path))
-    assert report.code == 0 and "UNFINISHED" in report.text
+    assert report.code == 0 and "RUNNING" in report.text
     assert int(bench.record.steps()["step"][-1]) >= 100
     os.kill(child_of(process.pid), signal.SIGKILL)
     seen = bench.end(process)
@@ -47,7 +47,7 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     assert not (bench.path / "ring.r0.bin").exists()
     assert "killed by SIGKILL" in seen.told
     report = bench.cli("report", str(bench.path))
-    assert report.code == 0
+    assert report.code == 0 and bench.cli("check", str(bench.path)).code == 1
     assert report.text.splitlines()[1].startswith("KILLED")
     assert f"after {len(rows)} steps" in report.words
     page = (bench.path / "report.html").read_text()
@@ -73,7 +73,7 @@ def test_holdfast_is_killed_and_the_script_goes_on(bench: Bench):
     assert len(bench.record.steps()) == 400
     assert bench.record.events("end")
     report = bench.cli("report", str(bench.path))
-    assert report.code == 0 and "UNFINISHED" in report.text and "400 steps" in report.words
+    assert report.code == 0 and "FINISHED" in report.text and "400 steps" in report.words
     assert bench.cli("check", str(bench.path)).code == 0
 
 
@@ -86,7 +86,9 @@ def test_both_are_killed_at_once(bench: Bench):
     seen = bench.end(process)
     rows = bench.record.steps()
     assert int(rows["step"][-1]) >= last_step(told + seen.out) >= 50
-    assert bench.cli("report", str(bench.path)).code == 0
+    report = bench.cli("report", str(bench.path))
+    assert report.code == 0 and report.text.splitlines()[1].startswith("KILLED")
+    assert bench.cli("check", str(bench.path)).code == 1
 
 
 # One python imports torch; its forks are the victims, each with a lane of its own.

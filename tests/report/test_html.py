@@ -96,7 +96,7 @@ def test_the_order_of_the_page(incident):
         (3, "Crashed", "bad", "Exit code 3 after 600 steps; found: log of 0 at model.py:88."),
         (-9, "Killed", "bad", "Killed by SIGKILL, perhaps out of host memory, after 600 steps"),
         (-2, "Interrupted", "warn", "Interrupted from the keyboard after 600 steps"),
-        (None, "Still going", "info", "Not finished: it is still running"),
+        (None, "Unfinished", "info", "Not finished: it is still running"),
     ],
 )
 def test_the_verdict_has_a_word_a_colour_and_a_sentence(incident, exit_code, word, tone, sentence):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from holdfast.report import findings_json, report_json, summarize
+from holdfast.report import check_json, replay, report_json, summarize
 
 
 def refuse(token):
@@ -37,7 +37,9 @@ def test_unknown_numbers_are_words(make_run, make_rows):
 
 
 def test_findings_alone(make_run, make_rows):
-    findings = summarize(make_run(make_rows(9, grad_bad={5: 1}))).findings
-    data = json.loads(findings_json(findings))
-    assert (data["count"], data["findings"][0]["code"]) == (1, "NUM002")
-    assert json.loads(findings_json([])) == {"format": 1, "count": 0, "findings": []}
+    data = json.loads(check_json(replay(make_run(make_rows(9, grad_bad={5: 1})))))
+    assert (data["count"], data["findings"][0]["code"], data["sick"]) == (1, "NUM002", True)
+    assert json.loads(check_json(replay(make_run(name="well")))) == {
+        "format": 1, "outcome": "finished", "ending": "finished", "sick": False, "count": 0,
+        "findings": [],
+    }  # fmt: skip

@@ -12,7 +12,17 @@ from typing import Any, cast
 
 from holdfast import HoldfastError
 
-__all__ = ["Verb", "answer", "changed", "say", "told_as", "verbs_of", "whole", "yaml_lines"]
+__all__ = [
+    "Verb",
+    "answer",
+    "changed",
+    "named_run",
+    "say",
+    "told_as",
+    "verbs_of",
+    "whole",
+    "yaml_lines",
+]
 
 Verb = Callable[..., argparse.ArgumentParser]
 """``verb(name, what, act, examples)``: a new verb's parser."""
@@ -46,6 +56,13 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def named_run(word: str) -> str:
+    """Reads RUN: a path, ``last``, or the name of a run under ``runs/`` or its beginning."""
+    from holdfast import run_path
+
+    return str(run_path(word))
 
 
 def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:

@@ -126,6 +126,15 @@ class CheckpointStore:
         mine = (entry for entry in found if rank in (None, entry.rank))
         return sorted(mine, key=lambda entry: (entry.step, entry.rank, entry.path.name))
 
+    def newest(self) -> Entry | None:
+        """The checkpoint of the highest step whose record is whole, good or not.
+
+        For lists: one record is read where ``entries`` reads all of them, and no data.
+        """
+        records = [path for path in self._files() if _is(path, RECORD)]
+        found = map(entry_at, reversed(records))  # names sort by step
+        return next((entry for entry in found if not entry.damage), None)
+
     def latest(
         self,
         *,

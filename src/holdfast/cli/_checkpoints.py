@@ -21,6 +21,7 @@ from ..checkpoint.store import (
     Entry,
     entry_at,
 )
+from ..config import RunSettings
 from ..errors import CheckpointError, RunFolderError
 from ..report import Line
 from ..report.layout import Span, line, paragraph
@@ -34,7 +35,7 @@ from ..report.words import (
     size,
     visible,
 )
-from ..run import Run
+from ..run import Run, run_path
 
 if TYPE_CHECKING:
     from ..checkpoint.values import Contrast
@@ -46,12 +47,22 @@ _HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
 # What a user calls a checkpoint.
 
 
-def store_of(path: str) -> CheckpointStore:
+def path_of(word: str) -> Path:
+    """The path that a word means: itself, or the run of that name."""
+    return run_path(word, RunSettings().root)
+
+
+def store_of(path: Path) -> CheckpointStore:
     """The folder of checkpoints of a run, or the one given."""
-    folder = Path(path)
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise CheckpointError(f"{path} {what}; give the folder of a run or a folder of checkpoints")
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{path} is a file; give the folder of a run or a folder of checkpoints"
+        )
+    return store_in(path)
+
+
+def store_in(folder: Path) -> CheckpointStore:
+    """The folder of checkpoints of the run in a folder, or the folder itself."""
     try:
         run = Run.open(folder)
     except RunFolderError:
@@ -62,15 +73,17 @@ def store_of(path: str) -> CheckpointStore:
     return CheckpointStore(given if isinstance(given, str) else run.path / FOLDER)
 
 
-def entries_of(path: str) -> list[Entry]:
-    """Every checkpoint that a path refers to."""
-    return store_of(path).entries() if Path(path).is_dir() else [_single(Path(path))]
+def entries_of(word: str) -> list[Entry]:
+    """Every checkpoint that a path or the name of a run refers to."""
+    path = _given(word)
+    return store_of(path).entries() if path.is_dir() else [_single(path)]
 
 
-def entry_of(path: str) -> Entry:
-    """The checkpoint that a path refers to: of a folder the newest good one."""
-    if not Path(path).is_dir():
-        return _single(Path(path))
+def entry_of(word: str) -> Entry:
+    """The checkpoint that a word refers to as well: of a folder the newest good one."""
+    path = _given(word)
+    if not path.is_dir():
+        return _single(path)
     store = store_of(path)
     entries = store.entries()
     found = store.latest(rank=entries[0].rank if entries else 0)
@@ -80,6 +93,11 @@ def entry_of(path: str) -> Entry:
             f"in all); see: holdfast checkpoint ls {path}"
         )
     return found
+
+
+def _given(word: str) -> Path:
+    # The data of a checkpoint may be gone while its record is there, and the other way round.
+    return Path(word) if Path(word).suffix in (DATA, RECORD) else path_of(word)
 
 
 def _single(path: Path) -> Entry:

@@ -17,6 +17,7 @@ COMMANDS = (
     ("run", "holdfast.cli.run", "RunCommand"),
     ("train", "holdfast.cli.train", "TrainCommand"),
     ("predict", "holdfast.cli.predict", "PredictCommand"),
+    ("runs", "holdfast.cli.runs", "RunsCommand"),
     ("report", "holdfast.cli.report", "ReportCommand"),
     ("track", "holdfast.cli.track", "TrackCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),

@@ -10,6 +10,9 @@ from typing import NoReturn, Protocol
 
 from ..errors import UsageError
 
+RUN_HELP = "run: its folder, its name or the beginning of it, or last"
+RUN_OR_NEWEST = f"{RUN_HELP} (default: last, the newest)"
+
 
 class Command(Protocol):
     """What every command has; the docstring of its class is its help."""

@@ -6,19 +6,23 @@ import argparse
 import os
 import sys
 
+from ..config import RunSettings
 from ..detectors import ALL, load_plugins, select
-from ..report import check_lines, findings_json, replay
-from ..run import Run
-from ..types import Severity
+from ..report import check_json, check_lines, replay
+from ..run import find_run
 from . import _output
+from ._parser import RUN_OR_NEWEST
 
 
 class CheckCommand:
     """Run the detectors over a recorded run: the same code as live, offline.
 
-    The exit code is 0 without findings, 1 with findings, 2 when RUN cannot be read.
+    The exit code is 0 for a healthy run, 1 for one that crashed, was killed or stopped, or has
+    findings (information does not count), 2 when RUN cannot be read. A run that is still going
+    is judged by what it has recorded so far, an interrupted one by its findings.
 
-      holdfast check runs/2026-11-15-1204-train
+      holdfast check                       the newest run under runs/
+      holdfast check 2026-11-15-12         the run whose name begins so
       holdfast check RUN --select NUM --ignore NUM006 --format json
     """
 
@@ -26,7 +30,7 @@ class CheckCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument("run", metavar="RUN", nargs="?", help=RUN_OR_NEWEST)
         for option, what in (("--select", "only these"), ("--ignore", "all but these")):
             parser.add_argument(
                 option,
@@ -38,8 +42,8 @@ class CheckCommand:
         parser.add_argument("--format", choices=("text", "json"), default="text")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Replay and show; findings above INFO make the exit code 1."""
-        run = Run.open(args.run)
+        """Replay and show; a run that died and findings above INFO make the exit code 1."""
+        run = find_run(args.run, RunSettings().root)
         plugins = load_plugins(os.environ, ALL)
         for warning in plugins.warnings:
             print(f"holdfast: {warning}", file=sys.stderr)
@@ -48,10 +52,10 @@ class CheckCommand:
         for event in replayed.errors:
             print(f"holdfast: {event.data['where']}: {event.data['error']}", file=sys.stderr)
         if args.format == "json":
-            _output.write(findings_json(replayed.findings))
+            _output.write(check_json(replayed))
         else:
             _output.show(check_lines(replayed, _output.width()))
-        return int(any(finding.severity > Severity.INFO for finding in replayed.findings))
+        return int(replayed.sick)
 
 
 def _codes(given: list[str]) -> list[str]:

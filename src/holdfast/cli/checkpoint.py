@@ -13,15 +13,15 @@ from ..report import Line
 from ..run import encode
 from . import _checkpoints as texts
 from . import _output
-from ._checkpoints import entries_of, entry_of, store_of
+from ._checkpoints import entries_of, entry_of, path_of, store_of
 
 
 class CheckpointCommand:
     """List, verify, show, compare and prune checkpoints.
 
-    PATH is a run folder, a folder of checkpoints, or one checkpoint; of a folder, show and
-    diff take the newest good one. The exit code is 0 on success, 1 when a checkpoint is
-    damaged or two differ, 2 when PATH is wrong. --json prints JSON.
+    PATH is a run (its folder, its name or last), a folder of checkpoints, or one checkpoint; of
+    a folder, show and diff take the newest good one. The exit code is 0 on success, 1 when a
+    checkpoint is damaged or two differ, 2 when PATH is wrong. --json prints JSON.
 
       holdfast checkpoint ls runs/2026-11-15-1204-train
       holdfast checkpoint verify RUN                     read everything, compare checksums
@@ -42,7 +42,7 @@ class CheckpointCommand:
                 "path",
                 metavar="PATH",
                 nargs=paths,
-                help="run folder, folder of checkpoints, or a checkpoint",
+                help="run, folder of checkpoints, or a checkpoint",
             )
             one.add_argument("--json", action="store_true", help="print JSON")
             one.set_defaults(act=run)
@@ -131,7 +131,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
-    store = store_of(args.path[0])
+    store = store_of(path_of(args.path[0]))
     before = store.entries()
     gone = store.prune(
         args.last, args.best, args.metric, args.mode, args.dry_run, damaged=True

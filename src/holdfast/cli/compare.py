@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from ..config import RunSettings
 from ..report.compare import (
     compare,
     compare_json,
     compare_lines,
     read_limits,
 )
-from ..run import Run
+from ..run import find_run
 from . import _output
+from ._parser import RUN_HELP
 
 
 class CompareCommand:
@@ -32,8 +34,8 @@ class CompareCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("before", metavar="A", help="run folder of the reference")
-        parser.add_argument("after", metavar="B", help="run folder to judge")
+        parser.add_argument("before", metavar="A", help=f"reference, a {RUN_HELP}")
+        parser.add_argument("after", metavar="B", help="run to judge")
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
             "--fail-on", metavar="NAME=LIMIT", action="append", default=[],
@@ -43,7 +45,8 @@ class CompareCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Compare and show."""
         limits = read_limits(args.fail_on)
-        found = compare(Run.open(args.before), Run.open(args.after), limits)
+        first, second = (find_run(word, RunSettings().root) for word in (args.before, args.after))
+        found = compare(first, second, limits)
         if args.json:
             _output.write(compare_json(found))
         else:

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ..config import RunSettings
 from ..errors import UsageError
-from ..run import Run
+from ..run import Run, run_path
 
 
 class PredictCommand:
     """Write what a trained model predicts for its data.
 
-    RUN is a run folder of holdfast train, or one checkpoint in it: the best weights are used, or
-    their average if averaging was on. Predictions are written as they are made, as a folder of
-    tensors that holdfast.training.MappedTensors reads. The same command goes on where an
-    interrupted one stopped.
+    RUN is a run of holdfast train (its folder, its name or last), or one checkpoint in it: the
+    best weights are used, or their average if averaging was on. Predictions are written as they
+    are made, as a folder of tensors that holdfast.training.MappedTensors reads. The same command
+    goes on where an interrupted one stopped.
 
       holdfast predict runs/mine
       holdfast predict runs/mine --data train --entries 0:50000 --out first_half
@@ -29,7 +30,7 @@ class PredictCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("source", metavar="RUN", help="run folder, or one of its checkpoints")
+        parser.add_argument("source", metavar="RUN", help="run, or one of its checkpoints")
         parser.add_argument(
             "--recipe", metavar="RECIPE", help="what was trained (default: as the run says)"
         )
@@ -73,7 +74,8 @@ class PredictCommand:
         from ..training.recipes import find_recipe, former_run, resolve, saved_config
 
         entries = _entries(args.entries)
-        run = former_run(args.source)
+        source = run_path(args.source, RunSettings().root)
+        run = former_run(str(source))
         recipe = find_recipe(args.recipe or str(Run.open(run).meta.get("script", "")), _tell)
         settings = resolve(recipe, saved_config(run), None, args.set, "none")
         out = args.out or run / "predictions" / args.data
@@ -84,7 +86,7 @@ class PredictCommand:
         done = predict_run(
             recipe,
             settings,
-            args.source,
+            source,
             make_writer,
             of=args.data,
             entries=entries,

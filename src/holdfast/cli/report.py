@@ -17,8 +17,9 @@ from ..report import (
     summarize,
     write_page,
 )
-from ..run import Run
+from ..run import Run, find_run
 from . import _output
+from ._parser import RUN_OR_NEWEST
 
 
 class ReportCommand:
@@ -27,7 +28,7 @@ class ReportCommand:
     Works during the run and after any kind of crash.
 
       holdfast report                              the newest run under runs/
-      holdfast report runs/2026-11-15-1204-train
+      holdfast report 2026-11-15-12                the run whose name begins so
       holdfast report RUN --format html            a page with plots: RUN/report.html
       holdfast report RUN --format md              to paste into an issue
       holdfast report RUN --format json --output run.json
@@ -37,7 +38,7 @@ class ReportCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: newest)")
+        parser.add_argument("run", metavar="RUN", nargs="?", help=RUN_OR_NEWEST)
         parser.add_argument(
             "--format",
             choices=("text", "json", "html", "md"),
@@ -52,7 +53,7 @@ class ReportCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Summarize the run and show it."""
-        run = Run.latest(RunSettings().root) if args.run is None else Run.open(args.run)
+        run = find_run(args.run, RunSettings().root)
         if args.format in ("html", "md"):
             return self._page(run, args.format, args.output)
         summary = summarize(run)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..config import RunSettings, TrackSettings, from_dict
 from ..errors import HoldfastError, UsageError
-from ..run import Run
+from ..run import Run, find_run, life_of
+from ._parser import RUN_OR_NEWEST
 
 if TYPE_CHECKING:
     from ..integrations.tracker import Tracker
@@ -47,7 +48,7 @@ class TrackCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: newest)")
+        parser.add_argument("run", metavar="RUN", nargs="?", help=RUN_OR_NEWEST)
         parser.add_argument(
             "--to",
             metavar="NAME",
@@ -73,7 +74,7 @@ class TrackCommand:
         from ..integrations.tracker import Tracker
         from ..launcher.tracking import usable
 
-        run = Run.latest(RunSettings().root) if args.run is None else Run.open(args.run)
+        run = find_run(args.run, RunSettings().root)
         settings = _settings(args, run)
         names, warnings = usable(settings.to)
         for warning in warnings:
@@ -89,7 +90,7 @@ class TrackCommand:
         ]
         if args.follow:
             _follow(run, trackers, with_parent=args.with_parent)
-        goes_on = not args.follow and run.is_recorded()
+        goes_on = not args.follow and _goes_on(run)
         for tracker in list(trackers):
             count = _hand_over(trackers, Tracker.poll if goes_on else Tracker.finish, tracker)
             if tracker in trackers:
@@ -145,13 +146,18 @@ def _follow(run: Run, trackers: list[Tracker], *, with_parent: bool) -> None:
             return
 
 
+def _goes_on(run: Run) -> bool:
+    """Whether a process of this machine still records it."""
+    return life_of(Run.open(run.path)).state == "running"
+
+
 def _state(run: Run) -> tuple[bool, bool]:
     """Whether the run says that it is over, and whether a process here records it.
 
     A run that was killed never says so; one on another machine has no process here.
     """
     try:
-        return Run.open(run.path).meta.get("status") != "running", run.is_recorded()
+        return Run.open(run.path).meta.get("status") != "running", _goes_on(run)
     except HoldfastError:
         return True, False  # the folder is gone
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RunFolderError, UsageError
-from ..run import Run
+from ..run import Run, run_path
+from ..run.names import NEWEST
 from . import _output
 from ._run_flags import TRACK
 from ._scan import carry_out_scan, describe_scan, wants_scan
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _SPACE = 14
 _SHOWN = 8  # changed settings that a line names
-_LATEST, _BEST = "latest", "best"
+_BEST = "best"
 
 
 class TrainCommand:
@@ -70,10 +71,11 @@ class TrainCommand:
             metavar="RUN",
             nargs="?",
             const=True,
-            help="continue from the newest good checkpoint of RUN, or of --run-dir, with the "
-            "settings of that run; --config and --preset replace them, --set changes them. "
-            "RUN@best: from its best checkpoint by validation, in a new folder. latest: the newest "
-            "run of this recipe in the runs folder; best: latest@best",
+            help="continue from the newest good checkpoint of RUN (its folder, its name or the "
+            "beginning of it), or of --run-dir, with the settings of that run; --config and "
+            "--preset replace them, --set changes them. RUN@best: from its best checkpoint by "
+            "validation, in a new folder. last or latest: the newest run of this recipe in the "
+            "runs folder; best: last@best",
         )
         parser.add_argument(
             "--platform",
@@ -200,11 +202,11 @@ def _start(args: argparse.Namespace, recipe: Recipe) -> _Start:
 def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:
     """The path that --resume means, and whether its best checkpoint is meant."""
     word = args.run_dir if args.resume is True else args.resume
-    if os.path.exists(word) and word not in (_LATEST, _BEST):
+    if os.path.exists(word) and word not in (*NEWEST, _BEST):
         return word, False
     best = word == _BEST or word.endswith(f"@{_BEST}")
-    word = _LATEST if word == _BEST else word.removesuffix(f"@{_BEST}")
-    if word != _LATEST:
+    word = NEWEST[0] if word == _BEST else word.removesuffix(f"@{_BEST}")
+    if args.resume is True or (os.path.exists(word) and word not in NEWEST):
         return word, best
     from ..training.recipes import resolve
     from ..training.resuming import newest_run
@@ -218,7 +220,8 @@ def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:
         lenient=args.lenient,
         say=lambda line: None,  # said when the run is resumed
     )
-    return str(newest_run(recipe, settings.train.holdfast.run.root)), best
+    root: str = settings.train.holdfast.run.root
+    return str(newest_run(recipe, root) if word in NEWEST else run_path(word, root)), best
 
 
 def _from_best(args: argparse.Namespace, config: str | None, former: Path) -> _Start:

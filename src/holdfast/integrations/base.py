@@ -43,7 +43,7 @@ class Ending:
     """How a run ended, and the files that it leaves."""
 
     word: str
-    """finished, failed, killed, interrupted or unfinished."""
+    """finished, failed, killed, stopped or interrupted."""
     time: float
     tags: Mapping[str, str]
     files: Sequence[Path] = ()

@@ -149,7 +149,7 @@ class Tracker:
         word, reason = summary.outcome, summary.ending.line
         if word == "finished" and told:
             reason = str(max(told, key=lambda event: event.time).data.get("why", reason))
-        if word == "unfinished":
+        if word in ("running", "unfinished"):
             word, reason = "killed", "killed: the training process is gone and left no word"
         tags = {
             "holdfast.outcome": word,

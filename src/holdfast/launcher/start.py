@@ -16,7 +16,8 @@ from .. import __version__, config
 from ..config import Settings
 from ..errors import RunFolderError
 from ..redaction import redact_command
-from ..run import Run
+from ..run import ProcessMark, Run
+from ..run.life import PROCESS
 
 _PATIENCE = 10.0
 
@@ -82,5 +83,6 @@ def _facts(settings: Settings, script: str, command: Sequence[str]) -> dict[str,
         "holdfast": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        PROCESS: ProcessMark.of().to_dict(),
         "settings": config.to_dict(settings),
     }

@@ -8,7 +8,7 @@ Pure functions of what was recorded.
 >>> summarize(run).outcome
 'unfinished'
 >>> report_md(run).splitlines()[0]
-'# Still going: `train.py`'
+'# Unfinished: `train.py`'
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..run.durable import replace_file
 from .explain import catalogue_lines, explain_lines
 from .html import page
 from .joined_findings import FindingGroup
-from .json import findings_json, report_json
+from .json import check_json, report_json
 from .layout import (
     WIDTH,
     Line,
@@ -75,12 +75,12 @@ __all__ = [
     "Replay",
     "RunSummary",
     "catalogue_lines",
+    "check_json",
     "check_lines",
     "end_lines",
     "end_summary",
     "explain_lines",
     "finding_lines",
-    "findings_json",
     "make_page",
     "painted",
     "plain",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..run import encode
-from ..types import Finding
 from .joined_findings import FindingGroup
+from .replay import Replay
 from .summary import RunSummary
 
 FORMAT = 1
@@ -44,10 +44,11 @@ def _told(finding_groups: Iterable[FindingGroup], because: str = "") -> Iterator
         yield from _told(group.follows, group.finding.code)
 
 
-def findings_json(findings: Iterable[Finding]) -> str:
-    """A list of findings as JSON."""
-    plain = [finding.to_dict() for finding in findings]
-    return _text({"format": FORMAT, "count": len(plain), "findings": plain})
+def check_json(result: Replay) -> str:
+    """A replay as JSON: how the run ended, and every finding."""
+    plain = [finding.to_dict() for finding in result.findings]
+    ending = {"outcome": result.ending.word, "ending": result.ending.line, "sick": result.sick}
+    return _text({"format": FORMAT, **ending, "count": len(plain), "findings": plain})
 
 
 def _text(data: dict[str, Any]) -> str:

@@ -69,8 +69,8 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
             f"the steps of lane {lane.lane} have no column {' and '.join(sorted(missing))}, in "
             f"{run.path}; restore the files or remove this run"
         )
-    events = [e for e in lane.events if _sane_event(e)]
-    findings = [f for f in lane.findings if _sane_finding(f)]
+    events = [e for e in lane.events if sane_event(e)]
+    findings = [f for f in lane.findings if sane_finding(f)]
     batches = [b for b in lane.batches if isinstance(b.get("step"), int)]
     lost = len(lane.events) + len(lane.findings) + len(lane.batches)
     lost -= len(events) + len(findings) + len(batches)
@@ -79,7 +79,8 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
     )
 
 
-def _sane_event(event: Event) -> bool:
+def sane_event(event: Event) -> bool:
+    """Whether an event has the types that readers rely on."""
     if not (_all([event.step], int) and _all([event.kind], str) and _all([event.data], Mapping)):
         return False
     data = event.data
@@ -87,7 +88,8 @@ def _sane_event(event: Event) -> bool:
     return _all(counts, int) and _all([data.get(n, []) for n in ("layers", "buffers")], list)
 
 
-def _sane_finding(finding: Finding) -> bool:
+def sane_finding(finding: Finding) -> bool:
+    """Whether a finding has the types that readers rely on."""
     if not _all([finding.evidence], Mapping):
         return False
     evidence = finding.evidence

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ..detectors import ALL, Detector
 from ..detectors.judge import Judge
 from ..run import Run
-from ..types import Event, Finding
+from ..types import Event, Finding, Severity
 from . import words
+from .ending import Ending, ending_of
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import read_lanes
 from .layout import (
@@ -23,8 +24,9 @@ from .text import finding_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Findings of the detectors on a recorded run."""
+    """Findings of the detectors on a recorded run, and how it ended."""
 
+    ending: Ending
     finding_groups: tuple[FindingGroup, ...]
     rows: int
     lanes: int
@@ -35,6 +37,11 @@ class Replay:
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst first."""
         return tuple(f for group in self.finding_groups for f in group.findings)
+
+    @property
+    def sick(self) -> bool:
+        """Whether the run died, or has a finding above information."""
+        return self.ending.died or any(f.severity > Severity.INFO for f in self.findings)
 
 
 def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Replay:
@@ -53,6 +60,7 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
         found += [(lane.lane, finding) for finding in judge.findings]
         errors += judge.errors
     return Replay(
+        ending=ending_of(run, [event for lane in lanes for event in lane.events]),
         finding_groups=join_ranks(found),
         rows=sum(len(lane.steps) for lane in lanes),
         lanes=len(lanes),
@@ -61,12 +69,15 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
 
 
 def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
-    """A replay as text: the verdict, then every finding."""
+    """A replay as text: the verdict, how the run ended if it did not finish, every finding."""
     verdict = words.plural(len(result.findings), "finding")
     style = "bold red" if result.finding_groups else "bold green"
     lanes = words.plural(result.lanes, "process", "es")
     of = f" in {words.plural(result.rows, 'row')} of {lanes}"
     lines = [line(Span(f"{verdict[:1].upper()}{verdict[1:]}", style), of)]
+    if result.ending.word != "finished":
+        style = "bold red" if result.ending.died else "bold yellow"
+        lines.append(line(Span(words.capital(result.ending.line), style)))
     for group in result.finding_groups:
         lines += [line(), *finding_lines(group, width, several=result.lanes > 1)]
     return lines

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..detectors.judge import Judge
 from ..run import LaneData, Run
 from ..types import Event, Finding
 from .actions_taken import ActionTaken, actions_of
+from .ending import Ending, ending_of
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
 
@@ -31,14 +31,6 @@ _HOW = {
     "snapshot": "undone from a snapshot",
     "detect only": "only detected",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How a run ended: one word for programs, one line for people."""
-
-    word: str
-    line: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +73,7 @@ class RunSummary:
 
     @property
     def outcome(self) -> str:
-        """One word: finished, failed, killed, interrupted, unfinished."""
+        """One word: finished, failed, killed, stopped, interrupted, running, unfinished."""
         return self.ending.word
 
     @property
@@ -111,10 +103,10 @@ def summarize_lanes(
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
-        ending=_ending(run.meta, exception, events),
+        ending=ending_of(run, events),
         lanes=lanes,
         finding_groups=join_ranks(found),
-        steps=_steps_done(trained),
+        steps=steps_done(_span(lane, seen) for lane, seen in trained),
         skipped=_over_ranks(lanes, "skipped"),
         seconds=max((lane.seconds for lane in lanes), default=0.0),
         first_loss=lead[0].first_loss if lead else math.nan,
@@ -161,18 +153,24 @@ def _in_order(
     return sorted(trained, key=lambda both: float(both[0].steps["time"][0]))
 
 
-def _steps_done(trained: Iterable[tuple[LaneData, LaneSummary]]) -> int:
+def steps_done(trained: Iterable[tuple[int, int, int, bool]]) -> int:
     """Restarts of a rank add up; one that resumed goes on from the step of its checkpoint.
 
     What was done after that checkpoint is done again and counts once, so that the number is the
     one the training itself ends with.
+
+    Args:
+        trained: rank, first step, steps and whether it resumed, of each lane, the earliest first.
     """
     done: dict[int, int] = {}
-    for lane, seen in trained:
-        resumed = any(event.kind == "resume" for event in lane.events)
-        before = seen.first_step if resumed else done.get(seen.rank, 0)
-        done[seen.rank] = before + seen.steps
+    for rank, first, steps, resumed in trained:
+        done[rank] = (first if resumed else done.get(rank, 0)) + steps
     return max(done.values(), default=0)
+
+
+def _span(lane: LaneData, seen: LaneSummary) -> tuple[int, int, int, bool]:
+    resumed = any(event.kind == "resume" for event in lane.events)
+    return seen.rank, seen.first_step, seen.steps, resumed
 
 
 def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:
@@ -187,42 +185,6 @@ def _policy(events: Iterable[Event]) -> tuple[str, ...]:
     recorded = next((event.data.get("rules") for event in events if event.kind == "policy"), None)
     rules = cast("list[Any]", recorded) if isinstance(recorded, list) else []
     return tuple(str(rule) for rule in rules)
-
-
-def _ending(
-    meta: Mapping[str, Any], exception: Mapping[str, Any] | None, events: Sequence[Event]
-) -> Ending:
-    code = meta.get("exit_code")
-    stop = next((event.data for event in events if event.kind == "stop"), None)
-    if stop is not None and meta.get("status") == "finished":
-        why = " ".join(str(stop.get("why") or stop.get("code", "")).split())
-        return Ending(word="stopped", line=f"stopped by holdfast, {why}")
-    if meta.get("status") != "finished":
-        return Ending(
-            word="unfinished",
-            line="not finished: it is still running, or holdfast itself was killed",
-        )
-    if code is None or code == 0:
-        return Ending(word="finished", line="finished")
-    if not isinstance(code, int):
-        return Ending(word="failed", line=f"ended with {code!r}")
-    number = -code if code < 0 else code - 128
-    if code in (-signal.SIGINT, 130) or (exception or {}).get("type") == "KeyboardInterrupt":
-        return Ending(word="interrupted", line="interrupted from the keyboard")
-    if code < 0 or 128 < code < 160:
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = f"signal {number}"
-        hint = ", perhaps out of host memory" if name == "SIGKILL" else ""
-        return Ending(word="killed", line=f"killed by {name}{hint}")
-    if exception is None:
-        return Ending(word="failed", line=f"the script failed with exit code {code}")
-    lines = str(exception.get("message", "")).strip().splitlines()
-    what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
-    file, line = exception.get("file"), exception.get("line")
-    where = f" at {file}:{line}" if file else ""
-    return Ending(word="failed", line=f"the script failed with {what}{where}")
 
 
 def _notes(events: Iterable[Event], kind: str, what: str, why: str) -> tuple[str, ...]:

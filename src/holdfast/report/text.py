@@ -23,7 +23,12 @@ from .summary import RunSummary
 _BAR = 24
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
-_OUTCOMES = {"finished": "bold green", "unfinished": "bold yellow", "interrupted": "bold yellow"}
+_OUTCOMES = {
+    "finished": "bold green",
+    "running": "bold cyan",
+    "unfinished": "bold yellow",
+    "interrupted": "bold yellow",
+}
 
 
 def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:

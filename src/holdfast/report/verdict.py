@@ -17,7 +17,8 @@ _ENDINGS = {
     "killed": ("Killed", BAD),
     "stopped": ("Stopped", BAD),
     "interrupted": ("Interrupted", WARN),
-    "unfinished": ("Still going", INFO),
+    "running": ("Still going", INFO),
+    "unfinished": ("Unfinished", INFO),
 }
 
 

@@ -13,6 +13,9 @@ from holdfast.run.kinds import (
     EVENT,
     FIRST_ROW,
 )
+from holdfast.run.life import Life, life_of
+from holdfast.run.names import find_run, run_folders, run_path
+from holdfast.run.process import ProcessMark
 from holdfast.run.reader import (
     LaneData,
     LaneReader,
@@ -33,6 +36,8 @@ __all__ = [
     "LaneData",
     "LaneReader",
     "LaneWriter",
+    "Life",
+    "ProcessMark",
     "Recorder",
     "Ring",
     "Rows",
@@ -42,7 +47,11 @@ __all__ = [
     "Taken",
     "decode",
     "encode",
+    "find_run",
+    "life_of",
     "new_run_path",
     "rank_of",
     "read_run",
+    "run_folders",
+    "run_path",
 ]

@@ -33,6 +33,7 @@ FORMAT = 1
 META = "run.json"
 PAGE = "report.html"
 TRACK = "track"
+OWN = "own_folder"
 _List = list  # inside the class the word means Run.list
 STREAMS = ("events", "findings", "batches", "quarantine")
 
@@ -42,6 +43,7 @@ _FILE = re.compile(
     r"(?:(?P<ring>bin)|(?P<segment>\d{6,})\.bin|(?P<stream>jsonl))"
     rf"(?P<temporary>(?:\.\d+)?{re.escape(TEMPORARY)})?"
 )
+_OUR_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{4,6}-")
 _FRAME_FILE = re.compile(
     rf"(?:{re.escape(META)}|{re.escape(PAGE)})(?:\.\d+{re.escape(TEMPORARY)})?"
 )
@@ -87,6 +89,8 @@ class Run:
         now = datetime.now().astimezone().isoformat(timespec="milliseconds")
         full = {"format": FORMAT, "created": now, "status": "running", **meta}
         full["format"] = FORMAT
+        # A folder that was there before may hold what is not ours to remove.
+        full.setdefault(OWN, bool(made))
         try:
             path.mkdir(parents=True, exist_ok=True)
             replace_file(path / META, _pretty(full), exclusive=True)
@@ -122,7 +126,7 @@ class Run:
                 continue
             except OSError:
                 break
-            run = cls.create(path, meta)
+            run = cls.create(path, {**meta, OWN: True})
             run._made = made
             return run
         # Whatever is wrong with this place, create says it in the words it has for it.
@@ -173,7 +177,18 @@ class Run:
             ) from error
         self._meta = meta
 
+    @property
+    def own_folder(self) -> bool:
+        """Whether the folder was made for this run, so that all in it may go with it."""
+        # Runs of older versions do not say it; names such as ours are only given to new folders.
+        return bool(self._meta.get(OWN, _OUR_NAME.match(self.path.name)))
+
     # Lanes and paths.
+
+    @property
+    def meta_path(self) -> Path:
+        """``run.json``."""
+        return self.path / META
 
     def lanes(self) -> _List[str]:
         """Every lane that has a file, by rank, then in the order of their names."""
@@ -246,23 +261,6 @@ class Run:
         """Remove a ring that has been drained into the files; readers then use those alone."""
         self.ring_path(lane).unlink(missing_ok=True)
 
-    def is_recorded(self) -> bool:
-        """Whether a process of this machine still writes; a run that was killed never says so."""
-        if _read_meta(self.path).get("status") != "running":
-            return False
-        for lane in self.lanes():
-            try:
-                # An empty file is a lane that was claimed and has no ring yet.
-                ring = Ring.attach(self.ring_path(lane), readonly=True)
-            except (OSError, RunFolderError):
-                continue
-            try:
-                if psutil.pid_exists(ring.pid):
-                    return True
-            finally:
-                ring.detach()
-        return False
-
     # Leaving no clutter.
 
     def remove_dead_claims(self) -> None:
@@ -293,6 +291,11 @@ class Run:
                 return False
         return True
 
+    def recorded_paths(self) -> _List[Path]:
+        """The files that holdfast recorded; run.json last: until it goes this is still a run."""
+        frame = [path for path in _children(self.path) if _FRAME_FILE.fullmatch(path.name)]
+        return [path for path, _ in self._files()] + frame
+
     def remove_if_empty(self) -> bool:
         """Delete the run if it recorded nothing: our own files, then folders left empty.
 
@@ -300,11 +303,8 @@ class Run:
         """
         if not self.is_empty():
             return False
-        ours = [path for path, _ in self._files()]
-        # run.json goes last: until then this is still a run that can be opened.
-        ours += [p for p in _children(self.path) if _FRAME_FILE.fullmatch(p.name)]
         try:
-            for path in ours:
+            for path in self.recorded_paths():
                 path.unlink(missing_ok=True)
         except OSError:
             return False

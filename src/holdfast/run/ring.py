@@ -40,6 +40,7 @@ from pathlib import Path
 
 from holdfast.errors import RunFolderError
 from holdfast.run.durable import BINARY, TEMPORARY
+from holdfast.run.process import PACKED_SIZE, ProcessMark
 
 CAPACITY = 8 * 1024 * 1024
 """Room for records: some 50 000 steps, minutes of training without a reader."""
@@ -53,6 +54,7 @@ HEADER = 16 * 1024
 _STATIC = struct.Struct("@8sIIQQQ")  # magic, version, header, capacity, pid, length of owner
 _RECORD = struct.Struct("@IIQ")
 _OWNER_AT, _OWNER_MAX = 64, 256
+_PROCESS_AT = 320
 # Indices of 8-byte words; writer and reader each write to cache lines of their own.
 _HEAD, _DROPPED, _CLOSED, _RECEIVED = 64, 65, 66, 67
 _TAIL, _POSTED = 80, 81
@@ -110,6 +112,7 @@ class Ring:
             process = os.getpid() if pid is None else pid
             _STATIC.pack_into(mapping, 0, MAGIC, VERSION, HEADER, capacity, process, len(name))
             mapping[_OWNER_AT : _OWNER_AT + len(name)] = name
+            mapping[_PROCESS_AT : _PROCESS_AT + PACKED_SIZE] = ProcessMark.of(process).pack()
             # Renamed when it is whole: a reader meets no ring or a good one.
             os.replace(temp, path)
         except OSError as error:
@@ -322,6 +325,11 @@ class Ring:
     def pid(self) -> int:
         """The process that writes."""
         return _STATIC.unpack_from(self._map, 0)[4]
+
+    @property
+    def process(self) -> ProcessMark | None:
+        """The same so that it cannot be taken for another; None in a ring of an older version."""
+        return ProcessMark.unpack(self.pid, self._map[_PROCESS_AT : _PROCESS_AT + PACKED_SIZE])
 
     @property
     def owner(self) -> str:

@@ -17,6 +17,7 @@ from ..run import (
     LaneData,
     LaneReader,
     Run,
+    life_of,
     rank_of,
 )
 from ..run.durable import replace_file
@@ -89,7 +90,7 @@ def _seconds(lane: LaneData) -> float:
 
 def _state(run: Run, events: Sequence[Event]) -> tuple[str, str]:
     """How the newest process of a run ended, from what it recorded."""
-    if run.is_recorded():
+    if life_of(run).state == "running":
         return "running", "still running"
     stop = next((e.data for e in events if e.kind == "stop"), None)
     if stop is not None:

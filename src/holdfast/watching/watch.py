@@ -30,7 +30,8 @@ from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
 from ..report import end_summary, make_page
-from ..run import LaneReader, Recorder, Run
+from ..run import LaneReader, ProcessMark, Recorder, Run
+from ..run.life import PROCESS
 from ..types import Finding
 from .checkpoints import LoopCheckpoints, gather
 
@@ -416,7 +417,8 @@ def _former(settings: Settings) -> Run | None:
     try:
         run = Run.open(settings.run.dir)
         if session.rank() == 0:
-            run.update_meta(status="running", exit_code=None)
+            now = {"status": "running", PROCESS: ProcessMark.of().to_dict()}
+            run.update_meta(**now, exit_code=None)
     except RunFolderError:
         return None
     return run

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...answers import named_run
 from .data import add_data_verbs, whole
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class EnergyFlowCommand:
 
 
 def _run_options(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    parser.add_argument("run", metavar="RUN", nargs=None if needed else "?", help="run folder")
+    parser.add_argument(
+        "run", metavar="RUN", type=named_run, nargs=None if needed else "?", help="run folder"
+    )
     parser.add_argument(
         "--newest", action="store_true", help="the newest weights instead of the best"
     )

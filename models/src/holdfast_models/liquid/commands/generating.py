@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from holdfast import HoldfastError
 
-from ...answers import Verb, told_as, whole
+from ...answers import Verb, named_run, told_as, whole
 from .runs import placed
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 def add_generate_verb(verb: Verb) -> None:
     """Describe it."""
     one = verb("generate", "Write on from prompts, token by token.", _generate, _EXAMPLES)
-    one.add_argument("run", metavar="RUN", nargs="?", help="run folder or checkpoint")
-    one.add_argument("--model-path", metavar="RUN", help="the same as RUN")
+    one.add_argument(
+        "run", metavar="RUN", type=named_run, nargs="?", help="run folder or checkpoint"
+    )
+    one.add_argument("--model-path", metavar="RUN", type=named_run, help="the same as RUN")
     one.add_argument("--prompt", metavar="TEXT", action="append", default=[], help="repeatable")
     one.add_argument("--input-file", metavar="FILE", help="one prompt a line")
     one.add_argument("--output-file", metavar="FILE", help="one line of JSON for each prompt")

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import HoldfastError
 
-from ...answers import Verb, answer, whole, yaml_lines
+from ...answers import Verb, answer, named_run, whole, yaml_lines
 
 _MEASURES = ("accuracy", "backward_transfer", "forward_transfer", "forgetting")
 
@@ -35,7 +35,9 @@ def add_run_verbs(verb: Verb) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser, **how: Any) -> None:
-    parser.add_argument("run", metavar="RUN", help="run folder or checkpoint", **how)
+    parser.add_argument(
+        "run", metavar="RUN", type=named_run, help="run folder or checkpoint", **how
+    )
 
 
 def placed(net: Any, name: str) -> Any:

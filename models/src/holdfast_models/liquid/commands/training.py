@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...answers import Verb, answer, changed, told_as, yaml_lines
+from ...answers import Verb, answer, changed, named_run, told_as, yaml_lines
 from ..flags import add_flags, check_effect, overrides
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def add_train_verbs(verb: Verb) -> None:
     one = verb("train", what, _train, _TRAIN, json=False)
     _add_settings(one)
     one.add_argument("--save-config", metavar="FILE", help="write the settings here, then train")
-    one.add_argument("--resume", metavar="RUN", help="go on with a run and its settings")
+    one.add_argument(
+        "--resume", metavar="RUN", type=named_run, help="go on with a run and its settings"
+    )
     one.add_argument("--run-dir", metavar="DIR", help="folder for this run")
     one.add_argument("--quiet", action="store_true", help="no progress, no live lines")
 

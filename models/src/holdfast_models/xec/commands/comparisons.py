@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...answers import Verb, answer, say, whole
+from ...answers import Verb, answer, named_run, say, whole
 from .settings_options import set_option, settings_of
 
 
@@ -12,7 +12,7 @@ def add_comparison_verbs(verb: Verb) -> None:
     """Describe them."""
     what = "Train regressors with and without the encoder of a run of xec.mae, and compare."
     one = verb("compare-pretrain", what, _compare, _EXAMPLE)
-    one.add_argument("encoder", metavar="RUN", help="of xec.mae")
+    one.add_argument("encoder", metavar="RUN", type=named_run, help="of xec.mae")
     one.add_argument("--labels", metavar="N", type=whole(1), nargs="+",
                      help="events to learn from; default: all")  # fmt: skip
     one.add_argument("--seeds", metavar="N", type=whole(0), nargs="+", default=[1, 2, 3],

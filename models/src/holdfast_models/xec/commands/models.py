@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any, cast
 
-from ...answers import Verb, answer, changed, say, whole, yaml_lines
+from ...answers import Verb, answer, changed, named_run, say, whole, yaml_lines
 from .settings_options import set_option, settings_of
 
 _KINDS = ("reg", "mae", "inp")
@@ -18,7 +18,9 @@ _TABLES = "tables"  # in a run folder
 def add_model_verbs(verb: Verb) -> None:
     """Describe them."""
     one = verb("predict", "Write what a model says about events, as a ROOT file.", _predict, _HOW)
-    one.add_argument("source", metavar="RUN", help="run folder, checkpoint, or exported .onnx")
+    one.add_argument(
+        "source", metavar="RUN", type=named_run, help="run folder, checkpoint, or exported .onnx"
+    )
     one.add_argument("files", metavar="FILES", help="file, folder or pattern of events")
     one.add_argument("--out", metavar="FILE", required=True, help="ROOT file to write")
     one.add_argument(
@@ -29,7 +31,9 @@ def add_model_verbs(verb: Verb) -> None:
                      help="events after which what is written is safe (default: 4096)")  # fmt: skip
     one.add_argument("--max-events", metavar="N", type=whole(1),
                      help="at most; default: 1000 for an autoencoder, else all")  # fmt: skip
-    one.add_argument("--inpainter", metavar="RUN", help="study of dead sensors: this one fills")
+    one.add_argument(
+        "--inpainter", metavar="RUN", type=named_run, help="study of dead sensors: this one fills"
+    )
     one.add_argument("--dead", metavar="WHICH", default="branch",
                      help="branch, sentinels, or a text file of sensor ids")  # fmt: skip
     one.add_argument("--no-ema", action="store_true", help="the weights, not their average")
@@ -38,7 +42,7 @@ def add_model_verbs(verb: Verb) -> None:
 
     what = "Write a regressor as ONNX, an inpainter as .pt2, and verify the file."
     one = verb("export", what, _export, "  holdfast xec export RUN --out angle.onnx --raw-input")
-    one.add_argument("run", metavar="RUN", help="run folder or checkpoint")
+    one.add_argument("run", metavar="RUN", type=named_run, help="run folder or checkpoint")
     one.add_argument("--out", metavar="FILE", help="default: model.onnx or model.pt2 in the run")
     one.add_argument("--raw-input", action="store_true", help="normalise inside the file (ONNX)")
     one.add_argument("--no-ema", action="store_true", help="the weights, not their average")
@@ -49,7 +53,9 @@ def add_model_verbs(verb: Verb) -> None:
 
     what = "Tell what a run or checkpoint is, or how large a model of some settings would be."
     one = verb("info", what, _info, "  holdfast xec info --kind mae --set model.encoder_dim=512")
-    one.add_argument("source", metavar="RUN", nargs="?", help="run folder or checkpoint")
+    one.add_argument(
+        "source", metavar="RUN", type=named_run, nargs="?", help="run folder or checkpoint"
+    )
     one.add_argument("--kind", choices=_KINDS, default="reg", help="without RUN (default: reg)")
     set_option(one)
 

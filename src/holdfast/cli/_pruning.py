@@ -1,0 +1,228 @@
+"""``holdfast runs prune``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.store import FOLDER
+from ..config import RunSettings
+from ..errors import RunFolderError, UsageError
+from ..report import Line
+from ..report.layout import Span, line
+from ..report.run_list import FoundRun, found_runs, size_of
+from ..report.words import plural, size
+from ..run import Run, encode, life_of
+from . import _output
+from ._run_table import age
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+# A run of another machine counts as running until it was silent for so long. A guess: nothing
+# that trains writes nothing for a day.
+_SILENT = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Victim:
+    """A run that is to go, or its checkpoints."""
+
+    found: FoundRun
+    paths: tuple[Path, ...]
+    """What is removed, in this order."""
+    bytes: int
+    error: str = ""
+
+
+class PruneRuns:
+    """Remove old runs of a folder, or only their checkpoints.
+
+    A run goes when every rule that is given lets it go. Without --yes nothing is removed: the list
+    says what would go and how much. Never touched are runs that are still running, or may be on
+    another machine; links; folders without a run.json or with one that cannot be read; and the
+    files in a run folder that was there before the run, unless holdfast wrote them. The exit
+    code is 1 when something could not be removed.
+
+      holdfast runs prune --keep 10                       all but the newest ten
+      holdfast runs prune --older-than 14d --yes          units: m, h, d, w
+      holdfast runs prune --keep 5 --older-than 2w        older than that, and not of the newest 5
+      holdfast runs prune out --keep 3 --checkpoints-only
+    """
+
+    name = "runs prune"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the rules."""
+        root = RunSettings().root
+        parser.add_argument(
+            "root", metavar="ROOT", nargs="?", default=root,
+            help=f"folder that holds runs (default: {root})",
+        )  # fmt: skip
+        parser.add_argument("--keep", metavar="N", type=int, help="keep the newest N runs")
+        parser.add_argument(
+            "--older-than", metavar="AGE", help="keep runs that started less than AGE ago: 14d, 12h"
+        )
+        parser.add_argument(
+            "--checkpoints-only",
+            action="store_true",
+            help="remove the checkpoints and keep the record; such runs cannot be resumed",
+        )
+        parser.add_argument("--yes", action="store_true", help="remove; without it only list")
+        parser.add_argument("--format", choices=("text", "json"), default="text")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Choose, remove where that is asked for, and tell."""
+        if args.keep is None and args.older_than is None:
+            raise UsageError("no rule was given; write --keep N, --older-than 14d or both")
+        if args.keep is not None and args.keep < 0:
+            raise UsageError(f"--keep {args.keep}; write a number of at least 0")
+        oldest = None if args.older_than is None else _seconds(args.older_than)
+        if not os.path.isdir(args.root):
+            raise RunFolderError(f"{args.root} is no folder; give the folder that holds runs")
+        victims, spared = _choose(Path(args.root), args.keep, oldest, args.checkpoints_only)
+        if args.yes:
+            victims = [_remove(victim) for victim in victims]
+        if args.format == "json":
+            _output.write(encode(_plain(victims, spared, args.yes), indent=2).decode() + "\n")
+        else:
+            _output.show(_lines(victims, spared, args))
+        return int(any(victim.error for victim in victims))
+
+
+def _choose(
+    root: Path, keep: int | None, oldest: float | None, checkpoints: bool
+) -> tuple[list[Victim], dict[str, str]]:
+    """The runs that go, and of those that the rules let go the ones that stay, with the reason."""
+    # The runs of a scan are its own: they go when its folder is given as ROOT.
+    found = [one for one in found_runs(root) if one.path.parent == root]
+    readable = [one for one in found if one.run is not None]
+    spared = {one.name: "its run.json cannot be read" for one in found if one.run is None}
+    victims: list[Victim] = []
+    for one in readable[keep or 0 :]:
+        if oldest is not None and time.time() - one.created < oldest:
+            continue
+        why = _why_not(one)
+        if why:
+            spared[one.name] = why
+            continue
+        paths = tuple(_checkpoints(one) if checkpoints else _contents(one))
+        if paths:
+            total = sum(size_of(p) if _is_folder(p) else p.lstat().st_size for p in paths)
+            victims.append(Victim(found=one, paths=paths, bytes=total))
+    return victims, spared
+
+
+def _why_not(one: FoundRun) -> str:
+    """Why a run must stay; empty when it may go."""
+    if one.path.is_symlink():
+        return "it is a link"
+    try:
+        life = life_of(Run.open(one.path))
+    except RunFolderError as error:
+        return str(error)
+    if life.state == "running":
+        return f"it is running, process {life.pid}"
+    if life.state == "unknown" and life.silence < _SILENT:
+        return f"it may be running{f' on {life.host}' if life.host else ''}"
+    return ""
+
+
+def _checkpoints(one: FoundRun) -> Iterator[Path]:
+    folder = one.path / FOLDER
+    if _is_folder(folder):
+        yield folder
+
+
+def _contents(one: FoundRun) -> Iterator[Path]:
+    """What is removed of a run; run.json last, so that a run cut short is still seen as one."""
+    assert one.run is not None
+    if not one.run.own_folder:
+        # Somebody's folder that a run was put into: only what holdfast wrote goes.
+        meta = one.run.meta_path
+        yield from (path for path in one.run.recorded_paths() if path != meta)
+        yield from _checkpoints(one)
+        yield from filter(_is_folder, (one.run.track_folder,))
+        yield meta
+        return
+    for path in sorted(one.path.iterdir()):
+        if path != one.run.meta_path:
+            yield path
+    yield one.run.meta_path
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _remove(victim: Victim) -> Victim:
+    """Remove a run, unless it came to life meanwhile."""
+    why = _why_not(victim.found)
+    if why:
+        return replace(victim, error=why)
+    try:
+        for path in victim.paths:
+            _remove_path(path)
+        if not any(victim.found.path.iterdir()):
+            victim.found.path.rmdir()
+    except OSError as error:
+        return replace(victim, error=f"cannot remove {error.filename}: {error.strerror}")
+    return victim
+
+
+def _remove_path(path: Path) -> None:
+    """Remove a file, a link (never what it leads to) or a folder with all that is in it."""
+    if _is_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _lines(
+    victims: Sequence[Victim], spared: dict[str, str], args: argparse.Namespace
+) -> list[Line]:
+    verb = "removed" if args.yes else "would remove"
+    what = "checkpoints of " if args.checkpoints_only else ""
+    lines: list[Line] = []
+    for victim in victims:
+        text = f"{victim.found.name}  {size(victim.bytes)}"
+        text += f"  {age(time.time() - victim.found.created)} old"
+        if victim.error:
+            lines.append(line(Span(f"kept  {text}: {victim.error}", "red")))
+        else:
+            lines.append(line(f"{verb}  {what}{text}"))
+    lines += [line(Span(f"kept  {name}: {why}", "yellow")) for name, why in spared.items()]
+    gone = [victim for victim in victims if not victim.error]
+    total = f"{verb} {what}{plural(len(gone), 'run')}, {size(sum(v.bytes for v in gone))}"
+    hint = "" if args.yes or not gone else "; to do it, add --yes"
+    return [*lines, line(Span(total, "bold"), hint)]
+
+
+def _plain(victims: Sequence[Victim], spared: dict[str, str], done: bool) -> dict[str, Any]:
+    gone = [
+        {
+            "name": victim.found.name,
+            "path": str(victim.found.path),
+            "bytes": victim.bytes,
+            "error": victim.error,
+        }
+        for victim in victims
+    ]
+    return {"format": 1, "removed": done, "runs": gone, "kept": spared}
+
+
+def _seconds(text: str) -> float:
+    """An age such as ``14d``.
+
+    >>> _seconds("12h"), _seconds("1.5d")
+    (43200.0, 129600.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
+    if match is None:
+        raise UsageError(f"--older-than {text!r}; write a number and a unit: 30m, 12h, 14d, 2w")
+    return float(match[1]) * _UNITS[match[2]]

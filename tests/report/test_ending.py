@@ -1,0 +1,93 @@
+"""The ends that ``run.json`` does not tell; those that it tells are in test_summary.py."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from holdfast.report.ending import ending_of
+from holdfast.run import ProcessMark, Ring, Run
+from holdfast.run.life import PROCESS
+
+OURS = ProcessMark.of()
+DEAD = replace(OURS, started=1)
+FAR = replace(OURS, host="node7")
+
+
+@pytest.fixture
+def left(make_run):
+    """A run whose end nobody wrote, last touched so many seconds ago."""
+
+    def make_one(mark: ProcessMark, ago: float = 0.0) -> Run:
+        run = make_run(finished=False, meta={PROCESS: mark.to_dict()})
+        for path in run.path.iterdir():
+            os.utime(path, (time.time() - ago,) * 2)
+        return run
+
+    return make_one
+
+
+def leave_ring(run: Run) -> None:
+    Ring.create(run.ring_path("r0"), 4096, pid=2**22 + 1).detach()
+
+
+@pytest.mark.parametrize(
+    ("mark", "ago", "word", "line"),
+    [
+        (OURS, 0, "running", f"still running, process {os.getpid()}"),
+        (OURS, 7200, "running", "nothing written for 2 h 00 min"),
+        (FAR, 60, "running", "still running on node7"),
+        (FAR, 7200, "unfinished", "not finished: it is still running on node7, or"),
+        (FAR, 90_000, "killed", "lost: nothing written on node7 for 25 h"),
+        (DEAD, 0, "finished", "exit code is not known"),
+    ],
+)
+def test_by_who_is_left(left, mark, ago, word, line):
+    ending = ending_of(left(mark, ago), [])
+    assert ending.word == word and line in ending.line.replace("\xa0", " ")
+    assert ending.died == (word == "killed")
+
+
+def test_a_ring_that_was_left_open(left):
+    run = left(DEAD)
+    leave_ring(run)
+    assert ending_of(run, []).word == "killed" and "SIGKILL" in ending_of(run, []).line
+
+
+def test_an_orphan_says_so(left):
+    run = left(DEAD)
+    ring = Ring.create(run.ring_path("r0"), 4096)
+    assert "its supervisor was killed" in ending_of(run, []).line
+    ring.detach()
+
+
+@pytest.mark.parametrize("with_ring", [False, True])
+def test_an_exception_is_told_although_nobody_wrote_the_exit_code(left, make_event, with_ring):
+    run = left(DEAD)
+    if with_ring:
+        leave_ring(run)
+    raised = make_event("exception", 0, 9, type="ValueError", message="bad", file="a.py", line=3)
+    ending = ending_of(run, [raised])
+    assert (ending.word, ending.died) == ("failed", True)
+    assert ending.line == "the script failed with ValueError: bad at a.py:3"
+
+
+def test_a_recipe_that_was_interrupted_ends_in_order(make_run, make_event):
+    told = [make_event("training_ended", 0, 9, why="interrupted", interrupted=True)]
+    assert ending_of(make_run(), told).word == "interrupted"
+
+
+def test_what_ended_the_process_before_does_not_end_the_one_that_resumed(make_run, make_event):
+    raised, stop = make_event("exception", 0, 9, type="ValueError"), make_event("stop", 0, 9)
+    resumed = replace(make_event("resume", 0, 9), time=raised.time + 1)
+    assert ending_of(make_run(), [raised, stop, resumed]).word == "finished"
+    assert ending_of(make_run(name="b", exit_code=1), [resumed, raised]).line.endswith("code 1")
+
+
+def test_a_status_that_is_not_ours(make_run):
+    run = make_run()
+    run.update_meta(status="odd")
+    assert ending_of(run, []).line == "not finished: status 'odd'"
