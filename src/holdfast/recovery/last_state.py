@@ -26,7 +26,7 @@ from ..checkpoint.file import save
 from ..checkpoint.finite import first_nonfinite
 from ..checkpoint.record import LAST
 from ..checkpoint.store import entry_at
-from ..checkpoint.training_state import RNG, TrainingState
+from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
@@ -110,7 +110,8 @@ class LastState:
             skeleton, tensors = flatten(candidate.tree)
             bad = first_nonfinite(paths(skeleton), tensors, self._exempt(candidate.tree))
             if bad is None:
-                self._write(candidate, skeleton, tensors, moment)
+                told = {"why": moment.why, "source": candidate.source, "note": "; ".join(reasons)}
+                self._write(candidate, skeleton, tensors, told)
                 return ""
             reasons.append(f"{bad} holds NaN or infinity after step {candidate.step}")
         return "; ".join(dict.fromkeys(reasons))
@@ -132,7 +133,7 @@ class LastState:
             if tree is not None:
                 yield _Candidate(tree, step, "live")
         for snapshot in snapshots:
-            if _complete(snapshot):
+            if _complete(snapshot) and _has_weights(snapshot.tree):
                 yield _Candidate(snapshot.tree, snapshot.step, "snapshot")
         reasons.append("there is no earlier snapshot" if snapshots else "no snapshot was taken")
 
@@ -141,11 +142,11 @@ class LastState:
         live = self._recovery.live
         live.changed()
         training_state = live.training_state()
-        if not _has_weights(training_state):
-            reasons.append("the model is no longer in memory")
-            return None
         try:
             tree = training_state.state()
+            if not _has_weights(tree):
+                reasons.append("the model is no longer in memory")
+                return None
             lost = _lost_device(tree)
         except RuntimeError as error:
             lost = " ".join(str(error).split())[:200]
@@ -171,7 +172,7 @@ class LastState:
     # ------------------------------------------------------------------ writing
 
     def _write(
-        self, candidate: _Candidate, skeleton: Any, tensors: Sequence[Tensor], moment: Moment
+        self, candidate: _Candidate, skeleton: Any, tensors: Sequence[Tensor], told: dict[str, Any]
     ) -> None:
         store = self._recovery.checkpoints.store()
         if store is None:
@@ -181,9 +182,7 @@ class LastState:
         rank, step = self._training.rank, candidate.step
         path = store.path(step + counted, rank)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        told = {
-            "why": moment.why,
-            "source": candidate.source,
+        told |= {
             "models": list(candidate.tree["models"]),
             "optimizers": len(candidate.tree["optimizers"]),
         }
@@ -210,11 +209,10 @@ class LastState:
         self._training.record_at("last_state", step, data)
 
 
-def _has_weights(training_state: TrainingState) -> bool:
-    """Whether every parameter of the optimizers belongs to a model that will be saved."""
-    saved = {id(p) for model in training_state.models.values() for p in model.parameters()}
-    groups = [group for one in training_state.optimizers for group in one.param_groups]
-    return bool(groups) and all(id(p) in saved for group in groups for p in group["params"])
+def _has_weights(tree: Mapping[str, Any]) -> bool:
+    """Whether every parameter of the optimizers is saved with a model; others have no name."""
+    names = [name for one in tree["optimizers"] for name, _, _ in one["parameters"]]
+    return bool(names) and all(names)
 
 
 def _kept(value: Any, kept: Mapping[int, Tensor]) -> Any:

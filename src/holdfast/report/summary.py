@@ -24,7 +24,9 @@ from ..types import Event, Finding
 from .actions_taken import ActionTaken, actions_of
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
+from .saved_state import SavedState, saved_state_of
 
+_EARLY = ("failed", "killed", "interrupted", "stopped")
 _HOW = {
     "fused": "skipped by its fused kernel",
     "hidden gradients": "skipped by hiding their gradients from it",
@@ -58,6 +60,8 @@ class RunSummary:
     guard_cost: float
     """Share of the run's time spent in holdfast, an estimate; NaN when unknown."""
     exception: Mapping[str, Any] | None = None
+    saved_state: SavedState | None = None
+    """What is left of a run that ended early."""
     not_covered: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     """What holdfast changed about the script's optimizers."""
@@ -104,6 +108,7 @@ def summarize_lanes(
     finished = run.meta.get("status") == "finished"
     found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
     exception = next((dict(e.data) for e in events if e.kind == "exception"), None)
+    ending = _ending(run.meta, exception, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
     weights = [lane.seconds for lane in lanes if not math.isnan(lane.guard_cost)]
@@ -111,7 +116,7 @@ def summarize_lanes(
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
-        ending=_ending(run.meta, exception, events),
+        ending=ending,
         lanes=lanes,
         finding_groups=join_ranks(found),
         steps=_steps_done(trained),
@@ -121,6 +126,7 @@ def summarize_lanes(
         last_loss=lead[-1].last_loss if lead else math.nan,
         guard_cost=float(np.average(costs, weights=weights)) if sum(weights) else math.nan,
         exception=exception,
+        saved_state=saved_state_of(events, run.path, ended_early=ending.word in _EARLY),
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
         actions_taken=tuple(actions_of(data, lanes)),
