@@ -80,7 +80,7 @@ def _saved(event: Event, run: Path, what: str, failed: str = "") -> SavedState:
         path=path,
         step=event.step,
         bytes=int(size) if size > 0 else 0,
-        what=f"{what}{large}{doubtful}",
+        what=f"{what}{large}{doubtful}".replace(words.NBSP, " "),
         code=_code(path, _names(data), int(data.get("optimizers", 1))),
         failed=failed,
     )
