@@ -109,12 +109,20 @@ def _places(
             yield _Place(module, key, prefix + key, value)
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield _Place(module, _EXTRA, prefix + _EXTRA, None)
-        if tied is not None:
-            # A module that stands in several places is walked through once.
-            for key, child in module._modules.items():
-                first = seen.get(id(child))
-                if first is not None:
-                    tied[f"{where}.{prefix}{key}"] = f"{where}.{first}".removesuffix(".")
+    if tied is not None:
+        _note_shared(unwrapped(model), where, seen, tied)
+
+
+def _note_shared(
+    model: nn.Module, where: str, seen: dict[int, str], tied: dict[str, str]
+) -> None:
+    """Note the further names of modules that stand in several places: each is walked once."""
+    for module in model.modules():
+        for key, child in module._modules.items():
+            first, name = seen.get(id(child), ""), f"{seen[id(module)]}{key}"
+            # A module that holds itself has no end of names.
+            if child is not None and name + "." != first and not name.startswith(first):
+                tied[f"{where}.{name}"] = f"{where}.{first}".removesuffix(".")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

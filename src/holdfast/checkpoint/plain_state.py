@@ -100,11 +100,13 @@ def _module(tree: Mapping[str, Any], part: str, name: str) -> dict[str, Any]:
         for key, value in saved.items()
         if value is not None and (where + key not in loose or key.rpartition(".")[2] == _EXTRA)
     }
-    for other, first in tree.get("tied", {}).items():
-        if other.startswith(where):
-            key = other.removeprefix(where)
+    tied = [(k, v) for k, v in tree.get("tied", {}).items() if k.startswith(where)]
+    before = -1
+    while len(found) > before:  # what is tied may hold something that is tied
+        before = len(found)
+        for other, first in tied:
             for end, value in _named(tree, found, where, first):
-                found[key + end] = value
+                found[other.removeprefix(where) + end] = value
     return found
 
 
