@@ -1,4 +1,4 @@
-"""The state of a run that ends early: which one is saved, and that plain PyTorch goes on from it."""
+"""The state of a run that ends early: which one is saved, and how plain PyTorch goes on from it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def loss_of(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def crashed(engine: Engine, task: Task, steps: int, crash: str = "forward") -> Exception:
-    with pytest.raises(Exception) as error:  # noqa: PT011
+    with pytest.raises(Exception) as error:
         task.run(steps, crash)
     return error.value
 
@@ -91,9 +91,9 @@ def test_plain_pytorch_goes_on_with_the_loss_the_run_had(
     task = Task(kind)
     engine.end(crashed(engine, task, 30))
     (event,) = saved(engine)
-    assert event["source"] == "live" and event["why"] == "Crash" and event["models"] == [
-        "Sequential"
-    ]
+    assert (
+        event["source"] == "live" and event["why"] == "Crash" and event["models"] == ["Sequential"]
+    )
 
     net = make_net()
     optimizer = kind(net.parameters(), lr=0.5)  # type: ignore[call-arg]

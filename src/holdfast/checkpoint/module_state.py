@@ -113,9 +113,7 @@ def _places(
         _note_shared(unwrapped(model), where, seen, tied)
 
 
-def _note_shared(
-    model: nn.Module, where: str, seen: dict[int, str], tied: dict[str, str]
-) -> None:
+def _note_shared(model: nn.Module, where: str, seen: dict[int, str], tied: dict[str, str]) -> None:
     """Note the further names of modules that stand in several places: each is walked once."""
     for module in model.modules():
         for key, child in module._modules.items():

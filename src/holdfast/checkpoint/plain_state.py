@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError
+from ..run.durable import TEMPORARY
 from .file import load
 from .store import FOLDER, CheckpointStore
 from .training_state import RNG
@@ -45,6 +46,23 @@ def load_checkpoint(
     """
     tree, record = load(_file(Path(path)), device=device)
     return plain_state(tree, record)
+
+
+def export(source: Path, target: Path) -> None:
+    """Write a checkpoint as one file that ``torch.load`` reads with ``weights_only=True``.
+
+    Without the RNG state of python and numpy, which that refuses.
+    """
+    state = load_checkpoint(source)
+    state["rng"] = {key: value for key, value in state["rng"].items() if key in ("torch", "cuda")}
+    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        torch.save(state, temporary)
+        temporary.replace(target)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {target}: {error}; choose another place") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def plain_state(tree: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
