@@ -35,14 +35,16 @@ _HOME = {
     "bounded": "config",
     "run_path": "run",
     "apply_scaler_policy": "actions.scaler_policy",
+    "load_checkpoint": "checkpoint.plain_state",
     "watch": "watching",
 }
-_NEEDS_TORCH = {"Watch", "apply_scaler_policy", "watch"}
+_NEEDS_TORCH = {"Watch", "apply_scaler_policy", "load_checkpoint", "watch"}
 
 if TYPE_CHECKING:
     from typing import Any
 
     from .actions.scaler_policy import apply_scaler_policy
+    from .checkpoint.plain_state import load_checkpoint
     from .config import Section, Settings, bounded
     from .detectors import Detector, Window
     from .errors import HoldfastError, Stopped
@@ -71,6 +73,7 @@ __all__ = [
     "apply_scaler_policy",
     "bounded",
     "run_path",
+    "load_checkpoint",
     "watch",
 ]
 

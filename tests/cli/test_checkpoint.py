@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint.file import save
+from holdfast.checkpoint.training_state import TrainingState
 from holdfast.checkpoint.tree import flatten
 from holdfast.cli import main
 
@@ -243,3 +244,23 @@ def test_diff_without_torch_is_one_line(run, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "holdfast.checkpoint.values", raising=False)
     assert main(["checkpoint", "diff", str(run.path), str(run.path)]) == 2
     assert "needs torch, which is not installed" in capsys.readouterr().err
+
+
+def test_export_writes_what_torch_loads(tmp_path, capsys):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    tree = TrainingState({"Net": model}, [optimizer]).state()
+    path = tmp_path / "step-0000000007.r0.safetensors"
+    save(path, *flatten(tree), {"step": 7})
+    out = tmp_path / "state.pt"
+    assert main(["checkpoint", "export", str(path), str(out)]) == 0
+    assert f'torch.load("{out}", weights_only=True)' in capsys.readouterr().out
+    state = torch.load(out, weights_only=True)
+    other = torch.nn.Linear(2, 1)
+    other.load_state_dict(state["model"])
+    assert torch.equal(other.weight, model.weight) and state["step"] == 7
+    torch.optim.Adam(other.parameters()).load_state_dict(state["optimizer"])
+    assert main(["checkpoint", "export", str(path), str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err

@@ -107,6 +107,6 @@ def test_a_watched_loop_is_resumed(tmp_path: Path) -> None:
                     seen.append(loss.item())
                     if resume is None and len(seen) == 11:
                         watch.save()
-            watch._close(finished=False)
+            watch._close(RuntimeError("stopped"))
         losses.append(seen)
     assert losses[1] == losses[0][11:]

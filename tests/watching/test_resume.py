@@ -83,8 +83,8 @@ class Loop:
         return path
 
     def abandon(self) -> None:
-        """As after a kill: nothing more is written."""
-        self.watch._close(finished=False)
+        """As after a crash: only its last state is written, which is not resumed from."""
+        self.watch._close(RuntimeError("crash"))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         run = self.watch.run

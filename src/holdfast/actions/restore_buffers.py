@@ -135,6 +135,10 @@ class BufferKeeper:
         restorer = self._heal if running_only else self._restore
         restorer.restore(self._pairs(running_only), flag)
 
+    def statistics(self) -> list[tuple[Tensor, Tensor]]:
+        """Running statistics of norm layers, with copies from the end of the last good step."""
+        return self._pairs(running_only=True)
+
     def keep(self, but: Iterable[int] = ()) -> None:
         """What the moving buffers hold now is good, ``but`` these: copy it."""
         self._renew()

@@ -13,6 +13,7 @@ written last; without it there is no checkpoint.
     record      the record beside the tensors, and the proof that neither has changed
     store       a folder of checkpoints: newest, best, which to remove
     writer      saving in the background; finite says what must not be saved
+    plain_state a checkpoint as the state dicts that plain PyTorch takes
     compare     what a checkpoint and live objects do not have in common
     values      how far the tensors of two checkpoints are apart
 

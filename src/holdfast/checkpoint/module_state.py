@@ -40,7 +40,7 @@ class _Place:
 def state(model: nn.Module, where: str, notes: Notes) -> dict[str, Any]:
     """Every value by its name; tensors live and detached. Tensors taken before are not again."""
     found: dict[str, Any] = {}
-    for place in _places(model, where, notes.names):
+    for place in _places(model, where, notes.names, notes.tied):
         name = f"{where}.{place.name}"
         held = place.module.get_extra_state() if place.key == _EXTRA else place.value
         value = plain(held, name, notes.left_out)
@@ -90,19 +90,37 @@ def _put_parameter(parameter: Tensor, saved: Tensor, copies: Copies) -> None:
         parameter.data = placed
 
 
-def _places(model: nn.Module, where: str, names: dict[int, str]) -> Iterator[_Place]:
+def _places(
+    model: nn.Module, where: str, names: dict[int, str], tied: dict[str, str] | None = None
+) -> Iterator[_Place]:
+    seen: dict[int, str] = {}
     for path, module in unwrapped(model).named_modules():
         prefix = _clean(path) if path else ""
+        seen[id(module)] = prefix
         for key, value in [*module._parameters.items(), *module._buffers.items()]:
             if value is None and key not in module._buffers:
                 continue  # a layer without a bias
             if value is not None:
+                if id(value) in names and tied is not None:
+                    tied[f"{where}.{prefix}{key}"] = names[id(value)]
                 if id(value) in names or nn.parameter.is_lazy(value):
                     continue
                 names[id(value)] = f"{where}.{prefix}{key}"
             yield _Place(module, key, prefix + key, value)
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield _Place(module, _EXTRA, prefix + _EXTRA, None)
+    if tied is not None:
+        _note_shared(unwrapped(model), where, seen, tied)
+
+
+def _note_shared(model: nn.Module, where: str, seen: dict[int, str], tied: dict[str, str]) -> None:
+    """Note the further names of modules that stand in several places: each is walked once."""
+    for module in model.modules():
+        for key, child in module._modules.items():
+            first, name = seen.get(id(child), ""), f"{seen[id(module)]}{key}"
+            # A module that holds itself has no end of names.
+            if child is not None and name + "." != first and not name.startswith(first):
+                tied[f"{where}.{name}"] = f"{where}.{first}".removesuffix(".")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

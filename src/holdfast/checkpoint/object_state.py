@@ -32,6 +32,8 @@ class Notes:
     """Names of what could not be taken."""
     loose: set[str] = field(default_factory=set[str])
     """Names of what comes and goes by itself."""
+    tied: dict[str, str] = field(default_factory=dict[str, str])
+    """Further names of modules and tensors, with the one they are saved under."""
 
 
 def plain(value: Any, where: str, left_out: set[str]) -> Any:

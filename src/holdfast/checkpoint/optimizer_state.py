@@ -52,6 +52,7 @@ def state(optimizer: Optimizer, where: str, notes: Notes) -> dict[str, Any]:
             host |= {k for k, v in held.items() if isinstance(v, Tensor) and v.is_cpu}
     entry["state"] = {key: value for key, value in found.items() if value is not LEFT_OUT}
     entry["host"] = sorted(host)
+    entry["sizes"] = [len(group["params"]) for group in optimizer.param_groups]
     entry["groups"] = [
         plain({k: v for k, v in group.items() if k != "params"}, where, notes.left_out)
         for group in optimizer.param_groups

@@ -25,6 +25,9 @@ RECORD = ".json"
 SECOND = ".2"
 """What the new data file of a step is called while the older one still counts."""
 
+LAST = "last"
+"""Kind of a checkpoint that was written because the run ended early; it has no loader position."""
+
 NAME = re.compile(r"step-(?P<step>\d{10,})\.r(?P<rank>\d+)")
 
 _CHUNK = 4 << 20

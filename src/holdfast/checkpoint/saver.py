@@ -120,6 +120,12 @@ class Saver:
         if self._writer is not None:
             self._writer.wait(LAST_WAIT)
 
+    def store(self) -> CheckpointStore | None:
+        """Where checkpoints go, once none is being written; None while there is no folder."""
+        self.wait()
+        writer = self._opened()
+        return None if writer is None else writer.store
+
     @property
     def metric(self) -> str:
         """What decides which is the best."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import CheckpointError, UsageError
+from .record import LAST
 from .store import FOLDER, CheckpointStore, Entry
 
 Resume = bool | Literal["auto"] | str | os.PathLike[str] | None
@@ -45,7 +46,15 @@ def find(
     def refused(entry: Entry) -> None:
         say(f"checkpoint {entry.path.name} is damaged ({entry.damage}); looking for an older one")
 
-    entry = CheckpointStore(path).latest(rank=rank, refused=refused)
+    store = CheckpointStore(path)
+    # The state a run ended with has no place in the data: only who names its file goes on from it.
+    entry = store.latest(rank=rank, refused=refused, but=LAST)
+    last = store.latest(rank=rank) if entry is None else None
+    if last is not None:
+        say(
+            f"{last.path.name} is the state that a run ended with, without its place in the data; "
+            f"to go on from it all the same: resume={str(last.path)!r}"
+        )
     if entry is None and resume != "auto":
         raise CheckpointError(
             f"there is no good checkpoint to resume from, in {path}; "

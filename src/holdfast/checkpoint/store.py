@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 
 from holdfast.checkpoint.record import (
     DATA,
+    LAST,
     NAME,
     RECORD,
     SECOND,
@@ -135,20 +136,26 @@ class CheckpointStore:
         found = map(entry_at, reversed(records))  # names sort by step
         return next((entry for entry in found if not entry.damage), None)
 
+    def resumable(self) -> bool:
+        """Whether there is more here than the state that a run ended with."""
+        return any(entry.record.get("kind") != LAST for entry in self.entries())
+
     def latest(
         self,
         *,
         rank: int = 0,
         good: bool = True,
         refused: Callable[[Entry], object] | None = None,
+        but: str = "",
     ) -> Entry | None:
         """The newest checkpoint that is proven whole, None when there is none.
 
-        ``refused`` is told of every damaged one that was passed over, newest first. A step
+        ``refused`` is told of every damaged one that was passed over, newest first. Those of the
+        kind ``but`` do not count. A step
         counts when every rank that has checkpoints here has it (ranks of a world of the same
         size): ranks must not go on from different steps because one was killed before it saved.
         """
-        everything = self.entries()
+        everything = [one for one in self.entries() if not but or one.record.get("kind") != but]
         for entry in reversed([entry for entry in everything if entry.rank == rank]):
             entry = entry.checked() if entry.good or not good else entry
             if entry.damage:

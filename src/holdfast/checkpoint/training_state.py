@@ -115,6 +115,7 @@ class TrainingState:
             tree["gradients"] = [optimizer_state.gradients(o) for o in self.optimizers]
         tree["loose"] = sorted(notes.loose)
         tree["left_out"] = sorted(notes.left_out)
+        tree["tied"] = notes.tied
         return tree
 
     def differences(
@@ -211,7 +212,7 @@ def has_state(thing: Any) -> bool:
 def _state_of(thing: Any, where: str, notes: Notes) -> Any:
     if isinstance(thing, nn.Module):
         # An average may hold the very tensors of the model it is made from.
-        own = Notes(left_out=notes.left_out, loose=notes.loose)
+        own = Notes(left_out=notes.left_out, loose=notes.loose, tied=notes.tied)
         return module_state.state(thing, where, own)
     if isinstance(thing, torch.Generator):
         return {"generator": thing.get_state()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..checkpoint.store import Entry
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
 from ..report import Line
+from ..report.layout import line
 from ..run import encode
 from . import _checkpoints as texts
 from . import _output
@@ -17,17 +19,20 @@ from ._checkpoints import entries_of, entry_of, path_of, store_of
 
 
 class CheckpointCommand:
-    """List, verify, show, compare and prune checkpoints.
+    """List, verify, show, compare, export and prune checkpoints.
 
     PATH is a run (its folder, its name or last), a folder of checkpoints, or one checkpoint; of
-    a folder, show and diff take the newest good one. The exit code is 0 on success, 1 when a
-    checkpoint is damaged or two differ, 2 when PATH is wrong. --json prints JSON.
+    a folder, show, diff and export take the newest good one. The exit code is 0 on success, 1
+    when a checkpoint is damaged or two differ, 2 when PATH is wrong. --json prints JSON.
 
       holdfast checkpoint ls runs/2026-11-15-1204-train
       holdfast checkpoint verify RUN                     read everything, compare checksums
       holdfast checkpoint show RUN --tensors
       holdfast checkpoint diff RUN RUN2                  shapes, values, settings of both
+      holdfast checkpoint export RUN state.pt            for torch.load, without holdfast
       holdfast checkpoint prune RUN --last 1 --best 1 --dry-run
+
+    In Python, holdfast.load_checkpoint(PATH) gives the state dicts of model and optimizer.
     """
 
     name = "checkpoint"
@@ -53,6 +58,8 @@ class CheckpointCommand:
         show = verb("show", "Show the contents of a checkpoint.", _show)
         show.add_argument("--tensors", action="store_true", help="name every tensor with its shape")
         verb("diff", "Compare two checkpoints bitwise (needs torch).", _diff, 2)
+        export = verb("export", "Write a checkpoint as one file for torch.load.", _export)
+        export.add_argument("out", metavar="OUT", help="new file, such as state.pt")
         _prune_options(verb("prune", "Remove all but the newest and the best.", _prune))
 
     def run(self, args: argparse.Namespace) -> int:
@@ -128,6 +135,24 @@ def _diff(args: argparse.Namespace) -> int:
     found = contrast(first.path, second.path)
     _tell(args.json, texts.plain_contrast(found), lambda: texts.diff_lines(first, second, found))
     return int(bool(found))
+
+
+def _export(args: argparse.Namespace) -> int:
+    entry, target = entry_of(args.path[0]), Path(args.out)
+    if target.exists():
+        raise CheckpointError(f"{target} exists already; choose a new name")
+    try:
+        from ..checkpoint.plain_state import export
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"export needs {error.name}, which is not installed here; run it where the model is"
+        ) from error
+    export(entry.path, target)
+    plain = {"path": str(entry.path), "out": str(target)}
+    code = f'state = torch.load("{target}", weights_only=True)'
+    load = 'model.load_state_dict(state["model"]); optimizer.load_state_dict(state["optimizer"])'
+    _tell(args.json, plain, lambda: [line(text) for text in (f"wrote {target}", code, load)])
+    return 0
 
 
 def _prune(args: argparse.Namespace) -> int:

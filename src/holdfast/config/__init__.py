@@ -162,6 +162,7 @@ class CheckpointSettings(Section):
     metric: str = "loss"
     mode: Literal["min", "max"] = "min"
     compress: bool = False
+    at_end: bool = True  # save the last state of a run that crashes, or is interrupted or ended
     dir: str | None = None  # instead of RUN/checkpoints
 
 

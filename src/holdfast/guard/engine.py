@@ -38,6 +38,8 @@ from ..probes.readback import wait_for
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
+from ..recovery.end_signals import EndSignals
+from ..recovery.last_state import LastState, Moment
 from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
@@ -59,11 +61,18 @@ class Engine:
         self.off: set[str] = set()
         policy = Policy.of(settings)
         registry = OptimizerRegistry(settings, policy)
-        self.training = GuardedTraining(
-            registry, settings.quarantine, open_recorder, policy.lines()
-        )
+        self._signals = EndSignals(self.save_last_state)
+
+        def begin() -> Recorder:
+            recorder = open_recorder()
+            if settings.checkpoint.at_end:
+                self._signals.install()
+            return recorder
+
+        self.training = GuardedTraining(registry, settings.quarantine, begin, policy.lines())
         self.writer = StepWriter(settings, self.training, self._row_known)
         self.recovery = Recovery(settings, self.training, policy)
+        self._last_state = LastState(settings.checkpoint, self.training, self.recovery)
         self.phases = Phases()
         self._losses = self._previous = self._new_losses()
         self._ledger: LoaderLedger | None = None
@@ -550,9 +559,20 @@ class Engine:
             if isinstance(error, BaseException):
                 facts = exception.facts(error)
                 self.training.record_at("exception", self.training.iteration, facts)
+                self.save_last_state(type(error).__name__)
             self.close()
         except Exception as failure:
             self.failed("closing", failure)
+
+    @fail_open("last state")
+    def save_last_state(self, why: str) -> None:
+        """The run ends early: save the state after its last complete step, once."""
+        guards = self.training.guards()
+        if any(guard.stepped for _, guard in guards) or self.recovery.snapshots.count:
+            # Without its guard nobody has noticed whether a step is complete.
+            inside = any(id(o) in self._open for o, _ in guards) or "guard" in self.off
+            statistics = self.training.registry.buffers.statistics()
+            self._last_state.save(Moment(why, inside, self._rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
         record = StepRecord(self.writer.number(guard), guard.index)
@@ -576,6 +596,7 @@ class Engine:
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
+        self._signals.remove()
         self.investigation.close()
         attempt(self, "watchers", self.watchers.close)
         self.recovery.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.saver import Saver
+from ..checkpoint.store import CheckpointStore
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from .live_state import LiveState
@@ -39,8 +40,7 @@ class AutomaticCheckpoints:
 
     def save(self, snapshot: Snapshot, kind: str) -> Path | None:
         """Have a snapshot written; returns at once."""
-        if self._exempt is None:
-            self._exempt = _meant_infinite(snapshot.tree, self._live.buffer_names())
+        exempt = self.exempt(snapshot.tree)
         snapshot.held += 1
         return self._saver.save(
             snapshot.tree,
@@ -48,7 +48,7 @@ class AutomaticCheckpoints:
             kind,
             rank=self._training.rank,
             metrics={"loss": snapshot.level} if math.isfinite(snapshot.level) else {},
-            exempt=self._exempt,
+            exempt=exempt,
             release=snapshot.release,
             ready=snapshot.wait,
         )
@@ -58,6 +58,16 @@ class AutomaticCheckpoints:
         path = self.save(snapshot, kind)
         self._saver.close()
         return os.fspath(path) if path is not None and path.exists() else ""
+
+    def exempt(self, first: Any) -> frozenset[str]:
+        """Buffers that may hold infinities, as in the first state that was seen."""
+        if self._exempt is None:
+            self._exempt = _meant_infinite(first, self._live.buffer_names())
+        return self._exempt
+
+    def store(self) -> CheckpointStore | None:
+        """Where checkpoints go, once none is being written; None while there is no folder."""
+        return self._saver.store()
 
     def close(self) -> None:
         """Wait for what is being written."""

@@ -21,6 +21,10 @@ from .training import Training
 _SETTLED = 30.0
 
 
+LOOSE = "parameters"
+"""Name of the parameters that belong to no module."""
+
+
 class LiveState:
     """Knows what belongs to the run without keeping any of it alive.
 
@@ -69,6 +73,7 @@ class LiveState:
             found = _named(_mirrors(models.values(), optimizers), "ema")
             self._averages = {name: weakref.ref(module) for name, module in found.items()}
         averages = (self._averages or {}).items()
+        models |= _without_module(models.values(), optimizers)
         return TrainingState(
             models,
             optimizers,
@@ -81,6 +86,22 @@ class LiveState:
         """Buffers of the models, as a state calls them."""
         models = self.training_state().models.items()
         return {f"models.{name}.{key}" for name, model in models for key, _ in buffers_in(model)}
+
+
+def _without_module(
+    models: Iterable[nn.Module], optimizers: Iterable[Optimizer]
+) -> dict[str, nn.Module]:
+    """Parameters of optimizers that belong to no module, in one made for them; none if all do."""
+    known = {id(parameter) for model in models for parameter in model.parameters()}
+    holder = nn.Module()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    # A plain tensor will do, which register_parameter refuses.
+                    holder._parameters[str(len(holder._parameters))] = parameter
+    return {LOOSE: holder} if holder._parameters else {}
 
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:

@@ -214,6 +214,16 @@ class Recovery:
         """A loader starts over: the RNG state of an earlier epoch would repeat its order."""
         self._epoch += 1
 
+    @property
+    def trying(self) -> bool:
+        """Whether the weights are older ones, which are being tried on a batch."""
+        return self._trial is not None
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is suspected of having damaged the weights."""
+        return self._quiet()
+
     def _quiet(self) -> bool:
         return all(trouble.first < 0 for trouble in self._troubles.values())
 

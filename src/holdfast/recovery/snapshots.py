@@ -44,8 +44,10 @@ class Snapshot:
 
     @property
     def ready(self) -> bool:
-        """Whether its copies are complete."""
-        return self.copied is None or self.copied.query()
+        """Whether its copies are complete; remembered, since a lost device cannot be asked."""
+        if self.copied is not None and self.copied.query():
+            self.copied = None
+        return self.copied is None
 
     def wait(self) -> None:
         """Wait for copies that are under way."""
@@ -160,6 +162,10 @@ class Snapshots:
         """The one at which the loss was lowest."""
         taken = [s for s in self._slots if s.step >= 0]
         return min(taken, key=lambda s: (s.level, -s.step), default=None)
+
+    def taken(self) -> list[Snapshot]:
+        """All there are, the newest first."""
+        return sorted((s for s in self._slots if s.step >= 0), key=lambda s: -s.step)
 
     def newest(self) -> Snapshot | None:
         """The last one taken."""

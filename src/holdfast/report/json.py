@@ -19,6 +19,7 @@ def report_json(summary: RunSummary) -> str:
     known = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
     finding_groups = known.pop("finding_groups")
     ending = known.pop("ending")
+    saved = summary.saved_state
     data: dict[str, Any] = {
         "format": FORMAT,
         "outcome": ending.word,
@@ -26,6 +27,7 @@ def report_json(summary: RunSummary) -> str:
         **known,
         "path": str(summary.path),
         "actions_taken": [dataclasses.asdict(action) for action in summary.actions_taken],
+        "saved_state": saved and dataclasses.asdict(saved),
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
         "findings": list(_told(finding_groups)),
     }

@@ -22,6 +22,7 @@ from ..types import Event, Finding
 from . import words
 from .health import Health
 from .rescue_words import rescue_of
+from .saved_state import saved_line
 
 # Carriage return and "erase line": a half-drawn progress bar gives way and is drawn again
 # below by its owner.
@@ -195,7 +196,7 @@ def event_line(event: Event) -> str:
             f"holdfast: {data.get('where', 'a part')} failed and is switched off, training goes "
             f"on: {data.get('error', '')}"
         )
-    return ""
+    return saved_line(event)
 
 
 def _policy_line(event: Event) -> str:

@@ -23,7 +23,7 @@ _LONGEST = 1200
 
 def markdown(record: Record) -> str:
     """The whole report."""
-    parts = (_verdict, _findings, _layers, _curves, _rest)
+    parts = (_verdict, _findings, _saved, _layers, _curves, _rest)
     blocks = [block for part in parts for block in part(record)]
     return "\n\n".join(blocks) + "\n"
 
@@ -90,6 +90,18 @@ def _evidence(cause: Cause) -> Iterator[str]:
         yield fence("\n".join(line.rstrip() for line in shown), "python")
     if cause.stats:
         yield table(STAT_COLUMNS, [stat.cells for stat in cause.stats])
+
+
+def _saved(record: Record) -> Iterator[str]:
+    saved = record.summary.saved_state
+    if saved is None:
+        return
+    yield "## Saved state"
+    if saved.failed:
+        yield text(f"The state after the last complete step was not saved: {saved.failed}")
+    if saved.path:
+        yield f"{code(saved.path)} ({text(saved.what)})"
+        yield fence("\n".join(saved.code), "python")
 
 
 def _layers(record: Record) -> Iterator[str]:

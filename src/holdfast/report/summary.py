@@ -24,7 +24,9 @@ from .actions_taken import ActionTaken, actions_of
 from .ending import Ending, ending_of
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
+from .saved_state import SavedState, saved_state_of
 
+_EARLY = ("failed", "killed", "interrupted", "stopped")
 _HOW = {
     "fused": "skipped by its fused kernel",
     "hidden gradients": "skipped by hiding their gradients from it",
@@ -50,6 +52,8 @@ class RunSummary:
     guard_cost: float
     """Share of the run's time spent in holdfast, an estimate; NaN when unknown."""
     exception: Mapping[str, Any] | None = None
+    saved_state: SavedState | None = None
+    """What is left of a run that ended early."""
     not_covered: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     """What holdfast changed about the script's optimizers."""
@@ -96,6 +100,7 @@ def summarize_lanes(
     finished = run.meta.get("status") == "finished"
     found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
     exception = next((dict(e.data) for e in events if e.kind == "exception"), None)
+    ending = ending_of(run, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
     weights = [lane.seconds for lane in lanes if not math.isnan(lane.guard_cost)]
@@ -103,7 +108,7 @@ def summarize_lanes(
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
-        ending=ending_of(run, events),
+        ending=ending,
         lanes=lanes,
         finding_groups=join_ranks(found),
         steps=steps_done(_span(lane, seen) for lane, seen in trained),
@@ -113,6 +118,7 @@ def summarize_lanes(
         last_loss=lead[-1].last_loss if lead else math.nan,
         guard_cost=float(np.average(costs, weights=weights)) if sum(weights) else math.nan,
         exception=exception,
+        saved_state=saved_state_of(events, run.path, ended_early=ending.word in _EARLY),
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
         actions_taken=tuple(actions_of(data, lanes)),

@@ -18,6 +18,7 @@ from .layout import (
     line,
     paragraph,
 )
+from .saved_state import saved_lines
 from .summary import RunSummary
 
 _BAR = 24
@@ -37,6 +38,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     blocks = [
         _verdict(summary, width),
         _findings(summary, width),
+        _saved(summary, width),
         _notes("Damaged", summary.unreadable, width),
         _notes("What holdfast did", _deeds(summary), width),
         _notes("Policy", summary.policy, width),
@@ -83,6 +85,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         lines += paragraph(note, label="not covered", indent=2, width=width, label_style="yellow")
     for note in summary.unreadable:
         lines += paragraph(note, label="damaged", indent=2, width=width, label_style="red")
+    lines += saved_lines(summary.saved_state, width)
     pointers = {"report": summary.page, "text": f"holdfast report {summary.path}"}
     if not summary.page:
         pointers = {"report": pointers["text"]}
@@ -158,6 +161,11 @@ def _findings(summary: RunSummary, width: int) -> list[Line]:
     first = chosen[0].finding.code
     lines += [line(), line("  ", Span("more about it:", "dim"), f" holdfast explain {first}")]
     return lines
+
+
+def _saved(summary: RunSummary, width: int) -> list[Line]:
+    lines = saved_lines(summary.saved_state, width)
+    return [line(Span("Saved state", "bold")), *lines] if lines else []
 
 
 def _notes(title: str, notes: tuple[str, ...], width: int) -> list[Line]:

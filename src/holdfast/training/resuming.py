@@ -22,7 +22,7 @@ def newest_run(recipe: Recipe, root: str | os.PathLike[str]) -> Path:
     for run in Run.list(root):
         ours = run.meta.get("script") == recipe.name
         # One that another rank has just made for this very launch has none.
-        if ours and CheckpointStore(run.path / FOLDER).entries():
+        if ours and CheckpointStore(run.path / FOLDER).resumable():
             return run.path
     raise UsageError(
         f"there is no run of {recipe.name} with a checkpoint under {root}; name one: --resume RUN"

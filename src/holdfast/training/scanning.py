@@ -157,7 +157,7 @@ class Scan:
         words += ["--run-dir", str(folder), *["--quiet"] * quiet]
         with contextlib.suppress(RunFolderError):
             Run.open(folder)
-            if CheckpointStore(folder / FOLDER).entries():
+            if CheckpointStore(folder / FOLDER).resumable():
                 return [*words, "--resume"]
             _move_aside(folder)
         return words

@@ -69,7 +69,7 @@ class LoopCheckpoints:
         except CheckpointError as error:
             raise CheckpointError(f"{entry.name} cannot be resumed from: {error}") from None
         # The guard names a state after the step it follows, we after the number of steps taken.
-        step = int(record["step"]) + ("position" not in tree)
+        step = int(record.get("steps", int(record["step"]) + ("position" not in tree)))
         self._engine.resumed(step)
         self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}

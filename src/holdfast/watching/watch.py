@@ -356,9 +356,9 @@ class Watch:
 
     def close(self) -> None:
         """End the watch: remove hooks, write the last rows. Safe to call twice."""
-        self._close(finished=getattr(sys, "last_value", None) is None)
+        self._close(getattr(sys, "last_value", None))
 
-    def _close(self, *, finished: bool) -> None:
+    def _close(self, error: BaseException | None) -> None:
         if self._closed:
             return
         self._closed = True
@@ -368,7 +368,9 @@ class Watch:
         for optimizer in self._optimizers:
             if _watched.get(optimizer) is self:
                 del _watched[optimizer]
-        self._checkpoints.close(finished=finished)
+        self._checkpoints.close(finished=error is None)
+        if error is not None:
+            self.engine.save_last_state(type(error).__name__)
         self.engine.state_is(None)
         if self._own:
             self.engine.close()
@@ -376,7 +378,7 @@ class Watch:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
-                    self.run.update_meta(status="finished", exit_code=0 if finished else 1)
+                    self.run.update_meta(status="finished", exit_code=0 if error is None else 1)
                 make_page(self.run, self._say)
             if self._follower is not None:
                 self._follower.end()
@@ -384,8 +386,8 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *exception: object) -> None:
-        self._close(finished=kind is None)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._close(error)
 
     def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
         script = self._name or (os.path.basename(sys.argv[0]) if sys.argv else "")

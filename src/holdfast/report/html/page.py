@@ -76,6 +76,7 @@ def page(record: Record) -> str:
 def _sections(record: Record) -> Iterable[Html | None]:
     yield from (
         _findings(record),
+        _saved(record),
         _stories(record),
         _updates(record),
         _plots(record),
@@ -140,6 +141,21 @@ def _findings(record: Record) -> Html | None:
     ]  # fmt: skip
     title = words.plural(len(record.summary.findings), "finding")
     return _section(title.capitalize(), articles, more, key="findings")
+
+
+def _saved(record: Record) -> Html | None:
+    """What is left of a run that ended early, and the lines that load it."""
+    saved = record.summary.saved_state
+    if saved is None:
+        return None
+    failed = f"The state after the last complete step was not saved: {saved.failed}"
+    return _section(
+        "Saved state",
+        tag("p", failed) if saved.failed else None,
+        tag("p", tag("code", saved.path), f" ({saved.what})") if saved.path else None,
+        tag("pre", tag("code", "\n".join(saved.code))) if saved.code else None,
+        key="saved-state",
+    )
 
 
 def _stories(record: Record) -> Html | None:

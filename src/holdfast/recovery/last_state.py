@@ -1,0 +1,266 @@
+"""Save the last state of a run that ends early: an exception, Ctrl-C, SIGTERM, out of memory.
+
+    between two steps                       the live state, as it is after the last complete step
+    inside optimizer.step, lost device      the newest snapshot, which is some steps older
+
+A forward pass that was cut short has changed running statistics and drawn random numbers: both are
+saved as they were before it, as far as the guard has kept them. Nothing is written without weights,
+with non-finite weights, or where the disk would be nearly full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.file import save
+from ..checkpoint.finite import first_nonfinite
+from ..checkpoint.record import LAST
+from ..checkpoint.store import entry_at
+from ..checkpoint.training_state import RNG
+from ..checkpoint.tree import flatten, paths
+from ..config import CheckpointSettings
+from ..errors import CheckpointError
+from .rollback import Recovery
+from .snapshots import Snapshot
+from .training import Training
+
+_LARGE = 256 << 20
+"""Bytes. More than this takes more than a moment on an ordinary disk, and is announced."""
+
+_LEAST_FREE = 0.1
+"""Share of the disk that stays free: it belongs to other programs too."""
+
+_DEVICE_WAIT = 30.0
+"""Seconds. A device that has not answered by then waits for something that will not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the run was when it ended."""
+
+    why: str
+    """What ended it."""
+    inside_step: bool
+    """Weights may be half updated."""
+    rng: Tensor | None = None
+    """The RNG state of the CPU when the last batch was fetched."""
+    statistics: Sequence[tuple[Tensor, Tensor]] = ()
+    """Running statistics, with copies from the end of the last complete step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A state that may be saved."""
+
+    tree: Mapping[str, Any]
+    step: int
+    source: str
+
+
+class LastState:
+    """Writes the last state, once.
+
+    Args:
+        settings: where checkpoints go, and whether the last state is wanted.
+        training: of this process.
+        recovery: knows the live state and the snapshots.
+    """
+
+    def __init__(
+        self, settings: CheckpointSettings, training: Training, recovery: Recovery
+    ) -> None:
+        self._settings, self._training, self._recovery = settings, training, recovery
+        self._began = time.time()
+        self._done = not settings.at_end
+
+    def save(self, moment: Moment) -> None:
+        """Write the state after the last complete step, or say in an Event why not."""
+        if self._done:
+            return
+        self._done = True
+        step = self._training.iteration
+        try:
+            failed = self._save(moment)
+        except KeyboardInterrupt:
+            # A third one must not meet any code of ours.
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            failed = "interrupted while it was being written"
+        except Exception as error:
+            text = " ".join(str(error).split())
+            known = isinstance(error, CheckpointError)
+            failed = text if known else f"{type(error).__name__}: {text}"
+        if failed:
+            self._record(step, {"why": moment.why, "failed": failed})
+
+    def _save(self, moment: Moment) -> str:
+        """Save the first state that is whole; the reason when there is none."""
+        reasons: list[str] = []
+        for candidate in self._candidates(moment, reasons):
+            skeleton, tensors = flatten(candidate.tree)
+            bad = first_nonfinite(paths(skeleton), tensors, self._exempt(candidate.tree))
+            if bad is None:
+                told = {"why": moment.why, "source": candidate.source, "note": "; ".join(reasons)}
+                self._write(candidate, skeleton, tensors, told)
+                return ""
+            reasons.append(f"{bad} holds NaN or infinity after step {candidate.step}")
+        return "; ".join(dict.fromkeys(reasons))
+
+    # ------------------------------------------------------------------ what could be saved
+
+    def _candidates(self, moment: Moment, reasons: list[str]) -> Iterator[_Candidate]:
+        """States from the newest to the oldest; each reason why one is none."""
+        step = self._training.iteration
+        snapshots = self._recovery.snapshots.taken()
+        if moment.inside_step:
+            if step == 0 and not snapshots:
+                return  # no step was complete: there is nothing to lose
+            reasons.append(f"step {step} was cut short inside optimizer.step")
+        elif self._recovery.trying:
+            reasons.append("the run ended while older weights were tried")
+        else:
+            tree = self._live(moment, reasons)
+            if tree is not None:
+                yield _Candidate(tree, step, "live")
+        for snapshot in snapshots:
+            if _complete(snapshot) and _has_weights(snapshot.tree):
+                yield _Candidate(snapshot.tree, snapshot.step, "snapshot")
+        reasons.append("there is no earlier snapshot" if snapshots else "no snapshot was taken")
+
+    def _live(self, moment: Moment, reasons: list[str]) -> dict[str, Any] | None:
+        """The live state; None when it is not all there any more."""
+        live = self._recovery.live
+        live.changed()
+        training_state = live.training_state()
+        try:
+            tree = training_state.state()
+            if not _has_weights(tree):
+                reasons.append("the model is no longer in memory")
+                return None
+            lost = _lost_device(tree)
+        except RuntimeError as error:
+            lost = " ".join(str(error).split())[:200]
+        if lost:
+            reasons.append(f"the device is lost ({lost})")
+            return None
+        if moment.rng is not None:
+            tree[RNG] = {**tree[RNG], "torch": moment.rng}
+        kept = {live.data_ptr(): copy for live, copy in moment.statistics}
+        tree["models"] = {
+            name: {key: _kept(value, kept) for key, value in values.items()}
+            for name, values in tree["models"].items()
+        }
+        return tree
+
+    def _exempt(self, tree: Mapping[str, Any]) -> set[str]:
+        """Tensors that may hold infinities: masks, and buffers that come and go by themselves."""
+        snapshots = self._recovery.snapshots.taken()
+        first = snapshots[-1].tree if snapshots else tree
+        loose = (f"models.{name}" for name in tree["loose"])
+        return {*self._recovery.checkpoints.exempt(first), *loose}
+
+    # ------------------------------------------------------------------ writing
+
+    def _write(
+        self, candidate: _Candidate, skeleton: Any, tensors: Sequence[Tensor], told: dict[str, Any]
+    ) -> None:
+        store = self._recovery.checkpoints.store()
+        if store is None:
+            raise CheckpointError("there is no run folder to write it to")
+        # A watch counts steps, the guard names the last one: neither may overwrite the other's.
+        counted = self._recovery.live.given is not None
+        rank, step = self._training.rank, candidate.step
+        path = store.path(step + counted, rank)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        told |= {
+            "models": list(candidate.tree["models"]),
+            "optimizers": len(candidate.tree["optimizers"]),
+        }
+        there = entry_at(path)
+        if there.good and float(there.record["time"]) >= self._began:
+            self._record(step, {**told, "file": str(there.path), "bytes": there.bytes})
+            return
+        store.open_for_writing(rank)
+        _refuse_full_disk(store.folder, size)
+        if size >= _LARGE:
+            self._training.record_at("saving_last_state", step, {"bytes": size})
+        meta = {
+            "step": step + counted,
+            "steps": step + 1,
+            "rank": rank,
+            "kind": LAST,
+            "good": self._recovery.calm,
+        }
+        written = save(path, skeleton, tensors, meta, compress=self._settings.compress)
+        told |= {"seconds": round(written.seconds, 3), "good": meta["good"]}
+        self._record(step, {**told, "file": str(written.path), "bytes": written.bytes})
+
+    def _record(self, step: int, data: Mapping[str, Any]) -> None:
+        self._training.record_at("last_state", step, data)
+
+
+def _has_weights(tree: Mapping[str, Any]) -> bool:
+    """Whether every parameter of the optimizers is saved with a model; others have no name."""
+    names = [name for one in tree["optimizers"] for name, _, _ in one["parameters"]]
+    return bool(names) and all(names)
+
+
+def _kept(value: Any, kept: Mapping[int, Tensor]) -> Any:
+    """A running statistic as it was before the last forward pass."""
+    if not kept or not isinstance(value, Tensor):
+        return value
+    copy = kept.get(value.data_ptr())
+    return copy if copy is not None and copy.shape == value.shape else value
+
+
+def _complete(snapshot: Snapshot) -> bool:
+    """Whether a snapshot was copied before a device was lost."""
+    try:
+        return snapshot.ready or _within(_DEVICE_WAIT, lambda: snapshot.ready)
+    except RuntimeError:
+        return False
+
+
+def _lost_device(tree: Mapping[str, Any]) -> str:
+    """Why the GPUs that hold a state cannot be read from; empty when they can."""
+    _, tensors = flatten(tree)
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    if devices:
+        # The finite check needs a few bytes there, also where the run ended out of memory.
+        torch.cuda.empty_cache()
+    for device in devices:
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(device))
+        if not _within(_DEVICE_WAIT, done.query):
+            return f"no answer within {_DEVICE_WAIT:.0f} s"
+    return ""
+
+
+def _within(seconds: float, done: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _refuse_full_disk(folder: Path, size: int) -> None:
+    disk = shutil.disk_usage(folder)
+    left = (disk.free - size) / disk.total
+    if left < _LEAST_FREE:
+        raise CheckpointError(
+            f"it takes {size / 2**20:,.0f} MiB, which would leave {max(0.0, left):.0%} of the disk "
+            f"free, in {folder}; less than {_LEAST_FREE:.0%} is not touched, choose another with "
+            "--set checkpoint.dir=DIR"
+        )

@@ -1,0 +1,126 @@
+"""What is left of a run that ended early: the saved state, and how to load it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..types import Event
+from . import words
+from .layout import Line, Span, line, paragraph
+from .rescue_words import number_in, text_in
+
+LOOSE = "parameters"
+"""What the tensors of an optimizer are saved as that belong to no module."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """The newest state on disk of a run that ended early, or why its last one was not saved."""
+
+    path: str = ""
+    step: int = -1
+    bytes: int = 0
+    what: str = ""
+    """The state in a few words: after which step, how large."""
+    code: tuple[str, ...] = ()
+    """Lines that load it into plain PyTorch."""
+    failed: str = ""
+    """Why the state after the last complete step was not saved; empty when it was."""
+
+
+def saved_state_of(events: Iterable[Event], run: Path, *, ended_early: bool) -> SavedState | None:
+    """The saved state of a run; None for a run that has ended well or has saved nothing."""
+    events = sorted(events, key=lambda event: (-event.rank, event.time))
+    last = next((e for e in reversed(events) if e.kind == "last_state"), None)
+    if last is not None and "file" in last.data:
+        return _saved(last, run, _after(last.data, last.step))
+    failed = "" if last is None else text_in(last.data, "failed")
+    written = [e for e in events if e.kind == "checkpoint" and "file" in e.data]
+    if written and (ended_early or failed):
+        return _saved(written[-1], run, f"checkpoint of step {written[-1].step}", failed)
+    return SavedState(failed=failed) if failed else None
+
+
+def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
+    """The same as lines of a text report."""
+    if saved is None:
+        return []
+    lines: list[Line] = []
+    if saved.failed:
+        text = f"the state after the last complete step: {saved.failed}"
+        lines += paragraph(text, label="not saved", indent=2, width=width, label_style="yellow")
+    if saved.path:
+        lines += [line("  ", Span("saved   ", "dim"), f"{saved.path}  ({saved.what})")]
+        lines += [line(" " * 10, Span(row, "cyan")) for row in saved.code]
+    return lines
+
+
+def saved_line(event: Event) -> str:
+    """Live line of what is saved at the end; empty where the summary will say it."""
+    if event.kind == "saving_last_state":
+        large = words.size(number_in(event.data, "bytes")).replace(words.NBSP, " ")
+        return f"holdfast: saving the state after step {event.step} ({large}); Ctrl-C ends at once"
+    failed = text_in(event.data, "failed") if event.kind == "last_state" else ""
+    return f"holdfast: the state after the last complete step was not saved: {failed}" * bool(
+        failed
+    )
+
+
+def _saved(event: Event, run: Path, what: str, failed: str = "") -> SavedState:
+    data = event.data
+    path = _shown(text_in(data, "file"), run)
+    size = number_in(data, "bytes")
+    large = f", {words.size(size)}" if size > 0 else ""
+    doubtful = ", saved while the run was unhealthy" if data.get("good") is False else ""
+    return SavedState(
+        path=path,
+        step=event.step,
+        bytes=int(size) if size > 0 else 0,
+        what=f"{what}{large}{doubtful}".replace(words.NBSP, " "),
+        code=_code(path, _names(data), int(data.get("optimizers", 1))),
+        failed=failed,
+    )
+
+
+def _after(data: Mapping[str, Any], step: int) -> str:
+    if data.get("source") != "snapshot":
+        return f"state after step {step}"
+    why = text_in(data, "note")
+    return f"newest snapshot, after step {step}{f': {why}' if why else ''}"
+
+
+def _shown(file: str, run: Path) -> str:
+    """The path as the user calls the run, where it lies in the run folder."""
+    try:
+        return str(run / Path(file).relative_to(run.resolve()))
+    except (ValueError, OSError):
+        return file
+
+
+def _names(data: Mapping[str, Any]) -> list[str]:
+    names: Any = data.get("models")
+    return [str(name) for name in cast("list[Any]", names)] if isinstance(names, list) else []
+
+
+def _code(path: str, models: Sequence[str], optimizers: int) -> tuple[str, ...]:
+    lines = [f"import holdfast; state = holdfast.load_checkpoint({json.dumps(path)})"]
+    if models == [LOOSE]:
+        lines += ['parameters = state["model"].values()  # in the order of the optimizer']
+    elif len(models) <= 1:
+        lines += ['model.load_state_dict(state["model"])']
+    else:
+        lines += [
+            f'{_variable(name)}.load_state_dict(state["models"]["{name}"])' for name in models
+        ]
+    if optimizers == 1:
+        return (*lines, 'optimizer.load_state_dict(state["optimizer"])')
+    more = (f'optimizer{i}.load_state_dict(state["optimizers"][{i}])' for i in range(optimizers))
+    return (*lines, *more)
+
+
+def _variable(name: str) -> str:
+    return name.lower() if name.isidentifier() else "model"

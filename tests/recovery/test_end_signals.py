@@ -1,0 +1,100 @@
+"""Signals that end a process: saved first, and ended as without us."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.recovery.end_signals import EndSignals
+
+
+@pytest.fixture(autouse=True)
+def default() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def raised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
+    """Signals that would have ended this process, with the handler they would have met."""
+    found: list[tuple[int, Any]] = []
+    monkeypatch.setattr(
+        signal, "raise_signal", lambda number: found.append((number, signal.getsignal(number)))
+    )
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_it_saves_once_and_ends_by_the_same_signal(number: int, raised: list[Any]) -> None:
+    saved: list[str] = []
+
+    def save(name: str) -> None:
+        assert signal.getsignal(number) is signal.SIG_DFL, "a second one ends at once"
+        saved.append(name)
+
+    EndSignals(save).install()
+    os.kill(os.getpid(), number)
+    assert saved == [signal.Signals(number).name]
+    assert raised == [(number, signal.SIG_DFL)]
+
+
+def test_a_failure_or_ctrl_c_while_saving_changes_nothing_about_the_end(raised: list[Any]) -> None:
+    def save(name: str) -> None:
+        raise KeyboardInterrupt
+
+    EndSignals(save).install()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None])
+def test_what_the_script_has_set_is_left_alone(own: Any) -> None:
+    signal.signal(signal.SIGTERM, own)
+    signals = EndSignals(lambda name: None)
+    signals.install()
+    assert signal.getsignal(signal.SIGTERM) is own
+    signals.remove()
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+def test_a_script_that_sets_its_own_later_replaces_ours(raised: list[Any]) -> None:
+    saved: list[str] = []
+    signals = EndSignals(saved.append)
+    signals.install()
+    ours = signal.getsignal(signal.SIGTERM)
+
+    def own(number: int, frame: Any) -> None:
+        if callable(ours):
+            ours(number, frame)  # scripts call what was there before them, where that can be called
+
+    signal.signal(signal.SIGTERM, own)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.remove()
+    assert saved == [] and raised == [] and signal.getsignal(signal.SIGTERM) is own
+
+
+def test_a_forked_child_ends_at_once() -> None:
+    signals = EndSignals(lambda name: os._exit(3))
+    signals.install()
+    pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(4)
+    _, status = os.waitpid(pid, 0)
+    signals.remove()
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_ranks_keep_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    EndSignals(lambda name: None).install()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

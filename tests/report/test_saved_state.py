@@ -1,0 +1,102 @@
+"""What every form of report says of the state that a run left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.report import end_summary, report_html, report_json, report_md, summarize
+from holdfast.report.live import event_line
+from holdfast.types import Event
+
+FILE = "checkpoints/step-0000000019.r0.safetensors"
+SAVED = {
+    "why": "ValueError",
+    "source": "live",
+    "models": ["Net"],
+    "optimizers": 1,
+    "bytes": 3 << 20,
+}
+
+
+def event(kind: str, data: dict[str, Any], *, step: int = 19, rank: int = 0) -> Event:
+    return Event(time=1.0, rank=rank, step=step, kind=kind, data=data)
+
+
+def run_with(make_run: Any, tmp_path: Path, *events: Event, **given: Any) -> Any:
+    file = str(tmp_path / "run" / FILE)
+    told = [e if "failed" in e.data else replace(e, data={**e.data, "file": file}) for e in events]
+    return make_run(events=told, **{"exit_code": 1, **given})
+
+
+def test_the_lines_that_load_it_stand_in_every_report(make_run: Any, tmp_path: Path) -> None:
+    run = run_with(make_run, tmp_path, event("last_state", SAVED))
+    path = str(run.path / FILE)
+    lines = [
+        f'state = holdfast.load_checkpoint("{path}")',
+        'model.load_state_dict(state["model"])',
+        'optimizer.load_state_dict(state["optimizer"])',
+    ]
+    said = end_summary(run)
+    assert f"saved   {path}  (state after step 19, 3 MiB)" in said
+    for report in (said, report_md(run), report_html(run).replace("&quot;", '"')):
+        assert all(line in report for line in lines) and path in report
+    told = json.loads(report_json(summarize(run)))["saved_state"]
+    assert told["path"] == path and told["step"] == 19 and told["bytes"] == 3 << 20
+    assert len(told["code"]) == 3 and not told["failed"]
+
+
+def test_a_snapshot_says_its_step_and_why(make_run: Any, tmp_path: Path) -> None:
+    note = "step 30 was cut short inside optimizer.step"
+    data = {**SAVED, "source": "snapshot", "note": note}
+    saved = summarize(run_with(make_run, tmp_path, event("last_state", data))).saved_state
+    assert saved.what == f"newest snapshot, after step 19: {note}, 3 MiB"
+
+
+def test_several_models_are_loaded_by_name(make_run: Any, tmp_path: Path) -> None:
+    data = {**SAVED, "models": ["Maker", "Judge"], "optimizers": 2}
+    saved = summarize(run_with(make_run, tmp_path, event("last_state", data))).saved_state
+    assert saved.code[1:] == (
+        'maker.load_state_dict(state["models"]["Maker"])',
+        'judge.load_state_dict(state["models"]["Judge"])',
+        'optimizer0.load_state_dict(state["optimizers"][0])',
+        'optimizer1.load_state_dict(state["optimizers"][1])',
+    )
+
+
+def test_of_several_ranks_the_first_is_shown(make_run: Any, tmp_path: Path) -> None:
+    events = [event("last_state", SAVED), event("last_state", {**SAVED, "failed": "x"}, rank=1)]
+    saved = summarize(run_with(make_run, tmp_path, *events)).saved_state
+    assert saved.path and not saved.failed
+
+
+def test_what_was_not_saved_is_said_in_one_line_with_what_there_is(
+    make_run: Any, tmp_path: Path
+) -> None:
+    failed = event("last_state", {"why": "OSError", "failed": "the disk is full"})
+    said = end_summary(run_with(make_run, tmp_path, failed))
+    assert "not saved the state after the last complete step: the disk is full" in said
+    assert "load_checkpoint" not in said
+    older = event("checkpoint", {"kind": "time", "bytes": 10}, step=10)
+    saved = summarize(run_with(make_run, tmp_path, older, failed, name="two")).saved_state
+    assert saved.failed and saved.what == "checkpoint of step 10, 10 B"
+
+
+@pytest.mark.parametrize(("code", "shown"), [(-9, True), (1, True), (0, False)])
+def test_a_killed_run_is_told_its_newest_checkpoint(
+    make_run: Any, tmp_path: Path, code: int, shown: bool
+) -> None:
+    older = [event("checkpoint", {"kind": "time"}, step=step) for step in (5, 10)]
+    saved = summarize(run_with(make_run, tmp_path, *older, exit_code=code)).saved_state
+    assert (saved is not None and saved.step == 10) == shown
+
+
+def test_live_lines() -> None:
+    assert event_line(event("last_state", {**SAVED, "file": "x"})) == ""
+    large = event_line(event("saving_last_state", {"bytes": 5 << 30}))
+    assert large == "holdfast: saving the state after step 19 (5 GiB); Ctrl-C ends at once"
+    assert "not saved: no room" in event_line(event("last_state", {"failed": "no room"}))
