@@ -217,6 +217,7 @@ def test_nothing_is_read_on_the_device_path(make_engine: MakeEngine, no_reads: l
         with NoScalars() if step > 2 else torch.no_grad(), torch.enable_grad():
             (loss / 4).backward()
             loop.optimizer.step()
+            loop.optimizer.zero_grad()
     assert no_reads == []
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
