@@ -359,6 +359,8 @@ class Engine:
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
     def _row_known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
+        if record.loss_bad and self._finite_loss.tell():
+            self.training.record_at("loss_replaced", record.step, {"opt": guard.index})
         if late and record.bad and self.settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
             self._step_is_bad(None, guard, record, record.batches)

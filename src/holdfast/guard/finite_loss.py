@@ -58,8 +58,7 @@ class FiniteLoss:
         """Something to write when backward has returned."""
         self.inside = False
         """An optimizer evaluates a closure and reads the losses itself."""
-        self.written = False
-        """Whether a loss was written, mostly with itself on a device."""
+        self._written = self._told = False
         # By place of the backward pass: the last finite loss, as a number or on its device.
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[Hashable, Tensor] = {}
@@ -104,11 +103,16 @@ class FiniteLoss:
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
             self._write_on_device(pending, losses)
 
+    def tell(self) -> bool:
+        """A loss was not finite: whether the run has to be told, once, what its script reads."""
+        first, self._told = self._written and not self._told, self._told or self._written
+        return first
+
     def _write(self, pending: _Pending) -> None:
         last = self.numbers.get(pending.key)
         if last is None:
             return
-        self.written = True
+        self._written = True
         pending.loss.data.fill_(last)
         for inner, number, divided in pending.made_of:
             last = last * number.item() if divided else last / number.item()
@@ -124,7 +128,7 @@ class FiniteLoss:
         # Before the first finite one there is nothing better than what it is.
         last = torch.where(finite, kept, self._tensors.get(key, kept))
         self._tensors[key] = last
-        self.written = True
+        self._written = True
         raw.copy_(last)
         for inner, number, divided in pending.made_of:
             last = last * number if divided else last / number
