@@ -55,6 +55,8 @@ class _Case:
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Steps it was last found on: a cause may become known long after its step."""
     explanation: Explanation | None = None
+    others: list[Explanation] = field(default_factory=list[Explanation])
+    """All that name samples, the best one included."""
     count: int = 0
     skipped: int = 0
     first_step: int = 0
@@ -78,10 +80,20 @@ class _Case:
         )
         if not seen or not explanation.explains(self.findings[0]):
             return False
-        if not explanation.beats(self.explanation):
-            return False
-        self.explanation = explanation
-        return True
+        better = explanation.beats(self.explanation)
+        if better:
+            self.explanation = explanation
+        before = self._samples()
+        if explanation.cause.samples and len(self.others) < REMEMBERED:
+            self.others.append(explanation)
+        return better or self._samples() != before
+
+    def _samples(self) -> list[Any]:
+        """The samples that share the cause, in the order of their steps."""
+        best = self.explanation
+        same = [other for other in self.others if best is not None and other.is_of(best)]
+        named = [s for other in sorted(same, key=lambda o: o.step) for s in other.cause.samples]
+        return list(dict.fromkeys(named))[:REMEMBERED]
 
     def merged(self) -> Finding:
         """Merge into one finding: the message of the first, the numbers of all.
@@ -101,7 +113,10 @@ class _Case:
             severity=self.severity,
             evidence=evidence,
         )
-        return merged if self.explanation is None else self.explanation.added_to(merged)
+        if self.explanation is None:
+            return merged
+        named = [*self._samples(), *(s for s in evidence.get("samples", ()))]
+        return self.explanation.added_to(merged, list(dict.fromkeys(named))[:REMEMBERED])
 
     def _joined(self, name: str) -> list[Any]:
         joined: list[Any] = []
