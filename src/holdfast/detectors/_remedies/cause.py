@@ -100,6 +100,8 @@ class Cause:
     sample: object = None
     samples: tuple[object, ...] = ()
     """Dataset indices of all that were found in the batch."""
+    columns: tuple[int, ...] = ()
+    """The columns of a table that hold all of its bad values."""
     layer: str = ""
 
     @classmethod
@@ -116,6 +118,7 @@ class Cause:
             output=Stat.read(data.get("output")),
             sample=sample if isinstance(sample, int | str) else None,
             samples=_samples(data, sample),
+            columns=tuple(c for c in _items(data.get("columns")) if isinstance(c, int)),
             **fields,
         )
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from ...probes.batches import Batch, tensors
+from ...probes.batches import Batch, bad_columns, tensors
 from ..source.place import (
     frames_from,
     from_here,
@@ -216,6 +216,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         "sample": indices[row] if row is not None and row < len(indices) else None,
         "row": row,
         "samples": _samples(rows, indices),
+        "columns": bad_columns(output) if phase == "input" and output is not None else [],
         "samples_bad": len(rows),
         "layer": layer,
     }
