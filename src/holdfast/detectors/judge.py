@@ -109,7 +109,7 @@ class _Case:
         if better:
             self.explanation = explanation
         before = self._samples()
-        if explanation.cause.samples and len(self.others) < REMEMBERED:
+        if explanation.cause.samples and len(self.others) < _EVENTS:
             self.others.append(explanation)
         return better or self._samples() != before
 
@@ -117,8 +117,8 @@ class _Case:
         """The samples that share the cause, in the order of their steps."""
         best = self.explanation
         same = [other for other in self.others if best is not None and other.is_of(best)]
-        named = [s for other in sorted(same, key=lambda o: o.step) for s in other.cause.samples]
-        return list(dict.fromkeys(named))[:REMEMBERED]
+        named = [(other.step, sample) for other in same for sample in other.cause.samples]
+        return list(dict.fromkeys(s for _, s in sorted(named, key=lambda n: (n[0], str(n[1])))))[:REMEMBERED]
 
     def merged(self) -> Finding:
         """Merge into one finding: the message of the first, the numbers of all.
@@ -142,8 +142,8 @@ class _Case:
             merged = _nothing_learnt(merged, self.skipped, self.last_step + 1)
         if self.explanation is None:
             return merged
-        named = [*self._samples(), *(s for s in evidence.get("samples", ()))]
-        return self.explanation.added_to(merged, list(dict.fromkeys(named))[:REMEMBERED])
+        # Those that were found in the batches themselves are the better ones.
+        return self.explanation.added_to(merged, evidence.get("samples") or self._samples())
 
     def _joined(self, name: str) -> list[Any]:
         joined: list[Any] = []
