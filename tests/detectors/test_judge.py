@@ -481,3 +481,65 @@ def test_what_gets_worse_comes_before_what_is_as_bad_each_time():
     evaluation, graph = told("MEM004"), told("MEM002")
     assert ranked([stall, evaluation, slower, graph]) == [graph, stall, slower, evaluation]
     assert ranked([stall, evaluation]) == [evaluation, stall]
+
+
+def test_all_samples_that_share_a_cause_are_listed(make_rows):
+    rows = bad_losses(make_rows, 2, 4, 6, 8)
+    judge = Judge()
+    judge.feed(rows, [cause(4, sample=11, samples=[[0, 11]])])
+    changed = judge.feed(None, [cause(2, sample=7, samples=[[3, 7]]), cause(6, samples=[[3, 7]])])
+    assert [f.evidence["samples"] for f in changed] == [[7, 11]]
+    assert judge.feed(None, [cause(8, samples=[[1, 11]])]) == []
+    # Another line is another cause.
+    judge.feed(None, [cause(8, line=5, samples=[[1, 99]])])
+    assert judge.findings[0].evidence["samples"] == [7, 11]
+
+
+@pytest.mark.parametrize(("bad", "dead"), [(100, False), (101, True), (150, True)])
+def test_a_run_that_skips_nearly_everything_is_not_alive(make_rows, bad, dead):
+    """More than half of 200 steps: an error that stands on top, with the fix."""
+    steps = np.sort(np.random.default_rng(0).permutation(200)[:bad]) + 300
+    rows = bad_losses(make_rows, *steps, count=600, skipped=np.isin(np.arange(600), steps))
+    judge = Judge([NonfiniteLoss])
+    for start in range(0, 600, 50):
+        judge.feed(rows[start : start + 50])
+    (finding,) = judge.findings
+    assert finding.evidence["skipped"] == bad
+    assert (finding.severity is Severity.ERROR) is dead
+    assert finding.evidence.get("in_vain", False) is dead
+    told = f"{bad} of {steps[-1] + 1} steps skipped, nothing is being learnt: loss is NaN"
+    assert (told in finding.message) is dead
+    assert finding.message.startswith(f"step {steps[0]}")
+    judge.feed(None, [cause(int(steps[0]))])
+    assert "clamp" in judge.findings[0].advice
+
+
+def test_many_skips_that_are_far_apart_leave_a_run_alive(make_rows):
+    steps = np.arange(0, 3000, 3)
+    rows = bad_losses(make_rows, *steps, count=3000, skipped=np.isin(np.arange(3000), steps))
+    (finding,) = Judge([NonfiniteLoss]).feed(rows)
+    assert finding.severity is Severity.WARNING and finding.evidence["skipped"] == 1000
+
+
+def found(code, step, severity, **evidence):
+    about = {"opt": 0, "layer": "", "steps": [step], **evidence}
+    return Finding(
+        code=code, name="x", severity=severity, step=step, last_step=step, message="", advice="",
+        evidence=about,
+    )  # fmt: skip
+
+
+def test_what_teaches_nothing_stands_above_all_errors():
+    dead = found("NUM002", 90, Severity.ERROR, in_vain=True)
+    assert ranked([found("NUM003", 4, Severity.ERROR), dead])[0] is dead
+
+
+@pytest.mark.parametrize("code", ["OPT001", "OPT003"])
+def test_bad_data_outranks_the_spike_that_follows_from_it(code):
+    data = found("NUM005", 40, Severity.WARNING)
+    spike = found(code, 60, Severity.ERROR, spike_start=48)
+    unrelated = found("MEM001", 10, Severity.WARNING)
+    assert ranked([spike, unrelated, data]) == [data, spike, unrelated]
+    # Long before, or after: a spike of its own.
+    early, late = found("NUM005", 4, Severity.WARNING), found("NUM005", 61, Severity.WARNING)
+    assert ranked([spike, early])[0] is spike and ranked([spike, late])[0] is spike

@@ -209,6 +209,33 @@ def test_a_state_that_is_carried_on(loop):
     assert loop.found() == ("MEM003", "state", "state = 0.5 * state + loop.loss()")
 
 
+class StatefulLoader:
+    """Remembers its place, and carries the state of a recurrent net for the loop."""
+
+    def __init__(self) -> None:
+        self.position, self.state = 0, None
+
+    def __iter__(self) -> StatefulLoader:
+        return self
+
+    def __next__(self) -> Any:
+        self.position += 1
+        if self.position > STEPS:
+            raise StopIteration
+        return torch.randn(4, 16, 8), self.state
+
+
+def test_a_recurrent_state_that_a_stateful_loader_carries(loop):
+    """Hundreds of nodes in each step: far must mean steps, not nodes."""
+    rnn = nn.GRU(8, 8, batch_first=True)
+    loader = StatefulLoader()
+    for x, state in loader:
+        output, loader.state = rnn(x, state)
+        loop.train(output.square().mean() + loop.loss(), retain_graph=True)
+    line = "output, loader.state = rnn(x, state)"
+    assert loop.found() == ("MEM003", "loader.state", line)
+
+
 def test_tensors_pile_up(loop):
     batches = deque()
     for _ in range(STEPS):

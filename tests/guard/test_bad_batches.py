@@ -22,7 +22,7 @@ from holdfast.guard import engine as engine_module
 from holdfast.guard.engine import Engine
 from holdfast.guard.optimizer_guard import OptimizerGuard
 
-from .conftest import MemoryRecorder
+from .conftest import MakeEngine, MemoryRecorder
 
 NAN = float("nan")
 POISONED = 13
@@ -324,3 +324,29 @@ def test_a_step_without_a_scaler_is_no_business_of_the_policy(
     train(DataLoader(Pictures(value=1.0), 4))
     close(engine, recorder)
     assert not recorder.of_kind("scaler")
+
+
+def test_every_sample_of_a_cause_is_named(make_engine: MakeEngine) -> None:
+    """A batch that holds none of the samples known so far must hold another one."""
+    engine = make_engine(replay=False)
+    torch.manual_seed(0)
+    x = torch.rand(96, 4) + 0.5
+    broken = [3, 20, 21, 50, 77, 90]
+    x[broken] = 0.0
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    data = torch.utils.data.TensorDataset(x, torch.ones(96, 1))
+    for _ in range(3):
+        for a, b in torch.utils.data.DataLoader(data, batch_size=16):
+            shape = a / a.sum(1, keepdim=True)
+            loss = (net(shape) - b).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    causes = engine.memory.of_kind("cause")  # type: ignore[attr-defined]
+    assert [sample for cause in causes for _, sample in cause["samples"]] == broken
+    assert len(causes) == 5  # those of one batch together, and none twice
+    kept = [event["sample"] for event in engine.memory.of_kind("quarantine")]  # type: ignore[attr-defined]
+    assert kept == broken

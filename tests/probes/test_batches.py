@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.probes.batches import LoaderLedger, plain_index
+from holdfast.probes.batches import Batch, LoaderLedger, bad_columns, plain_index
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,19 @@ def test_a_dataset_is_not_kept_alive_by_its_batch() -> None:
     assert batch.dataset() is listed
     del iterator
     assert batch.dataset() is None
+
+
+def test_few_bad_columns_of_a_table_are_named() -> None:
+    table = torch.ones(16, 12)
+    assert bad_columns(table) == []
+    table[3, 7] = table[9, 7] = float("nan")
+    assert bad_columns(table) == [7]
+    table[4, 2] = float("inf")
+    assert bad_columns(table) == [2, 7]
+    table[5] = float("nan")  # a whole row: its columns say nothing
+    assert bad_columns(table) == []
+    assert bad_columns(torch.full((16, 3, 8, 8), float("nan"))) == []
+    batch = Batch((table.clone(), torch.zeros(16)), list(range(16)), -1, 0)
+    batch.content[0][5] = 1.0
+    assert batch.look() == 1
+    assert batch.record()["columns"] == {"batch[0]": [2, 7]}

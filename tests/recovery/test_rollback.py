@@ -394,3 +394,40 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
     assert same(everything(task), everything(clean))
     assert told(engine, "rollback") == []
     assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
+
+
+@pytest.mark.parametrize("device_path", [False, True])
+def test_a_trial_in_vain_is_made_once_while_the_trouble_lasts(
+    make_engine: MakeEngine, device_path: bool
+) -> None:
+    """Storms that return soon have their cause already; after a long calm it is another one."""
+    engine = make_engine(settings("guard.explain=false"), device_path=device_path)
+    task = Task()
+    for step in range(520):
+        x, y = task.batch()
+        task.optimizer.zero_grad()
+        loss = nn.functional.mse_loss(task.net(x), y)
+        if step >= 60 and step % 50 < 20 and not 160 <= step < 440:
+            loss = loss * math.nan
+        loss.backward()
+        task.optimizer.step()
+    assert told(engine, "rollback") == []
+    trials = [at for kind, at, _ in engine.memory.events if kind == "trial"]  # type: ignore[attr-defined]
+    assert len(trials) == 2 and trials[0] < 140 and trials[1] > 440
+
+
+@pytest.mark.parametrize("device_path", [False, True])
+def test_older_weights_are_not_tried_on_bad_data(
+    make_engine: MakeEngine, device_path: bool
+) -> None:
+    engine = make_engine(settings("guard.explain=false"), device_path=device_path)
+    task = Task()
+    data = [task.batch() for _ in range(120)]
+    for x, _ in data[60:90]:
+        x[0, 2] = math.nan
+    for x, y in torch.utils.data.DataLoader(data, batch_size=None):
+        task.optimizer.zero_grad()
+        nn.functional.mse_loss(task.net(x), y).backward()
+        task.optimizer.step()
+    assert told(engine, "rollback") == [] and told(engine, "trial") == []
+    assert engine.memory.rows()["skipped"].sum() == 30  # type: ignore[attr-defined]

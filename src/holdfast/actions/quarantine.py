@@ -74,20 +74,19 @@ class Quarantine:
         return bad, [r for r in found if r] + (self.accuse(charge) if charge else [])
 
     def accuse(self, cause: Mapping[str, Any]) -> list[Record]:
-        """An investigation names a sample in the batch of a recent bad step or the next one."""
-        row, sample = cause.get("row"), cause.get("sample")
-        if not self._settings.write or sample is None or not isinstance(row, int):
-            return []
-        if not _convicts(cause):
+        """An investigation names samples in the batch of a recent bad step or the next one."""
+        named = [(row, sample) for row, sample in cause.get("samples") or ()]
+        if not self._settings.write or not named or not _convicts(cause):
             return []
         for batch in reversed(self._recent):
             drawn = batch.indices or []
-            if row < len(drawn) and drawn[row] == sample:
+            if all(row < len(drawn) and drawn[row] == sample for row, sample in named):
                 # Alone in its batch it is the only suspect whatever happened.
                 if len(drawn) == 1 and cause.get("phase") != "input":
                     return []
-                record = self._admit(batch, row, _reason(cause), tensor="")
-                return [record] if record else []
+                why = _reason(cause)
+                records = [self._admit(batch, row, why, tensor="") for row, _ in named]
+                return [record for record in records if record]
         self._charge = cause
         return []
 

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from ..diagnosis.throughput import host_reads
+from ..guard.finite_loss import frees_graph
 from . import _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
 
@@ -31,10 +32,13 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         if engine is None:
             return original(*args, **kwargs)
         engine.backward_begins(args[0] if args else kwargs.get("tensors"))
+        freed = False
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            freed = frees_graph(*args[2:], **kwargs)
+            return result
         finally:
-            engine.backward_ends()
+            engine.backward_ends(freed=freed)
 
     return backward
 

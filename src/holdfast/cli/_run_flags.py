@@ -49,6 +49,12 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         help="only detect and report: never skip, clip, roll back or stop",
     )
     group.add_argument(
+        "--keep-nan",
+        action="store_true",
+        help="leave the loss of a skipped step NaN for the script to read (default: once backward "
+        "has returned it reads as the last finite loss, so that averages stay numbers)",
+    )
+    group.add_argument(
         "--on",
         metavar="CODE=ACTION",
         action="append",
@@ -102,6 +108,7 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
     flags = {
         "run.dir": args.run_dir,
         "guard.fused": "false" if args.no_fused else None,
+        "guard.keep_nan": "true" if args.keep_nan else None,
         "guard.replay": "false" if args.no_replay else None,
         "run.quiet": "true" if args.quiet else None,
         "run.health": args.health,

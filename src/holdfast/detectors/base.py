@@ -68,6 +68,8 @@ class Detector:
     """Findings of its family about the same line are consequences of this one."""
     explains_growth: ClassVar[str] = ""
     """With this ``what`` in its evidence, small leaks on its line are consequences too."""
+    soon_after: ClassVar[str] = ""
+    """The code of a finding that explains it where that was found some steps before."""
     follows: ClassVar[Mapping[str, str]] = {}
     """By ``what`` of its evidence: codes of findings that explain it, where there are any."""
 

@@ -82,6 +82,7 @@ class Divergence(Detector):
     needs = ("loss_usual", "norm_usual")
     since = "0.1"
     within = 96
+    soon_after = "NUM005"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -47,6 +47,21 @@ _NOTHING = np.zeros((), dtype=[("step", "<i8"), ("time", "<f8"), ("loss", "<f4")
 Key = tuple[str, int, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """When skipping steps no longer keeps a run alive; the same for every cause of skips."""
+
+    steps: int = 200
+    """Steps that are looked at together. A choice: an epoch of a small set or some minutes; shorter
+    storms end by themselves (benchmarks/results/drills_cpu_2026-11-15.md)."""
+    share: float = 0.5
+    """Share of them that is skipped for one cause. A choice: the others still train, at half the
+    pace at most."""
+
+
+OPTIONS = Options()
+
+
 @dataclass(slots=True)
 class _Case:
     """All findings of one fault so far: the first ones, and sums over all of them."""
@@ -55,11 +70,19 @@ class _Case:
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Steps it was last found on: a cause may become known long after its step."""
     explanation: Explanation | None = None
+    others: list[Explanation] = field(default_factory=list[Explanation])
+    """All that name samples, the best one included."""
     count: int = 0
     skipped: int = 0
     first_step: int = 0
     last_step: int = 0
     severity: Severity = Severity.INFO
+    skips: deque[int] = field(
+        default_factory=lambda: deque(maxlen=int(OPTIONS.steps * OPTIONS.share) + 1)
+    )
+    """The last steps that were skipped, as many as are too many."""
+    in_vain: bool = False
+    """Nearly everything was skipped because of it, for a while at least."""
 
     def add(self, finding: Finding) -> None:
         if len(self.findings) < REMEMBERED:
@@ -70,6 +93,10 @@ class _Case:
         self.severity = max(self.severity, finding.severity)
         self.count += int(finding.evidence.get("count", 1))
         self.skipped += int(finding.evidence.get("skipped", 0))
+        if finding.evidence.get("skipped"):
+            self.skips.append(finding.step)
+            full = len(self.skips) == self.skips.maxlen
+            self.in_vain |= full and finding.step - self.skips[0] < OPTIONS.steps
 
     def explain(self, explanation: Explanation) -> bool:
         """Accept a cause of one of the findings, unless a better one is known."""
@@ -78,10 +105,20 @@ class _Case:
         )
         if not seen or not explanation.explains(self.findings[0]):
             return False
-        if not explanation.beats(self.explanation):
-            return False
-        self.explanation = explanation
-        return True
+        better = explanation.beats(self.explanation)
+        if better:
+            self.explanation = explanation
+        before = self._samples()
+        if explanation.cause.samples and len(self.others) < _EVENTS:
+            self.others.append(explanation)
+        return better or self._samples() != before
+
+    def _samples(self) -> list[Any]:
+        """The samples that share the cause, in the order of their steps."""
+        best = self.explanation
+        same = [other for other in self.others if best is not None and other.is_of(best)]
+        named = [(other.step, sample) for other in same for sample in other.cause.samples]
+        return list(dict.fromkeys(s for _, s in sorted(named, key=lambda n: (n[0], str(n[1])))))[:REMEMBERED]
 
     def merged(self) -> Finding:
         """Merge into one finding: the message of the first, the numbers of all.
@@ -101,7 +138,12 @@ class _Case:
             severity=self.severity,
             evidence=evidence,
         )
-        return merged if self.explanation is None else self.explanation.added_to(merged)
+        if self.in_vain:
+            merged = _nothing_learnt(merged, self.skipped, self.last_step + 1)
+        if self.explanation is None:
+            return merged
+        # Those that were found in the batches themselves are the better ones.
+        return self.explanation.added_to(merged, evidence.get("samples") or self._samples())
 
     def _joined(self, name: str) -> list[Any]:
         joined: list[Any] = []
@@ -288,6 +330,18 @@ class Judge:
                 data={"where": where, "error": f"{type(error).__name__}: {error}"},
             )
         )
+
+
+def _nothing_learnt(finding: Finding, skipped: int, steps: int) -> Finding:
+    """The finding of a run that skips nearly everything, which is not alive."""
+    what = finding.message.partition(": ")[2] or finding.message
+    told = f"{skipped:,} of {steps:,} steps skipped, nothing is being learnt"
+    return replace(
+        finding,
+        severity=Severity.ERROR,
+        message=f"step {finding.step}: {told}: {what}",
+        evidence={**finding.evidence, "in_vain": True, "of": steps},
+    )
 
 
 def _unmeasured(last: Any, steps: Sequence[int]) -> Rows:

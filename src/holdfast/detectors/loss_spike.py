@@ -81,6 +81,7 @@ class LossSpike(Detector):
     needs = ("loss", "outlier")
     since = "0.1"
     within = 18
+    soon_after = "NUM005"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Detector.Options):

@@ -78,6 +78,8 @@ class NonfiniteInput(Detector):
         )
         if fields:
             what += f" in {', '.join(fields)}"
+        if culprits["columns"]:
+            what += f", {', '.join(culprits['columns'])}"
         if samples:
             numbers = ", ".join(str(s) for s in samples[:_NAMED])
             more = ", …" if len(samples) > _NAMED else ""
@@ -105,10 +107,22 @@ def _culprits(batch: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "samples": list(dict.fromkeys(index for entry in bad for index in _list(entry[2]))),
         "fields": [str(entry[0]) for entry in bad],
+        "columns": _columns(batch.get("columns")),
     }
     if isinstance(batch.get("worker"), int):
         found["worker"] = batch["worker"]
     return found
+
+
+def _columns(given: object) -> list[str]:
+    """The bad columns of the tables of a batch, in words."""
+    known = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    several = len(known) > 1
+    return [
+        f"column {column}{f' of {path}' if several else ''}"
+        for path, columns in known.items()
+        for column in _list(columns)
+    ]
 
 
 def _list(value: object) -> list[Any]:

@@ -16,6 +16,9 @@ from typing import Any
 from ..types import Finding, Severity
 from . import ALL, Detector
 
+# Steps after bad data within which a spike is its consequence: as long as a rollback may take to
+# see its weights damaged (``spike.patience`` and the baseline's window). A guess.
+_SOON = 32
 # Bytes per step below which growth is no fault of its own.
 _LITTLE = 64 << 10
 
@@ -25,26 +28,36 @@ def ranked(
 ) -> list[Finding]:
     """Sort findings: worst first, then cause before consequence, then by step.
 
+    A run that skips nearly everything is worse than all else, and a cause as bad as the worst of
+    its consequences.
     The order of detectors is the order of causes; those of one family that know which ``share``
     of the time is lost are ordered by that, and one may come before another one (``precedes``). A
     finding that another one explains, or that says itself that it is a consequence, comes after
     all of the same severity.
     """
     findings = list(findings)
+    data = {detector.soon_after for detector in order} - {""}
     position = {detector.code: i for i, detector in enumerate(order)}
     families: dict[str, int] = {}
     for code, i in position.items():
         families.setdefault(code[:3], i)
     known = explained(findings, order)
+    worst: dict[int, Severity] = {}
+    for finding in findings:
+        above = known.get(id(finding))
+        if above is not None and above.code in data:
+            worst[id(above)] = max(worst.get(id(above), above.severity), finding.severity)
 
     def place(finding: Finding) -> tuple[Any, ...]:
         follows = bool(finding.evidence.get("consequence")) or id(finding) in known
+        alive = not finding.evidence.get("in_vain")
+        severity = max(finding.severity, worst.get(id(finding), finding.severity))
         cause = position.get(finding.code, len(position))
         share = finding.evidence.get("share")
         weight = float(share) if isinstance(share, int | float) else 0.0
         if weight > 0:
             cause = families.get(finding.code[:3], cause)
-        return -finding.severity, follows, cause, -weight, finding.step, finding.key
+        return alive, -severity, follows, cause, -weight, finding.step, finding.key
 
     worst_first = sorted(findings, key=place)
     for detector in order:
@@ -64,6 +77,7 @@ def explained(
     """
     by_what = {detector.code: detector.follows for detector in order}
     with_growth = {(detector.code, detector.explains_growth) for detector in order}
+    before = {detector.code: detector.soon_after for detector in order}
     roots = {detector.code for detector in order if detector.explains_line}
     causes = [f for f in findings if f.severity > Severity.INFO]
     lines = {
@@ -83,6 +97,7 @@ def explained(
         says += by_what.get(finding.code, {}).get(str(finding.evidence.get("what")), "").split()
         same = [f for f in causes if f.rank == finding.rank and f is not finding]
         above = [f for code in says for f in same if f.code == code]
+        above += [f for f in same if f.code == before.get(finding.code) and _soon(f, finding)]
         line = lines.get((finding.code[:3], finding.file, finding.line, finding.rank))
         above += [line] if line and line.code != finding.code else []
         if _grows_little(finding) and (at := (finding.file, finding.line, finding.rank)) in growing:
@@ -90,6 +105,15 @@ def explained(
         if above and found.get(id(above[0])) is not finding:
             found[id(finding)] = above[0]
     return found
+
+
+def _soon(cause: Finding, finding: Finding) -> bool:
+    """Whether a finding began some steps after a cause, at most."""
+    began = finding.evidence.get("spike_start", finding.step)
+    start = int(began) if isinstance(began, int | float) else finding.step
+    told = cause.evidence.get("steps")
+    steps = [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
+    return any(start - _SOON <= step <= finding.step for step in [*steps, cause.last_step])
 
 
 def _grows_little(finding: Finding) -> bool:

@@ -48,6 +48,8 @@ class Suspicion:
     loss: float
     usual: float
     limit: float
+    cause: str = ""
+    """What made the steps non-finite, where that is the reason."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class DamageWatch:
     """Whether the present trouble has been looked into."""
     first: int = -1
     """The step at which the present trouble began, -1 for none."""
+    in_vain: dict[str, int] = field(default_factory=dict[str, int])
+    """Causes that older weights had too, and the last bad step since: they are not tried again."""
     _high: int = 0
     _left_out: int = 0
     _start: float = math.nan

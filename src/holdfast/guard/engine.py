@@ -45,6 +45,7 @@ from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_path import FastPath
+from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard
@@ -81,6 +82,7 @@ class Engine:
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
         self._scaling = Scaling()
+        self._finite_loss = FiniteLoss(settings.guard)
         self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
@@ -148,11 +150,13 @@ class Engine:
             self._loss_seen(tensors)
         return self._depth == 1
 
-    def backward_ends(self) -> None:
-        """Backward has returned or raised."""
+    def backward_ends(self, *, freed: bool = False) -> None:
+        """Backward has returned or raised; ``freed``: nothing more can be computed by its graph."""
         self._depth -= 1
         if self._depth:
             return
+        if self._finite_loss.pending is not None:
+            self._loss_used(freed)
         if self.phases.on_device or self.writer.waiting or not self.investigation.idle:
             self._backward_done()
         elif "loss probe" not in self.off:
@@ -164,15 +168,42 @@ class Engine:
 
     @fail_open("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
-        self._losses.saw(self._scaling.unscaled(tensors))
+        loss = self._scaling.unscaled(tensors)
+        number = self._losses.saw(loss)
+        bad = number is not None and not math.isfinite(number)
+        if number is None or bad or len(self.training.registry) > 1:
+            attempt(self, "loss reading", self._see_loss, tensors, loss, number)
+        else:
+            self._finite_loss.numbers[self._losses.passes] = number
         self.investigation.calls_backward(tensors)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.backward, tensors)
         if not self.investigation.idle:
             attempt(self, "investigation", self.investigation.backward_begins, tensors)
-        bad = self._losses.numbers and not math.isfinite(self._losses.numbers[-1])
         if bad and self.settings.guard.explain:
             attempt(self, "investigation", self.investigation.loss_is_bad, sys._getframe())
+
+    def _see_loss(self, root: object, loss: object, number: float | None) -> None:
+        if not self._finite_loss.on:
+            return
+        if number is None or not math.isfinite(number):
+            # Only what is skipped may look as if it had not happened.
+            guards = self.training.guards()
+            if not guards or any(guard.detect_only for _, guard in guards):
+                return
+            if loss is not root and not self._scaling.own:
+                return
+        # Losses of several optimizers are told apart by their lines, others by their turn.
+        several = len(self.training.registry) > 1
+        key = place_of_call(sys._getframe()) if several else self._losses.passes
+        self._finite_loss.seen(root, loss, number, key, sys._getframe())
+
+    @fail_open("loss reading")
+    def _loss_used(self, freed: bool) -> None:
+        if freed:
+            self._finite_loss.returned(self._losses)
+        else:
+            self._finite_loss.pending = None
 
     @fail_open("loss probe", ends="backward")
     def _backward_done(self) -> None:
@@ -206,6 +237,7 @@ class Engine:
                 attempt(self, "guard", self.training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
+        self._finite_loss.inside = closure is not None
         if closure is None:
             self._decide(optimizer)
             return None
@@ -216,6 +248,7 @@ class Engine:
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
+        self._finite_loss.inside = False
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         if self._open:
             self._conclude(optimizer)
@@ -335,6 +368,8 @@ class Engine:
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
     def _row_known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
+        if record.loss_bad and self._finite_loss.tell():
+            self.training.record_at("loss_replaced", record.step, {"opt": guard.index})
         if late and record.bad and self.settings.guard.explain:
             # A step that was decided on the device turns out to have been bad.
             self._step_is_bad(None, guard, record, record.batches)

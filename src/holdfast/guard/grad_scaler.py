@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..actions.scaler_policy import ScalerPolicy, policy_of
 from ..probes.step_record import StepRecord
+from .finite_loss import own
 
 
 class Scaling:
@@ -19,11 +20,14 @@ class Scaling:
         self.scaler: Any = None
         self._stepped = False
         self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self.own = True
+        """Whether the loss that was scaled last has memory of its own."""
 
     def scaled(self, loss: Any, result: Any) -> None:
         """``result`` was made of ``loss``."""
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self._unscaled = (weakref.ref(result), loss.detach())
+            self.own = own(loss)
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""

@@ -26,6 +26,8 @@ COLUMNS = {
 _DEPTH = 4
 _SAMPLE = 16
 _NAMED = 16
+# Bad columns of a table that are named; more of them are no columns any more.
+_COLUMNS = 3
 # Batches of one step that are remembered, and those whose contents are held for a look.
 _WINDOW = 64
 HELD = 16
@@ -99,6 +101,14 @@ def nonfinite(batch: object) -> list[tuple[str, list[int]]]:
     return found
 
 
+def bad_columns(tensor: Tensor) -> list[int]:
+    """The columns of a table that hold all of its non-finite values, if they are few."""
+    if tensor.dim() != 2 or tensor.shape[1] < 2 * _COLUMNS or not tensor.is_floating_point():
+        return []
+    found = (~torch.isfinite(tensor.detach()).all(0)).nonzero().flatten().tolist()
+    return found if len(found) <= _COLUMNS else []
+
+
 @dataclasses.dataclass(slots=True)
 class Batch:
     """One batch as it was handed to the loop."""
@@ -110,6 +120,8 @@ class Batch:
     bad: list[tuple[str, list[int]]] = dataclasses.field(
         default_factory=list[tuple[str, list[int]]]
     )
+    columns: dict[str, list[int]] = dataclasses.field(default_factory=dict[str, list[int]])
+    """By the path of a table: the columns that hold its bad values."""
     dataset: Callable[[], Any] | None = None
     """Gives what the indices are of, as long as it lives."""
 
@@ -117,6 +129,10 @@ class Batch:
         """Search the content for non-finite values and let go of it; returns how many tensors."""
         if self.content is not None:
             self.bad = nonfinite(self.content)
+            if self.bad:
+                paths = dict(self.bad)
+                named = {p: bad_columns(t) for p, t in tensors(self.content) if p in paths}
+                self.columns = {path: columns for path, columns in named.items() if columns}
             self.content = None
         return len(self.bad)
 
@@ -127,6 +143,7 @@ class Batch:
             "worker": self.worker,
             "fingerprint": self.fingerprint,
             "bad": [[path, rows[:_NAMED], self._samples(rows)[:_NAMED]] for path, rows in self.bad],
+            "columns": self.columns,
         }
 
     def _samples(self, rows: list[int]) -> list[Any]:

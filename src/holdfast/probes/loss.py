@@ -50,24 +50,33 @@ class Losses:
         """How many losses there are."""
         return len(self.values) + len(self.numbers)
 
-    def saw(self, tensors: object) -> None:
-        """Remember the losses of one backward pass."""
+    def saw(self, tensors: object) -> float | None:
+        """Remember the losses of one backward pass; the last of them, where it was read."""
         self.passes += 1
         found: Sequence[Tensor] = ()
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
             if self._read and tensors.is_cpu and self.passes <= _KEEP:
-                self.numbers.append(tensors.item())
-                return
+                number = tensors.item()
+                self.numbers.append(number)
+                return number
             found = (tensors,)
         else:
             found = scalars(tensors)
+        number = None
         for loss in found:
             if self._read and loss.is_cpu:
-                self.numbers.append(loss.item())
+                number = loss.item()
+                self.numbers.append(number)
             else:
                 self.values.append(loss.detach())
         if self.passes > _KEEP or len(found) > 1:
             self._fold()
+        return number
+
+    def keep(self, loss: Tensor, copy: Tensor) -> None:
+        """Remember the copy of a loss that is about to be written."""
+        if self.values and self.values[-1].data_ptr() == loss.data_ptr():
+            self.values[-1] = copy
 
     def _fold(self) -> None:
         if len(self.values) > _KEEP:

@@ -25,6 +25,7 @@ from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
+from ..probes.batches import nonfinite
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
@@ -96,6 +97,12 @@ class Recovery:
         found = trouble.saw(
             record.step, row, bad=record.bad, skipped=skipped, ordered=record.told_to
         )
+        if record.bad and trouble.in_vain:
+            found = _not_in_vain(found, trouble, record)
+        elif found is not None and found.why == "nonfinite":
+            found = replace(found, cause=_cause(record))
+        if found is not None and found.cause == "NUM005":
+            found = None  # older weights do not mend the data
         if not math.isnan(row["loss_usual"]):
             self._level = row["loss_usual"]
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
@@ -301,6 +308,8 @@ class Recovery:
         # Recorded with the next step: the row of this one has been written.
         step = record.step + 1
         self._training.record_at("trial", step, {**data, "tried": trial.tried})
+        if found.cause:
+            self._troubles[guard.index].in_vain[found.cause] = record.step
         if found.why == "loss":
             self._new_level(guard, self._troubles[guard.index], step, found.usual, found.loss)
 
@@ -422,3 +431,23 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
+
+
+def _cause(record: StepRecord) -> str:
+    """What tells one cause of non-finite steps from another: the code, and the layer to blame."""
+    if any(nonfinite(batch.content) for batch in record.batches if batch.content is not None):
+        return "NUM005"
+    return "NUM001" if record.loss_bad else f"NUM002 {record.row['grad_layer']:.0f}"
+
+
+def _not_in_vain(
+    found: Suspicion | None, trouble: DamageWatch, record: StepRecord
+) -> Suspicion | None:
+    """A suspicion, unless its cause was there with older weights a while ago and did not end."""
+    step = record.step
+    lasting = {cause: at for cause, at in trouble.in_vain.items() if step - at < _AGAIN}
+    trouble.in_vain = dict.fromkeys(lasting, step)
+    if found is None or found.why != "nonfinite":
+        return found
+    cause = _cause(record)
+    return None if cause in lasting else replace(found, cause=cause)

@@ -152,6 +152,10 @@ def _from_event(event: Event) -> ActionTaken | None:
         case "replay":
             what = "Fed a bad batch through the loop again to find the line"
             why = "the loop runs one iteration longer; --no-replay switches this off"
+        case "loss_replaced":
+            what = "Let a non-finite loss read as the last finite one"
+            when = f"from {when} on"
+            why = "the script's averages stay numbers; the record keeps NaN; --keep-nan leaves it"
         case "backed_off":
             what = "Reduced optional measurements"
         case _:

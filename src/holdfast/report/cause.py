@@ -18,6 +18,7 @@ from . import words
 # Longer than any line a person writes; a data file in one line must not fill the page.
 _LINE = 240
 _LINES = 40
+_SAMPLES = 16
 
 _PHASES = {
     "forward": "in the forward pass",
@@ -84,6 +85,8 @@ class Cause:
     sample: str = ""
     row: int = -1
     samples_bad: int = 0
+    samples: tuple[str, ...] = ()
+    """All that share the cause, where there are several."""
     layer: str = ""
 
     @property
@@ -123,10 +126,13 @@ class Cause:
 
     @property
     def data(self) -> str:
-        """The sample to blame; empty when there is none."""
+        """The samples to blame; empty when there are none."""
+        nbsp = words.NBSP
+        if len(self.samples) > 1:
+            more = ", …" * (len(self.samples) > _SAMPLES)
+            return f"dataset indices{nbsp}{', '.join(self.samples[:_SAMPLES])}{more}"
         if not self.sample:
             return ""
-        nbsp = words.NBSP
         row = f" (row{nbsp}{self.row} of the batch)" if self.row >= 0 else ""
         bad = self.samples_bad
         also = f"; {words.plural(bad, 'non-finite row')} in the result" if bad > 1 else ""
@@ -161,6 +167,7 @@ def cause_of(finding: Finding) -> Cause | None:
         sample="" if sample is None or isinstance(sample, dict) else str(sample),
         row=_whole(data.get("row"), -1),
         samples_bad=_whole(data.get("samples_bad")),
+        samples=tuple(map(str, _list(evidence.get("samples")))),
         layer=_text(data.get("layer")),
     )
 

@@ -41,6 +41,10 @@ class LaneSummary:
     first_loss: float
     last_loss: float
     guard_cost: float
+    bad_losses: int = 0
+    """Losses of the first optimizer that were NaN or infinite."""
+    mean_loss: float = math.nan
+    """Mean of the others, as the script's own average would be without the bad ones."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Mean seconds per step."""
     pace: str = ""
@@ -113,7 +117,8 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
     skipped = int(np.sum(column(rows, "skipped") > 0))
-    losses = column(rows, "loss")[first_optimizer(rows)]
+    mine = first_optimizer(rows)
+    losses = column(rows, "loss")[mine]
     losses = losses[np.isfinite(losses)]
     steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
@@ -131,6 +136,8 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         first_loss=float(losses[0]) if losses.size else math.nan,
         last_loss=float(losses[-1]) if losses.size else math.nan,
         guard_cost=_guard_cost(rows, written),
+        bad_losses=int(np.sum(column(rows, "loss_bad")[mine] > 0)),
+        mean_loss=_mean(losses),
         phases=phases,
         pace=pace.verdict(rows[first_optimizer(rows)], phases),
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),

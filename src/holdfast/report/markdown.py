@@ -39,6 +39,7 @@ def _verdict(record: Record) -> Iterator[str]:
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.plural(len(summary.findings), "finding"),
         words.loss_change(summary.first_loss, summary.last_loss),
+        words.bad_losses(summary.bad_losses, summary.mean_loss),
         f"{record.ranks} ranks" if record.ranks > 1 else "",
     ]
     yield text(", ".join(filter(None, parts)))

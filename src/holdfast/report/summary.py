@@ -49,6 +49,10 @@ class RunSummary:
     seconds: float
     first_loss: float
     last_loss: float
+    bad_losses: int
+    """Losses that were NaN or infinite, over restarts; the lead rank's."""
+    mean_loss: float
+    """Mean of the losses without them."""
     guard_cost: float
     """Share of the run's time spent in holdfast, an estimate; NaN when unknown."""
     exception: Mapping[str, Any] | None = None
@@ -116,6 +120,8 @@ def summarize_lanes(
         seconds=max((lane.seconds for lane in lanes), default=0.0),
         first_loss=lead[0].first_loss if lead else math.nan,
         last_loss=lead[-1].last_loss if lead else math.nan,
+        bad_losses=sum(lane.bad_losses for lane in lead),
+        mean_loss=_mean_loss(lead),
         guard_cost=float(np.average(costs, weights=weights)) if sum(weights) else math.nan,
         exception=exception,
         saved_state=saved_state_of(events, run.path, ended_early=ending.word in _EARLY),
@@ -185,6 +191,16 @@ def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:
     for lane in lanes:
         totals[lane.rank] = totals.get(lane.rank, 0) + getattr(lane, name)
     return max(totals.values(), default=0)
+
+
+def _mean_loss(lanes: Sequence[LaneSummary]) -> float:
+    known = [lane for lane in lanes if not math.isnan(lane.mean_loss)]
+    weights = [lane.rows for lane in known]
+    return (
+        float(np.average([lane.mean_loss for lane in known], weights=weights))
+        if known
+        else math.nan
+    )
 
 
 def _policy(events: Iterable[Event]) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     facts += (
         [change] if (change := words.loss_change(summary.first_loss, summary.last_loss)) else []
     )
+    facts += [bad] if (bad := words.bad_losses(summary.bad_losses, summary.mean_loss)) else []
     after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
     text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
@@ -139,6 +140,7 @@ def _verdict(summary: RunSummary, width: int) -> list[Line]:
         f"{words.plural(summary.skipped, 'step')} skipped",
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.loss_change(summary.first_loss, summary.last_loss),
+        words.bad_losses(summary.bad_losses, summary.mean_loss),
     ]
     text = _sentence([fact for fact in facts if fact]) + _cost(summary)
     return lines + paragraph(text, column=10, width=width)

@@ -74,6 +74,14 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' * (len(set(numbers)) > 1)} {text}"
 
 
+def bad_losses(count: int, mean: float) -> str:
+    """How many losses a script could not average, and what the others are on average."""
+    if not count:
+        return ""
+    without = f", mean without {'it' if count == 1 else 'them'} {figure(mean)}"
+    return f"{plural(count, 'loss', 'es')} not finite{'' if math.isnan(mean) else without}"
+
+
 def loss_change(first: float, last: float) -> str:
     """How the loss moved; empty when it was never seen."""
     if math.isnan(first) or math.isnan(last):

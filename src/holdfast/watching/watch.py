@@ -26,6 +26,7 @@ from ..config import Settings
 from ..detectors import ALL, load_plugins
 from ..errors import RunFolderError, UsageError
 from ..guard.engine import Engine
+from ..guard.finite_loss import frees_graph
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
@@ -200,10 +201,12 @@ class Watch:
             scaled.backward(**kwargs)
             return
         self.engine.backward_begins(loss)
+        freed = False
         try:
             scaled.backward(**kwargs)
+            freed = frees_graph(**kwargs)
         finally:
-            self.engine.backward_ends()
+            self.engine.backward_ends(freed=freed)
 
     def backward_piece(self, loss: Tensor, *, weight: float) -> None:
         """The same for a piece of a batch that is not its last.

@@ -98,6 +98,10 @@ class Cause:
     output: Stat | None = None
     dtype: str = ""
     sample: object = None
+    samples: tuple[object, ...] = ()
+    """Dataset indices of all that were found in the batch."""
+    columns: tuple[int, ...] = ()
+    """The columns of a table that hold all of its bad values."""
     layer: str = ""
 
     @classmethod
@@ -113,6 +117,8 @@ class Cause:
             inputs=tuple(Stat.read(given) or Stat() for given in _items(data.get("inputs"))),
             output=Stat.read(data.get("output")),
             sample=sample if isinstance(sample, int | str) else None,
+            samples=_samples(data, sample),
+            columns=tuple(c for c in _items(data.get("columns")) if isinstance(c, int)),
             **fields,
         )
 
@@ -164,6 +170,13 @@ def _fitting(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, An
 
 def _items(value: object) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else []
+
+
+def _samples(data: Mapping[str, Any], sample: object) -> tuple[object, ...]:
+    """Runs of version 0.1 know at most one."""
+    pairs = [_items(pair) for pair in _items(data.get("samples"))]
+    named = [pair[1] for pair in pairs if len(pair) == 2] or [sample]
+    return tuple(index for index in named if isinstance(index, int | str))
 
 
 def _real(value: object) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -62,9 +62,17 @@ class Explanation:
         """Whether a finding has the kind and the optimizer of this cause."""
         return finding.code.startswith("NUM") and finding.key[1] == self.opt
 
-    def added_to(self, finding: Finding) -> Finding:
-        """The finding with location, advice and evidence of its cause."""
+    def is_of(self, other: Explanation) -> bool:
+        """Whether both have the same line, operation and phase."""
+        mine, its = self.cause, other.cause
+        same = (mine.file, mine.line, mine.name) == (its.file, its.line, its.name)
+        return same and mine.phase == its.phase
+
+    def added_to(self, finding: Finding, samples: Sequence[object] = ()) -> Finding:
+        """The finding with location, advice and evidence of its cause, and all of its samples."""
         told: dict[str, Any] = {"cause": self.data, "headline": self.remedy.headline}
+        if samples:
+            told["samples"] = list(samples)
         if self.remedy.diff:
             told["diff"] = self.remedy.diff
         return replace(

@@ -92,6 +92,11 @@ def batch(cause: Cause) -> Remedy:
     bad = next((stat for stat in (cause.output, *cause.inputs) if stat and stat.bad), Stat())
     kind = "NaN" if bad.nan else "inf" if bad.inf else "NaN or inf"
     look = f"look at dataset[{cause.sample!r}]" if known else "search the dataset for it once"
+    if cause.columns:
+        where = " and ".join(map(str, cause.columns))
+        where = f"column{'s' * (len(cause.columns) > 1)} {where}"
+        kind += f" in {where}"
+        look += f", at {where}: fill what is missing there (fillna, a mean) or drop the column,"
     return prescribe(
         cause,
         f"{what} holds {kind}",

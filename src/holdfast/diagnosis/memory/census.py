@@ -147,11 +147,13 @@ class Census:
     def _reaching_back(self) -> dict[str, int]:
         """For each tensor with a graph of more than two steps, how many steps it reaches back."""
         found: dict[str, int] = {}
-        before = self._timeline.before(2)
-        for held in graph_names(self.found).values():
-            back = reach(held.value.grad_fn, before).oldest
+        before, far = self._timeline.before(2), True
+        for number, held in graph_names(self.found).items():
+            # Far is expensive, and one new tensor is enough to ask which name carried the graph.
+            back = reach(held.value.grad_fn, before, far=far and number >= before).oldest
             if back < before:
                 found[held.identity] = self._timeline.age_of(back)
+                far = far and number < before
             if len(found) >= _CHAINS:
                 break
         return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ from .provenance import Scene
 # Exams for one fault that stays unexplained, and for all faults of a run.
 _ATTEMPTS = 6
 _EXAMS = 24
+# Exams for other samples of a fault that is explained.
+_SAMPLES = 16
 # Steps that are observed in a row, and steps on which the host waits for the device's verdict.
 _OBSERVED = 3
 _ALERT = 256
@@ -49,6 +51,14 @@ class Incident:
     fault: Fault
     step: int
     opt: int
+
+
+@dataclass(slots=True)
+class Explained:
+    """A fault whose line is known: the samples that were found, and how often was looked."""
+
+    samples: set[Any] = field(default_factory=set[Any])
+    exams: int = 0
 
 
 class PoisonedTraining(Protocol):
@@ -96,7 +106,7 @@ class Investigation:
         self._may_replay = settings.replay
         self._training, self._here = training, here
         self._tried: Counter[Fault] = Counter()
-        self._explained: set[Fault] = set()
+        self._explained: dict[Fault, Explained] = {}
         self._loss: Fault = ("loss", "")
         self._found: dict[str, Any] | None = None
         self._observer: Observer | None = None
@@ -168,7 +178,7 @@ class Investigation:
             self._examine(fault, provenance.of_gradients, frame)
         if self._found is not None:
             self._tell(incident)
-        elif self._observer is None and self._due(fault):
+        elif self._observer is None and fault not in self._explained and self._due(fault):
             self._order(incident, batches, known_in_time=frame is not None)
 
     def caught(self, frame: FrameType | None, opt: int, step: int) -> None:
@@ -244,9 +254,17 @@ class Investigation:
 
     def _due(self, fault: Fault) -> bool:
         """Whether one more exam may be spent on a fault."""
-        if fault in self._explained or self._tried.total() >= _EXAMS:
+        known = self._explained.get(fault)
+        if known is not None:
+            return self._another(known)
+        return self._tried.total() < _EXAMS and self._tried[fault] < _ATTEMPTS
+
+    def _another(self, known: Explained) -> bool:
+        """Whether the batch must hold a sample of a known fault that was not named so far."""
+        if not known.samples or known.exams >= _SAMPLES:
             return False
-        return self._tried[fault] < _ATTEMPTS
+        drawn = [index for batch in self._here()[0] for index in batch.indices or ()]
+        return bool(drawn) and known.samples.isdisjoint(drawn)
 
     def _examine(
         self,
@@ -256,7 +274,10 @@ class Investigation:
     ) -> None:
         if ranks() > 1:
             return
-        self._tried[fault] += 1
+        if fault in self._explained:
+            self._explained[fault].exams += 1
+        else:
+            self._tried[fault] += 1
         self._found = exam(frame, self._scene())
 
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
@@ -289,7 +310,8 @@ class Investigation:
         if self._observer is not None:
             self._observer.backward_birth = None
         if found is not None:
-            self._explained.add(incident.fault)
+            known = self._explained.setdefault(incident.fault, Explained())
+            known.samples.update(sample for _, sample in found["samples"])
             self._left = self.alert = 0
             self._again.clear()
             data = {"observed": self._training.iteration, "opt": incident.opt, **found}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from ...probes.batches import Batch, tensors
+from ...probes.batches import Batch, bad_columns, tensors
 from ..source.place import (
     frames_from,
     from_here,
@@ -34,6 +34,8 @@ from .tensor_stats import bad, bad_rows, floating
 
 # Calls of backward that are tried, the nearest first.
 _TRIES = 4
+# Samples of one batch that are named.
+_NAMED = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,9 +215,18 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         "dtype": birth.told["dtype"] if birth.told else "",
         "sample": indices[row] if row is not None and row < len(indices) else None,
         "row": row,
+        "samples": _samples(rows, indices),
+        "columns": bad_columns(output) if phase == "input" and output is not None else [],
         "samples_bad": len(rows),
         "layer": layer,
     }
+
+
+def _samples(rows: Sequence[int], indices: Sequence[Any]) -> list[list[Any]]:
+    """Row and dataset index of each bad sample; none where most are: then it is not the sample."""
+    if len(rows) > 1 and 2 * len(rows) > len(indices):
+        return []
+    return [[row, indices[row]] for row in rows[:_NAMED] if row < len(indices)]
 
 
 def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tensor]]:

@@ -1,0 +1,217 @@
+"""Let a non-finite loss read as the last finite one, once backward has used it.
+
+The step is skipped, but the script goes on to read its loss: one NaN makes its average of the epoch
+NaN, and early stopping, ``ReduceLROnPlateau`` and "best so far" decide by it. The record keeps what
+the loss was. Written into the memory of the loss, after a backward that freed its graph and without
+touching its version: nothing will be computed from the old value any more.
+
+On the host this happens on bad steps only. On a device nobody knows in time which steps are bad, so
+that every loss is written, mostly with itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import GuardSettings
+from ..diagnosis.source.place import forget_locals, frames_from, kind_of
+from ..probes.loss import Losses
+
+# How a root is made of the script's loss: by a number, for accumulation or by a scaler.
+_DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
+# Numbers in a row that are followed, and callers whose variables are looked through.
+_HOPS = 3
+_CALLERS = 8
+
+Spot = tuple[str, int, int]
+Hop = tuple[Any, Tensor, bool]
+"""A node of the graph, the number that made the next tensor of its own, and whether it divided."""
+
+
+class _Pending:
+    """A loss that waits for its backward to return, and the variables that it was made of."""
+
+    __slots__ = ("key", "loss", "made_of", "on_host")
+
+    def __init__(self, loss: Tensor, key: Hashable, *, on_host: bool) -> None:
+        self.loss, self.key, self.on_host = loss, key, on_host
+        self.made_of: list[tuple[Tensor | None, Tensor, bool]] = []
+
+
+class FiniteLoss:
+    """What the script reads after a step whose loss was not finite.
+
+    Args:
+        settings: whether steps are skipped at all, and whether the script wants to see the NaN.
+    """
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self.on = settings.skip and not settings.keep_nan
+        self.pending: _Pending | None = None
+        """Something to write when backward has returned."""
+        self.inside = False
+        """An optimizer evaluates a closure and reads the losses itself."""
+        self._written = self._told = False
+        # By place of the backward pass: the last finite loss, as a number or on its device.
+        self.numbers: dict[Hashable, float] = {}
+        self._tensors: dict[Hashable, Tensor] = {}
+        # By line: in which caller, counted from there, and under which names losses are found.
+        self._names: dict[Spot, list[tuple[int, str]]] = {}
+
+    def seen(
+        self, root: object, loss: object, number: float | None, key: Hashable, frame: FrameType
+    ) -> None:
+        """Backward is about to be called.
+
+        Args:
+            root: on what.
+            loss: the loss itself; another tensor where a scaler made the root of it.
+            number: its value where the host knows it.
+            key: what tells it from other losses of the same step.
+            frame: where we are.
+        """
+        self.pending = None
+        if number is not None and math.isfinite(number):
+            self.numbers[key] = number
+            return
+        if self.inside or type(root) is not Tensor or type(loss) is not Tensor:
+            return
+        if not own(root) or not loss.is_floating_point():
+            return
+        node = root.grad_fn
+        if loss is not root:
+            node = node.next_functions[0][0] if node is not None else None
+        pending = self.pending = _Pending(loss, key, on_host=number is not None)
+        hops = list(_hops(node))
+        if hops:
+            pending.made_of = self._variables(hops, frame)
+
+    def returned(self, losses: Losses) -> None:
+        """Backward has returned and freed its graph: write the loss."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return
+        if pending.on_host:
+            self._write(pending)
+        elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self._write_on_device(pending, losses)
+
+    def tell(self) -> bool:
+        """A loss was not finite: whether the run has to be told, once, what its script reads."""
+        first, self._told = self._written and not self._told, self._told or self._written
+        return first
+
+    def _write(self, pending: _Pending) -> None:
+        last = self.numbers.get(pending.key)
+        if last is None:
+            return
+        self._written = True
+        pending.loss.data.fill_(last)
+        for inner, number, divided in pending.made_of:
+            last = last * number.item() if divided else last / number.item()
+            if inner is not None and not math.isfinite(inner.item()):
+                inner.data.fill_(last)
+
+    def _write_on_device(self, pending: _Pending, losses: Losses) -> None:
+        raw = pending.loss.data
+        kept = raw.clone()
+        losses.keep(raw, kept)
+        key = pending.key, raw.device
+        finite = kept.abs() < math.inf
+        # Before the first finite one there is nothing better than what it is.
+        last = torch.where(finite, kept, self._tensors.get(key, kept))
+        self._tensors[key] = last
+        self._written = True
+        raw.copy_(last)
+        for inner, number, divided in pending.made_of:
+            last = last * number if divided else last / number
+            if inner is not None:
+                inner.data.copy_(torch.where(finite, inner.data, last))
+
+    def _variables(
+        self, hops: Sequence[Hop], frame: FrameType
+    ) -> list[tuple[Tensor | None, Tensor, bool]]:
+        """The script's variables from which the loss was made by numbers.
+
+        The graph knows how a tensor was made, not who holds it. On a device this is asked in every
+        step, so that the names are kept by line.
+        """
+        outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
+        callers = list(islice(outside, _CALLERS))
+        if not callers:
+            return []
+        spot = _spot(callers[0])
+        names = self._names.get(spot)
+        if names is None:
+            nodes = [node for node, *_ in hops]
+            names = self._names[spot] = [
+                (depth, name)
+                for depth, at in enumerate(callers)
+                for name, value in list(at.f_locals.items())
+                if type(value) is Tensor and any(value.grad_fn is node for node in nodes)
+            ]
+        held: dict[int, Tensor] = {}
+        for depth, name in names:
+            value = callers[depth].f_locals.get(name) if depth < len(callers) else None
+            if type(value) is Tensor and own(value):
+                held[id(value.grad_fn)] = value
+        for at in callers:
+            forget_locals(at)
+        if not held:
+            return []
+        return [(held.get(id(node)), number, divided) for node, number, divided in hops]
+
+
+def frees_graph(
+    retain_graph: object = None,
+    create_graph: object = False,
+    grad_variables: object = None,
+    inputs: object = None,
+    **others: object,
+) -> bool:
+    """Whether a backward pass with these arguments leaves nothing to be computed once more."""
+    return not retain_graph and not create_graph and inputs is None
+
+
+def place_of_call(frame: FrameType) -> Spot | None:
+    """The line outside of torch and holdfast that calls backward."""
+    outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
+    return next(map(_spot, outside), None)
+
+
+def own(loss: Tensor) -> bool:
+    """Whether a tensor was computed and has memory of its own: one number, no leaf, no view."""
+    return (
+        loss.grad_fn is not None
+        and loss.numel() == 1
+        and loss.layout is torch.strided
+        and not loss._is_view()
+    )
+
+
+def _spot(frame: FrameType) -> Spot:
+    code = frame.f_code
+    return code.co_filename, code.co_firstlineno, frame.f_lasti
+
+
+def _hops(node: Any) -> Iterator[Hop]:
+    """The nodes from which a loss was made by a number, one after the other."""
+    for _ in range(_HOPS):
+        name = "" if node is None else node.name()
+        if name not in (_DIVIDED, _MULTIPLIED):
+            return
+        made_of = node.next_functions
+        if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:
+            return
+        number = node._saved_other
+        if not isinstance(number, Tensor) or number.numel() != 1:
+            return
+        node = made_of[0][0]
+        yield node, number, name == _DIVIDED
