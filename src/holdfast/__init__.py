@@ -72,8 +72,8 @@ __all__ = [
     "Window",
     "apply_scaler_policy",
     "bounded",
-    "run_path",
     "load_checkpoint",
+    "run_path",
     "watch",
 ]
 
