@@ -23,6 +23,10 @@ from ._window import Mask, Window
 from .base import Detector
 
 
+# A new level within this many steps of a rise that was told is the same story.
+_TOLD = 64
+
+
 class LossSpike(Detector):
     """Loss spike: the loss jumped far above its baseline and stayed there for some steps.
 
@@ -32,7 +36,9 @@ class LossSpike(Detector):
         ``rows`` in a row that then came back by themselves (info). One bad batch whose step
         was skipped is OPT002. A spike that returns after a rollback is OPT003. A level that
         stays, because the data or the task has changed, is reported as a new level and is no
-        fault (info).
+        fault (info). Where losses cannot be compared over time (the loop makes its own data, two
+        optimizers train against each other, the dataset is replaced), a rise is told and nothing
+        is done (info).
 
     Why it matters:
         A spike means that the weights were damaged, not only that one batch was hard. Some runs
@@ -40,7 +46,7 @@ class LossSpike(Detector):
         hundreds of steps. The weights from before the spike are still good.
 
     Evidence:
-        ``key``: ``rollback``, ``level`` or ``stop``, none for a spike that came back;
+        ``key``: ``rollback``, ``observed``, ``level`` or ``stop``, none for a spike that came back;
         ``spike_start``, ``spike_rows`` and ``peak``; ``usual`` and ``limit``: baseline and
         threshold when it began; with a rollback ``rolled_back`` steps, ``to``, ``tried``: the loss
         with the old weights, ``lr_factor``, ``moments_reset``, ``left``: how many more are
@@ -61,6 +67,8 @@ class LossSpike(Detector):
            or clipping (``--clip-adaptive``).
         3. An intended jump (curriculum, new stage, unfreezing) is fine: holdfast learns the
            new level. ``--on OPT001=observe`` keeps it from rolling back.
+        4. A rise that was only observed: ``--on OPT001=rollback`` lets holdfast roll back although
+           it cannot compare the losses of this loop.
 
     False alarms:
         Losses are compared with the run's own median and spread, so that noise, large units and
@@ -91,13 +99,17 @@ class LossSpike(Detector):
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike, and those that came with an event."""
-        return ends_spike(window) | rows_with_event(window, ("rollback", "trial", "level", "stop"))
+        kinds = ("rollback", "observed", "trial", "level", "stop")
+        return ends_spike(window) | rows_with_event(window, kinds)
 
     def check(self, window: Window) -> Finding | None:
-        """Report a rollback, a new level, or a spike that is over, in this order."""
+        """Report a rollback, a rise that was only observed, a new level, or a spike's end."""
         undone = event_at(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
+        seen = event_at(window, "observed", code=self.code)
+        if seen is not None:
+            return self._observed(window, seen)
         level = _new_level(window)
         if level is not None:
             return self._level(window, *level)
@@ -119,6 +131,19 @@ class LossSpike(Detector):
             peak=loss,
             usual=usual,
             moments_reset=bool(event.data.get("moments_reset")),
+        )
+
+    def _observed(self, window: Window, event: Event) -> Finding:
+        loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
+        start = window.step if math.isnan(first) else int(first)
+        return self.finding(
+            window,
+            f"the loss is far above its baseline since step {start}: {usual:.4g} -> {loss:.4g}; "
+            f"nothing was done, because {event.data.get('why') or 'losses cannot be compared'}",
+            "nothing if losses of this loop move like that when it learns; "
+            f"--on {self.code}=rollback lets holdfast try the weights from before",
+            severity=Severity.INFO,
+            evidence={"key": "observed", "spike_start": start, "peak": loss, "usual": usual},
         )
 
     def _level(self, window: Window, before: float, after: float, why: str) -> Finding:
@@ -166,6 +191,8 @@ def _new_level(window: Window) -> tuple[float, float, str] | None:
     if level is None or not number(level, "after") > number(level, "before"):
         return None
     if happened(window, "trial", level.step, verdict="data"):
+        return None
+    if happened(window, "observed", level.step - _TOLD):
         return None
     return number(level, "before"), number(level, "after"), "it stayed there"
 

@@ -31,6 +31,7 @@ from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
 from ..probes.batches import HELD, Batch, LoaderLedger
+from ..probes.comparable import Comparability
 from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
@@ -58,12 +59,13 @@ class Engine:
         self.settings = settings
         self.off: set[str] = set()
         policy = Policy.of(settings)
-        registry = OptimizerRegistry(settings, policy)
+        self.comparability = Comparability()
+        registry = OptimizerRegistry(settings, policy, self.comparability)
         self.training = GuardedTraining(
             registry, settings.quarantine, open_recorder, policy.lines()
         )
         self.writer = StepWriter(settings, self.training, self._row_known)
-        self.recovery = Recovery(settings, self.training, policy)
+        self.recovery = Recovery(settings, self.training, policy, self.comparability)
         self.phases = Phases()
         self._losses = self._previous = self._new_losses()
         self._ledger: LoaderLedger | None = None
@@ -87,6 +89,10 @@ class Engine:
         """A loader drew the indices of a batch that it will hand out later."""
         LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
+    def passes_over(self, data: object) -> None:
+        """What the next pass of a loop reads, where it is no DataLoader."""
+        self.comparability.passes_over(data)
+
     @fail_open("loader probe", ends="other")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
@@ -100,11 +106,14 @@ class Engine:
     @fail_open("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
-        self._ledger = LoaderLedger.of(iterator, self._ledger)
+        ledger = LoaderLedger.of(iterator, self._ledger)
+        if ledger is not self._ledger:
+            self._ledger = ledger
+            self.comparability.feeds(iterator)
         self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
-        self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
+        ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
@@ -309,8 +318,16 @@ class Engine:
             record.timed = self.phases.take()
         else:
             record.row.update(self.phases.take_host())
+        fed = False
         if self._ledger is not None:
+            fed = self._ledger.fed
             record.batches = self._ledger.step()
+        own = window is self._losses and window.passes > 0
+        several = not own and window.passes > max(1, len(record.batches))
+        comparability = self.comparability
+        if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
+            data = {"holds": comparability.holds, "why": comparability.why}
+            attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
         self._previous, self._losses = window, self._new_losses()
         self._early = self._rng = None
         self.writer.close_step(guard, record, window)

@@ -25,6 +25,7 @@ from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
+from ..probes.comparable import Comparability
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
@@ -43,7 +44,14 @@ _ASK = 8
 class Recovery:
     """Snapshots, rollbacks and the end of the budget, for all optimizers of this process."""
 
-    def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        training: Training,
+        policy: Policy,
+        comparability: Comparability,
+    ) -> None:
+        self._comparability = comparability
         self.live = LiveState(training)
         self.restoring = Restoring(settings.rollback, training, self.live)
         self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
@@ -101,11 +109,31 @@ class Recovery:
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
             if found.code == "OPT001" and record.step - self._last_rollback < _AGAIN:
                 found = replace(found, code="OPT003")
-            self._ordered = guard, found
+            if self._may_act(found):
+                self._ordered = guard, found
+            else:
+                self._only_observe(guard, found)
         elif trouble.lasting:
             self._new_level(guard, trouble, record.step, trouble.usual, row["loss"])
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
         self.attentive = clipping or not self._quiet()
+
+    def _may_act(self, found: Suspicion) -> bool:
+        """Whether the level of the loss is evidence here, or the user wants it to be."""
+        # Numbers that are not finite are damage whatever the data is.
+        return (
+            found.why != "loss" or self._comparability.holds or self._policy.rule(found.code).asked
+        )
+
+    def _only_observe(self, guard: Guarded, found: Suspicion) -> None:
+        """Record a suspicion that nothing follows from."""
+        rule = self._policy.rule(found.code)
+        if not rule.acts:
+            return
+        about = {"opt": guard.index, "code": found.code, "first": found.first}
+        losses = {"loss": found.loss, "usual": found.usual}
+        refused = {"instead": list(rule.do), "why": self._comparability.why}
+        self._training.record_at("observed", found.step, {**about, **losses, **refused})
 
     def _ask(self, record: StepRecord) -> None:
         """A step was skipped: decide whether that may go on."""
