@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
@@ -19,9 +21,8 @@ from ._outliers import (
     rate,
     spike,
 )
-from ._window import Mask, Window
+from ._window import Mask, Window, column
 from .base import Detector
-
 
 # A new level within this many steps of a rise that was told is the same story.
 _TOLD = 64
@@ -38,7 +39,7 @@ class LossSpike(Detector):
         stays, because the data or the task has changed, is reported as a new level and is no
         fault (info). Where losses cannot be compared over time (the loop makes its own data, two
         optimizers train against each other, the dataset is replaced), a rise is told and nothing
-        is done (info).
+        is done (info; a warning where it is ``beyond`` times the largest loss before it).
 
     Why it matters:
         A spike means that the weights were damaged, not only that one batch was hard. Some runs
@@ -96,6 +97,9 @@ class LossSpike(Detector):
 
         rows: int = 3
         """Updates applied at a high loss before it is a spike."""
+        beyond: float = 100.0
+        """Factor of a loss that was only observed on the largest before, from which on it is a
+        warning: no healthy script of the tests goes there. A guess, as in OPT002."""
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike, and those that came with an event."""
@@ -136,13 +140,14 @@ class LossSpike(Detector):
     def _observed(self, window: Window, event: Event) -> Finding:
         loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
         start = window.step if math.isnan(first) else int(first)
+        beyond = loss > self.options.beyond * _largest_before(window, start)
         return self.finding(
             window,
             f"the loss is far above its baseline since step {start}: {usual:.4g} -> {loss:.4g}; "
             f"nothing was done, because {event.data.get('why') or 'losses cannot be compared'}",
             "nothing if losses of this loop move like that when it learns; "
             f"--on {self.code}=rollback lets holdfast try the weights from before",
-            severity=Severity.INFO,
+            severity=Severity.WARNING if beyond else Severity.INFO,
             evidence={"key": "observed", "spike_start": start, "peak": loss, "usual": usual},
         )
 
@@ -195,6 +200,13 @@ def _new_level(window: Window) -> tuple[float, float, str] | None:
     if happened(window, "observed", level.step - _TOLD):
         return None
     return number(level, "before"), number(level, "after"), "it stayed there"
+
+
+def _largest_before(window: Window, start: int) -> float:
+    """The largest absolute loss of this optimizer before a step; infinite where there was none."""
+    rows = window.rows[window.mine]
+    losses = np.abs(column(rows, "loss")[rows["step"] < start])
+    return float(np.max(losses[np.isfinite(losses)], initial=0.0)) or math.inf
 
 
 def _step(window: Window, row: int) -> int:

@@ -21,8 +21,8 @@ from .outliers import Outliers
 class OptimizerRegistry:
     """Finds the guard of an optimizer; only weak references to optimizers and models are kept."""
 
-    def __init__(self, settings: Settings, policy: Policy, comparability: Comparability) -> None:
-        self.comparability = comparability
+    def __init__(self, settings: Settings, policy: Policy) -> None:
+        self.comparability = Comparability()
         self.buffers = BufferKeeper()
         self.meters = Meters()
         self._settings, self._policy = settings, policy

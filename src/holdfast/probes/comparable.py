@@ -6,7 +6,7 @@ two models that train against each other and a dataset that is replaced while it
 move their loss without any damage. There holdfast observes and says what it sees; rolling back,
 lowering the learning rate, clipping and skipping finite steps need a loss that can be compared.
 
-    loader over a dataset that stays ─ one loss for all optimizers ─ for a whole baseline: comparable
+    a loader over a dataset that stays ─ one loss for all optimizers ─ both for a whole baseline
 
 What is measured: which dataset the batches of each step came from, its length from one pass to
 the next, and whether optimizers that take turns have a loss of their own. All of it is known on
