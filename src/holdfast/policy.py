@@ -32,7 +32,8 @@ class Rule:
     ``budget`` times, then ``best`` times the best state by validation with a lower learning rate,
     then the run is stopped; ``reset_after`` good steps in between start the count anew. Within
     ``cooldown`` steps of one time nothing but a skip is done. ``why`` says what takes an action
-    away that the rule would have.
+    away that the rule would have. ``asked`` says that the user chose the actions: they are taken
+    even where losses cannot be compared over time.
     """
 
     on: str
@@ -42,6 +43,7 @@ class Rule:
     reset_after: int = 1
     best: int = 0
     why: str = ""
+    asked: bool = False
 
     @property
     def acts(self) -> bool:
@@ -224,7 +226,7 @@ def _resolved(rule: Rule, settings: Settings) -> Rule:
             for field in ("do", "cooldown", "budget", "reset_after")
             if (value := getattr(said, field)) is not None
         }
-        rule = replace(rule, **changes)
+        rule = replace(rule, **changes, asked=rule.asked or said.do is not None)
     if settings.rollback.reset_moments and "rollback" in rule.do:
         rule = replace(rule, do=tuple(dict.fromkeys((*rule.do, "reset_moments"))))
     rule = _possible(rule, settings)

@@ -25,8 +25,13 @@ Hook = Callable[[int, nn.Module, torch.optim.Optimizer], None]
 
 
 def settings(*overrides: str) -> Settings:
-    """Snapshots every eight steps, whatever they cost."""
-    return load(None, ["rollback.every=8", "rollback.cost=1", *overrides])
+    """Snapshots every eight steps, whatever they cost; the loops here have no loader.
+
+    There holdfast acts on finite losses only where it is asked to.
+    """
+    asked = ["policy.OPT001=rollback", "policy.OPT002=[skip, clip]"]
+    asked += ["policy.OPT003=[rollback, lower_lr]"]
+    return load(None, ["rollback.every=8", "rollback.cost=1", *asked, *overrides])
 
 
 class Task:

@@ -147,7 +147,8 @@ def test_a_trial_that_blames_the_data_undoes_the_rollback(make_run, make_event):
 def test_the_end_counts_rollbacks(make_run, make_event):
     events = [make_event("rollback", 0, step, **BACK) for step in (5, 9)]
     run = make_run(events=events)
-    assert "2 rollbacks" in end_summary(run)
+    first = " ".join(end_summary(run).split())
+    assert "after 20 steps; rolled back 2 times (off: --on OPT001=observe)." in first
     assert "2 rollbacks" in text(run) and "2 rollbacks" in report_md(run)
     assert "<dt>rollbacks</dt><dd>2</dd>" in report_html(run)
     assert "2 steps where the run was rolled back" in report_md(run)

@@ -99,6 +99,12 @@ def stopped(detector: Detector, window: Window, advice: str) -> Finding | None:
     return replace(finding, action="stop")
 
 
+def not_comparable(window: Window) -> str:
+    """Why losses cannot be compared at the judged row; empty where they can."""
+    said = next(iter(_events(window, "comparable")), None)
+    return "" if said is None else str(said.data.get("why") or "")
+
+
 def number(event: Event, name: str) -> float:
     """A number among the data of an event; NaN where there is none."""
     value: object = event.data.get(name)

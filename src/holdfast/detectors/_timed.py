@@ -46,6 +46,8 @@ class Claim:
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sure: bool = True
     """Certain: one event is enough."""
+    worth: float = 0.0
+    """Seconds that must be lost before it is reported, if more than ``Options.worth``."""
     case: str = ""
     """Identity of the claim, whichever of its lines an event names; the line if not given."""
 
@@ -111,7 +113,8 @@ class TimedDetector(Detector):
 
     def _due(self, window: Window, event: Event, claim: Claim, rows: Any) -> int:
         """The row on which a claim is reported; -1 for none yet."""
-        missing = self.options.worth - claim.share * claim.seconds
+        worth = max(self.options.worth, claim.worth)
+        missing = worth - claim.share * claim.seconds
         if missing <= 0:
             return int(rows[0])
         # Seconds go on being lost at the same rate.
@@ -130,7 +133,7 @@ class TimedDetector(Detector):
         return float(column(window.rows, "time")[before]) <= event.time + _PATIENCE
 
     def _finding(self, window: Window, claim: Claim) -> Finding:
-        place, lost = claim.place, max(self.options.worth, claim.share * claim.seconds)
+        place, lost = claim.place, max(self.options.worth, claim.worth, claim.share * claim.seconds)
         evidence: dict[str, Any] = {"share": round(claim.share, 3), **claim.evidence}
         evidence |= {"lost": round(lost, 3), "function": claim.function, "key": claim.key}
         evidence["statement"] = place.code if place is not None else ""

@@ -12,6 +12,7 @@ from ._events import (
     event_at,
     happened,
     latest,
+    not_comparable,
     number,
     rolled_back,
     rows_with_event,
@@ -33,7 +34,9 @@ class Divergence(Detector):
     What it detects:
         One of two patterns. The loss rose again soon after a rollback to good weights: other
         data, same result. Or loss and gradient norm rose far above what the run began with, over
-        many steps, steadily or not, and no single batch stands out.
+        many steps, steadily or not, and no single batch stands out. Where losses cannot be
+        compared over time, because the loop makes its own data or two optimizers train against
+        each other, that is a warning and nothing is done.
 
     Why it matters:
         One bad batch is an accident; divergence comes back. Skipping steps or rolling back only
@@ -139,13 +142,16 @@ class Divergence(Detector):
         start = max(abs(usual[0]), abs(usual[lowest]))
         if not wandered(usual[-1], usual[lowest], start, norms[-1], min(norms)):
             return None
-        rows = mine[lowest:]
+        rows, doubt = mine[lowest:], not_comparable(window)
         since, before = int(window.rows["step"][rows[0]]), window.value("lr", int(rows[0]))
         return self.finding(
             window,
             f"loss {usual[lowest]:.4g} -> {usual[-1]:.4g} and gradient norm {norms[lowest]:.4g} -> "
-            f"{norms[-1]:.4g}, growing over {len(rows)} steps since step {since}",
-            _advice(window, before),
+            f"{norms[-1]:.4g}, growing over {len(rows)} steps since step {since}"
+            f"{f'; nothing was done, because {doubt}' if doubt else ''}",
+            _advice(window, before)
+            + (f"; --on {self.code}=rollback,lower_lr lets holdfast do so" if doubt else ""),
+            severity=Severity.WARNING if doubt else self.severity,
             evidence={
                 "how": "trend",
                 "since": since,

@@ -25,7 +25,8 @@ class EvaluationWithGraph(MemoryDetector):
         collected, the graphs of all batches are alive at once. It is slower, too.
 
     Evidence:
-        ``key``: line; ``nodes`` of the graphs built in the last such evaluation;
+        ``key``: line; ``nodes`` of the graphs built in the last such evaluation; ``step_nodes``:
+        those of a training step, 0 where unknown;
         ``evaluations``: how many there were; ``batches`` in the last one, where it took
         them from a DataLoader.
 
@@ -42,7 +43,9 @@ class EvaluationWithGraph(MemoryDetector):
 
     False alarms:
         Attacks, saliency maps and penalties use the graph (``backward`` or ``autograd.grad``
-        follows) and are not reported. Fewer than ``passes`` forward passes are information only.
+        follows) and are not reported. Nor are evaluations that build fewer nodes than ``forward``
+        of a training step: their model ran without gradients, and something beside it (a metric,
+        a running mean) built the rest. Fewer than ``passes`` forward passes are information only.
 
     Cost:
         A number is compared when ``eval()``, ``train()`` or ``backward`` is called; lines are
@@ -64,12 +67,17 @@ class EvaluationWithGraph(MemoryDetector):
 
         nodes: int = 3
         """Nodes of a graph below which no model made it."""
+        forward: float = 0.5
+        """Share of the nodes of a training step below which it was no forward pass of the model."""
         passes: int = 2
         """Forward passes or evaluations from which on it is a warning."""
 
     def believes(self, event: Event) -> bool:
         """Whether it is the graph of a model; a mean of some parameters is not."""
-        return number(event, "nodes") >= self.options.nodes
+        nodes, step = number(event, "nodes"), number(event, "step_nodes")
+        # Records of earlier versions do not say what a step makes.
+        least = self.options.forward * step if step == step else 0.0
+        return nodes >= max(self.options.nodes, least)
 
     def about(self, event: Event) -> str:
         """Every evaluation counts as one case."""
@@ -97,4 +105,6 @@ class EvaluationWithGraph(MemoryDetector):
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how often."""
-        return {name: number(event, name) for name in ("nodes", "evaluations", "batches")}
+        return {
+            name: number(event, name) for name in ("nodes", "step_nodes", "evaluations", "batches")
+        }

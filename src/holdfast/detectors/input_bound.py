@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..types import Event, Severity
@@ -66,9 +66,10 @@ class InputBound(TimedDetector):
 
     False alarms:
         Nothing is reported before ``worth`` seconds are lost, nor a line that fills a cache during
-        the first pass over the data. Below ``share`` of the time, or where the line takes less
-        than ``sample_us`` per sample, it is information: small models on small data always wait a
-        little. A batch made in the loop itself is reported when measured twice.
+        the first pass over the data. Below ``share`` of the time, before ``seconds`` are lost, or
+        where the line takes less than ``sample_us`` per sample, it is information: small models on
+        small data always wait a little. A batch made in the loop itself is reported when measured
+        twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps of a run and, as long as
@@ -95,6 +96,9 @@ class InputBound(TimedDetector):
         """Share of the earlier wait that the timed steps must still show; a guess."""
         share: float = 0.35
         """Share of the time above which it is a warning."""
+        seconds: float = 1.0
+        """Seconds lost so far above which it is a warning: what is over in less is not worth a
+        change of the script. A guess; the scripts of the corpus lose several."""
         sample_us: float = 30.0
         """Time of the line per sample above which it is a warning."""
         stands_out: float = 5.0
@@ -130,7 +134,7 @@ class InputBound(TimedDetector):
             yield from self._line(best, look.times, look.passes, facts)
         elif ms(look.times.waiting * look.times.last_block) >= self.options.loop_ms:
             asks = max(fetched, key=lambda line: line.seconds)
-            yield self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
+            yield from self._claim(asks.at, asks, look.times, facts | {"what": "loader"})
 
     def _workers(self, data: Any) -> Iterator[Claim]:
         """A loader with workers: lines sampled by their own threads, or samples fetched again."""
@@ -147,7 +151,7 @@ class InputBound(TimedDetector):
         if not samples:
             if not made_here:  # the workers may report later: believed when measured again
                 facts |= {"what": "loader", "looked": False}
-                yield self._claim(asks.at, asks, times, facts, sure=False)
+                yield from self._claim(asks.at, asks, times, facts, sure=False)
             return
         facts |= {"what": "dataset", "sample_ms": ms(per_sample)}
         others = (per_sample * samples - slowest) / max(1, samples - 1)
@@ -174,9 +178,9 @@ class InputBound(TimedDetector):
     ) -> Iterator[Claim]:
         """Where the line fills a cache, the line that reads the cache; from the second pass on."""
         if best.cache is None:
-            yield self._claim(best.at, best, times, facts)
+            yield from self._claim(best.at, best, times, facts)
         elif passes > 1:
-            yield self._claim(best.cache, best, times, facts | {"what": "cache"})
+            yield from self._claim(best.cache, best, times, facts | {"what": "cache"})
 
     def _loop(self, look: Look) -> Iterator[Claim]:
         """The line that makes most of a batch in the loop itself."""
@@ -198,19 +202,19 @@ class InputBound(TimedDetector):
             "line_ms": ms(best.seconds),
             "hits": round(best.hits, 1),
         }
-        yield self._claim(best.at, best, look.times, facts, sure=False)
+        yield from self._claim(best.at, best, look.times, facts, sure=False)
 
     def _claim(
         self, place: Place, line: Line, times: Times, facts: dict[str, Any], *, sure: bool = True
-    ) -> Claim:
+    ) -> Iterator[Claim]:
+        """Information at once; a warning as soon as it has cost enough to be worth a change."""
         share = float(facts.get("share", times.waiting))
         facts = {"share": share, "wait_ms": ms(share * times.last_block), **facts}
-        bad = self._bad(facts)
-        return Claim(
+        known = Claim(
             what=_says(facts),
             advice=_advice(facts, quoted(place)),
-            severity=Severity.WARNING if bad else Severity.INFO,
-            confidence=0.9 if bad else 0.6,
+            severity=Severity.INFO,
+            confidence=0.6,
             share=share,
             seconds=times.seconds,
             place=place,
@@ -219,6 +223,12 @@ class InputBound(TimedDetector):
             sure=sure,
             case="" if facts["what"] == "loop" else "loader",
         )
+        bad = self._bad(facts)
+        if not bad or share * times.seconds < self.options.seconds:
+            yield known
+        if bad:
+            worth = self.options.seconds
+            yield replace(known, severity=Severity.WARNING, confidence=0.9, worth=worth)
 
     def _bad(self, facts: dict[str, Any]) -> bool:
         options, what = self.options, facts["what"]

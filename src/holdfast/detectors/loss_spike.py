@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
@@ -19,8 +21,11 @@ from ._outliers import (
     rate,
     spike,
 )
-from ._window import Mask, Window
+from ._window import Mask, Window, column
 from .base import Detector
+
+# A new level within this many steps of a rise that was told is the same story.
+_TOLD = 64
 
 
 class LossSpike(Detector):
@@ -32,7 +37,9 @@ class LossSpike(Detector):
         ``rows`` in a row that then came back by themselves (info). One bad batch whose step
         was skipped is OPT002. A spike that returns after a rollback is OPT003. A level that
         stays, because the data or the task has changed, is reported as a new level and is no
-        fault (info).
+        fault (info). Where losses cannot be compared over time (the loop makes its own data, two
+        optimizers train against each other, the dataset is replaced), a rise is told and nothing
+        is done (info; a warning where it is ``beyond`` times the largest loss before it).
 
     Why it matters:
         A spike means that the weights were damaged, not only that one batch was hard. Some runs
@@ -40,7 +47,7 @@ class LossSpike(Detector):
         hundreds of steps. The weights from before the spike are still good.
 
     Evidence:
-        ``key``: ``rollback``, ``level`` or ``stop``, none for a spike that came back;
+        ``key``: ``rollback``, ``observed``, ``level`` or ``stop``, none for a spike that came back;
         ``spike_start``, ``spike_rows`` and ``peak``; ``usual`` and ``limit``: baseline and
         threshold when it began; with a rollback ``rolled_back`` steps, ``to``, ``tried``: the loss
         with the old weights, ``lr_factor``, ``moments_reset``, ``left``: how many more are
@@ -61,6 +68,8 @@ class LossSpike(Detector):
            or clipping (``--clip-adaptive``).
         3. An intended jump (curriculum, new stage, unfreezing) is fine: holdfast learns the
            new level. ``--on OPT001=observe`` keeps it from rolling back.
+        4. A rise that was only observed: ``--on OPT001=rollback`` lets holdfast roll back although
+           it cannot compare the losses of this loop.
 
     False alarms:
         Losses are compared with the run's own median and spread, so that noise, large units and
@@ -89,16 +98,23 @@ class LossSpike(Detector):
 
         rows: int = 3
         """Updates applied at a high loss before it is a spike."""
+        beyond: float = 100.0
+        """Factor of a loss that was only observed on the largest before, from which on it is a
+        warning: no healthy script of the tests goes there. A guess, as in OPT002."""
 
     def suspects(self, window: Window) -> Mask:
         """Rows that end a spike, and those that came with an event."""
-        return ends_spike(window) | rows_with_event(window, ("rollback", "trial", "level", "stop"))
+        kinds = ("rollback", "observed", "trial", "level", "stop")
+        return ends_spike(window) | rows_with_event(window, kinds)
 
     def check(self, window: Window) -> Finding | None:
-        """Report a rollback, a new level, or a spike that is over, in this order."""
+        """Report a rollback, a rise that was only observed, a new level, or a spike's end."""
         undone = event_at(window, "rollback", code=self.code)
         if undone is not None:
             return self._rolled_back(window, undone)
+        seen = event_at(window, "observed", code=self.code)
+        if seen is not None:
+            return self._observed(window, seen)
         level = _new_level(window)
         if level is not None:
             return self._level(window, *level)
@@ -120,6 +136,20 @@ class LossSpike(Detector):
             peak=loss,
             usual=usual,
             moments_reset=bool(event.data.get("moments_reset")),
+        )
+
+    def _observed(self, window: Window, event: Event) -> Finding:
+        loss, usual, first = (number(event, name) for name in ("loss", "usual", "first"))
+        start = window.step if math.isnan(first) else int(first)
+        beyond = loss > self.options.beyond * _largest_before(window, start)
+        return self.finding(
+            window,
+            f"the loss is far above its baseline since step {start}: {usual:.4g} -> {loss:.4g}; "
+            f"nothing was done, because {event.data.get('why') or 'losses cannot be compared'}",
+            "nothing if losses of this loop move like that when it learns; "
+            f"--on {self.code}=rollback lets holdfast try the weights from before",
+            severity=Severity.WARNING if beyond else Severity.INFO,
+            evidence={"key": "observed", "spike_start": start, "peak": loss, "usual": usual},
         )
 
     def _level(self, window: Window, before: float, after: float, why: str) -> Finding:
@@ -168,7 +198,16 @@ def _new_level(window: Window) -> tuple[float, float, str] | None:
         return None
     if happened(window, "trial", level.step, verdict="data"):
         return None
+    if happened(window, "observed", level.step - _TOLD):
+        return None
     return number(level, "before"), number(level, "after"), "it stayed there"
+
+
+def _largest_before(window: Window, start: int) -> float:
+    """The largest absolute loss of this optimizer before a step; infinite where there was none."""
+    rows = window.rows[window.mine]
+    losses = np.abs(column(rows, "loss")[rows["step"] < start])
+    return float(np.max(losses[np.isfinite(losses)], initial=0.0)) or math.inf
 
 
 def _step(window: Window, row: int) -> int:

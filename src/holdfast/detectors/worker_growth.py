@@ -48,7 +48,9 @@ class WorkerGrowth(MemoryDetector):
 
     False alarms:
         A container that is checked before it grows may be a cache bounded by the data set: it is
-        reported when it has grown over ``passes`` passes, which takes persistent workers.
+        reported when it has grown over ``passes`` passes, which takes persistent workers. So is
+        copy-on-write without a container that explains it: every worker copies the pages it
+        touches first. Pages of mapped files are not counted.
 
     Cost:
         Reading one worker's memory on one batch in eight; four to eight measurements of its
@@ -77,7 +79,9 @@ class WorkerGrowth(MemoryDetector):
         """Whether the workers grow, and not only until a cache is full."""
         outlived = number(event, "steps") >= self.options.passes * number(event, "pass_batches")
         enough = number(event, "least_bytes") > self.options.least
-        return enough and (outlived or not event.data.get("tested"))
+        # Any worker copies what it touches for the first time, until it has touched everything.
+        warm_up = event.data.get("copied") and not event.data.get("path")
+        return enough and (outlived or not (event.data.get("tested") or warm_up))
 
     def weight(self, event: Event) -> Severity:
         """Information for growth without a known container."""

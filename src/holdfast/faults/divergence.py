@@ -8,6 +8,7 @@ this as "training diverges around iteration N whatever I do with the data".
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 CODE = "OPT003"
 FIRST_STEP = 120
@@ -23,15 +24,16 @@ def main() -> None:
     true = torch.randn(16, 1)
     scale = torch.ones(16)
     scale[3] = 4.0  # metres among kilometres
+    x = torch.randn(STEPS * BATCH, 16) * scale
+    y = x @ true + 0.1 * torch.randn(STEPS * BATCH, 1)
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
     model = nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=FIRST_RATE)
 
     loss = torch.tensor(0.0)
-    for step in range(STEPS):
+    for step, (x, y) in enumerate(loader):
         if step == FIRST_STEP:
             optimizer.param_groups[0]["lr"] = SECOND_RATE
-        x = torch.randn(BATCH, 16) * scale
-        y = x @ true + 0.1 * torch.randn(BATCH, 1)
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()

@@ -98,24 +98,44 @@ class Engine:
         """A loader drew the indices of a batch that it will hand out later."""
         LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
+    def passes_over(self, data: object) -> None:
+        """What the next pass of a loop reads, where it is no DataLoader."""
+        self.training.comparability.passes_over(data)
+
     @fail_open("loader probe", ends="other")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
-        if self._ledger is not None and self.writer.in_flight == 0:
+        again = self._last_batches(iterator) if self.recovery.suspects else ()
+        if self._ledger is not None and self.writer.in_flight == 0 and not again:
             for batch in self._ledger.used:
                 batch.content = None
         if not self._losses.passes and self.recovery.due(self.training.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.training.iteration, True)
+            attempt(self, "recovery", self.recovery.boundary, self.training.iteration, True, again)
         return LoaderLedger.upcoming(iterator)
+
+    def _last_batches(self, iterator: Any) -> Sequence[Batch]:
+        """The batches of the last step, where the loop can be given them again; mostly all."""
+        ledger = self._ledger
+        if ledger is None or ledger.ahead or LoaderLedger.of(iterator, ledger) is not ledger:
+            return ()  # fetched ahead, or a validation: it would not be used in the next step
+        idle = self.investigation.idle and not self.investigation.replaying
+        held = all(batch.content is not None for batch in ledger.used)
+        if not (idle and held and self.settings.guard.replay):
+            return ()
+        self.writer.await_rows()  # their loss, once in a rollback
+        return tuple(ledger.used)
 
     @fail_open("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
-        self._ledger = LoaderLedger.of(iterator, self._ledger)
+        ledger = LoaderLedger.of(iterator, self._ledger)
+        if ledger is not self._ledger:
+            self._ledger = ledger
+            self.training.comparability.feeds(iterator)
         self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
-        self._ledger.handed_out(iterator, expected or (0, -1), content, keep)
+        ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
@@ -124,7 +144,9 @@ class Engine:
     @fail_open("investigation")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
-        again = self.investigation.next_batch(iterator)
+        again = self.recovery.replay.next_batch()
+        if again is None:
+            again = self.investigation.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
         if self.settings.guard.restore_rng:
@@ -265,7 +287,7 @@ class Engine:
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
         window = self._window()
-        leave_out = self.investigation.replaying
+        leave_out = self.replaying
         if self.recovery.awaits_step and attempt(
             self, "recovery", self.recovery.before_step, guard, window
         ):
@@ -351,8 +373,16 @@ class Engine:
             record.timed = self.phases.take()
         else:
             record.row.update(self.phases.take_host())
+        fed = False
         if self._ledger is not None:
+            fed = self._ledger.fed
             record.batches = self._ledger.step()
+        own = window is self._losses and window.passes > 0
+        several = not own and window.passes > max(1, len(record.batches))
+        comparability = self.training.comparability
+        if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
+            data = {"holds": comparability.holds, "why": comparability.why}
+            attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
         self._previous, self._losses = window, self._new_losses()
         self._early = self._rng = None
         self.writer.close_step(guard, record, window)
@@ -378,7 +408,7 @@ class Engine:
 
     def scheduled(self, scheduler: Any) -> bool:
         """A learning-rate schedule is about to be stepped; False when it must not be."""
-        if self.investigation.replaying:
+        if self.replaying:
             return False
         attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
@@ -434,7 +464,7 @@ class Engine:
         self._open.pop(id(optimizer), None)
         window = self._window()
         note_skip(record, scaler)
-        record.told_to = self.investigation.replaying
+        record.told_to = self.replaying
         guard.note_losses(record, window)
         self._finish(guard, record, window)
 
@@ -496,13 +526,13 @@ class Engine:
 
     @property
     def replaying(self) -> bool:
-        """Whether the current batch was fed before, for an investigation."""
-        return self.investigation.replaying
+        """Whether the current batch was fed before, for an investigation or a trial."""
+        return self.investigation.replaying or self.recovery.replay.running
 
     @property
     def last_replay(self) -> bool:
         """Whether it is the last one of its kind."""
-        return self.investigation.replaying and not self.investigation.more_again
+        return self.replaying and not (self.investigation.more_again or self.recovery.replay.more)
 
     @property
     def latest(self) -> Mapping[str, float]:

@@ -16,6 +16,7 @@ from ..config import Settings
 from ..policy import Policy
 from ..probes._device_baseline import Question, Terms, fresh_state, learn_anew
 from ..probes.baseline import APART, NORM, Baseline
+from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading
 from ..probes.step_record import StepRecord
 
@@ -29,12 +30,16 @@ class Outliers:
     Args:
         settings: of the run.
         policy: says whether an explosion is skipped, and clipped from then on.
+        comparability: says whether the losses of this run can be compared. Where they cannot, a
+            finite step is skipped only if the user asked for that.
     """
 
-    def __init__(self, settings: Settings, policy: Policy) -> None:
+    def __init__(self, settings: Settings, policy: Policy, comparability: Comparability) -> None:
         self.detect = settings.spike.detect
         self._clip = policy.does("OPT002", "clip")
         self._skip = policy.does("OPT002", "skip")
+        self._always = policy.rule("OPT002").asked
+        self._comparability = comparability
         self._asked = settings.clip
         self._warmup = settings.spike.warmup
         self.baseline = Baseline(self._warmup)
@@ -45,6 +50,11 @@ class Outliers:
     def clipping(self) -> bool:
         """Whether norms are being clipped by themselves because of an explosion."""
         return self._calm < _CALM
+
+    @property
+    def _skips(self) -> bool:
+        """Whether a step with an outlier norm is skipped at present."""
+        return self._skip and (self._always or self._comparability.holds)
 
     @property
     def _sized(self) -> bool:
@@ -86,7 +96,7 @@ class Outliers:
                 row["grad_norm"] / scale,
                 loss_counts=alone,
                 norm_counts=not clipped,
-                may_skip=self._skip and may_skip,
+                may_skip=self._skips and may_skip,
             )
             record.see_baseline(bits, *self.baseline.numbers)
         if record.wild:
@@ -126,7 +136,7 @@ class Outliers:
             warmup=self._warmup,
             loss_counts=alone,
             norm_counts=not clipped,
-            may_skip=self._skip and may_skip and self.detect,
+            may_skip=self._skips and may_skip and self.detect,
             adaptive=self._asked.adaptive or self.clipping,
             clip=math.inf if norm is None else norm,
         )

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from ..actions.restore_buffers import BufferKeeper
 from ..config import Settings
 from ..policy import Policy
+from ..probes.comparable import Comparability
 from ..probes.gradients import Meters
 from ..probes.model_state import buffers_of, layer_names, live_modules, roots_of
 from .optimizer_guard import OptimizerGuard, parameters_of
@@ -21,6 +22,7 @@ class OptimizerRegistry:
     """Finds the guard of an optimizer; only weak references to optimizers and models are kept."""
 
     def __init__(self, settings: Settings, policy: Policy) -> None:
+        self.comparability = Comparability()
         self.buffers = BufferKeeper()
         self.meters = Meters()
         self._settings, self._policy = settings, policy
@@ -46,7 +48,7 @@ class OptimizerRegistry:
                 self._settings.guard,
                 self.buffers,
                 self.meters,
-                Outliers(self._settings, self._policy),
+                Outliers(self._settings, self._policy, self.comparability),
             )
             self._count += 1
         parameters = parameters_of(optimizer)

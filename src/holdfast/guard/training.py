@@ -23,6 +23,7 @@ from ..diagnosis.nonfinite.provenance import Scene, addresses
 from ..probes import STEP_COLUMNS
 from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch
+from ..probes.comparable import Comparability
 from ..probes.model_state import clean
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
@@ -79,6 +80,11 @@ class GuardedTraining:
     def rank(self) -> int:
         """The rank of this process."""
         return 0 if self.recorder is None else self.recorder.rank
+
+    @property
+    def comparability(self) -> Comparability:
+        """Whether its losses can be compared over time."""
+        return self.registry.comparability
 
     @property
     def has_orders(self) -> bool:

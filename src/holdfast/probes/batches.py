@@ -258,6 +258,11 @@ class LoaderLedger:
         """The iterator is at its end: what was fetched ahead is used up next."""
         self._exhausted = True
 
+    @property
+    def fed(self) -> bool:
+        """Whether a batch came since the last step."""
+        return bool(self._fresh)
+
     def step(self) -> list[Batch]:
         """The batches of the step that is ending."""
         if not self._fresh:

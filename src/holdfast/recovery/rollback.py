@@ -4,8 +4,12 @@
                                            └─ high loss: the data has changed, undo, new baseline
 
 A rollback is tried on one batch before it is kept: a new stage of a curriculum looks like damage
-until old weights see the new data. The loop goes on with the next data, so the data that did the
-damage is skipped.
+until old weights see the new data. That is the batch of the last step once more, where the loop can
+be given it again: the same data with both weights, and a run that was well loses nothing. The loop
+goes on with the next data, so the data that did the damage is skipped.
+
+The level of a loss is evidence only where it can be compared over time (``probes/comparable.py``).
+Elsewhere a suspicion is recorded and nothing is done, unless the user's policy says so.
 
 What comes back after the last rollback of the budget is beyond the snapshots, which are some steps
 old: the best state by validation is restored from its checkpoint, with a lower learning rate.
@@ -16,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +29,7 @@ from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
-from ..probes.batches import nonfinite
+from ..probes.batches import Batch, nonfinite
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
@@ -34,7 +38,7 @@ from .live_state import LiveState
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
 from .training import Guarded, Training
-from .trial import Trial, acceptable_loss, all_finite, read_loss, was_skipped
+from .trial import Replay, Trial, all_finite, clearly_better, read_loss, was_skipped
 
 # Trouble within this many steps of a rollback is not another bad batch: it did not help.
 _AGAIN = 200
@@ -44,7 +48,12 @@ _ASK = 8
 class Recovery:
     """Snapshots, rollbacks and the end of the budget, for all optimizers of this process."""
 
-    def __init__(self, settings: Settings, training: Training, policy: Policy) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        training: Training,
+        policy: Policy,
+    ) -> None:
         self.live = LiveState(training)
         self.restoring = Restoring(settings.rollback, training, self.live)
         self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
@@ -58,7 +67,8 @@ class Recovery:
         self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
         self._best_left = settings.rollback.best
         self._trial: Trial | None = None
-        self._last_rollback = self._last_lowered = -_AGAIN
+        self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
+        self.replay = Replay()
         self._look_at = 0.0
         self._epoch = 0
         self.attentive = False
@@ -79,6 +89,7 @@ class Recovery:
     def known(self, guard: Guarded, record: StepRecord) -> None:
         """The numbers of a step are on the host."""
         row = record.row
+        self.replay.loss = row["loss"]
         if guard.outliers.known(record):
             on = guard.outliers.clipping
             why = "a gradient norm far above its baseline"
@@ -106,13 +117,32 @@ class Recovery:
         if not math.isnan(row["loss_usual"]):
             self._level = row["loss_usual"]
         if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
-            if found.code == "OPT001" and record.step - self._last_rollback < _AGAIN:
+            if found.code == "OPT001" and record.step - self._last["rollback"] < _AGAIN:
                 found = replace(found, code="OPT003")
-            self._ordered = guard, found
+            if self._may_act(found):
+                self._ordered = guard, found
+            else:
+                self._only_observe(guard, found)
         elif trouble.lasting:
             self._new_level(guard, trouble, record.step, trouble.usual, row["loss"])
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
         self.attentive = clipping or not self._quiet()
+
+    def _may_act(self, found: Suspicion) -> bool:
+        """Whether the level of the loss is evidence here, or the user wants it to be."""
+        # Numbers that are not finite are damage whatever the data is.
+        comparable = found.why != "loss" or self._training.comparability.holds
+        return comparable or self._policy.rule(found.code).asked
+
+    def _only_observe(self, guard: Guarded, found: Suspicion) -> None:
+        """Record a suspicion that nothing follows from."""
+        rule = self._policy.rule(found.code)
+        if not rule.acts:
+            return
+        about = {"opt": guard.index, "code": found.code, "first": found.first}
+        losses = {"loss": found.loss, "usual": found.usual}
+        refused = {"instead": list(rule.do), "why": self._training.comparability.why}
+        self._training.record_at("observed", found.step, {**about, **losses, **refused})
 
     def _ask(self, record: StepRecord) -> None:
         """A step was skipped: decide whether that may go on."""
@@ -126,9 +156,9 @@ class Recovery:
 
     def _lower(self, guard: Guarded, record: StepRecord) -> None:
         """Lower the learning rate after outlier norms; once for those close together."""
-        if record.step - self._last_lowered < _AGAIN:
+        if record.step - self._last["lowered"] < _AGAIN:
             return
-        self._last_lowered = record.step
+        self._last["lowered"] = record.step
         factor = self.restoring.lower_rates()
         norm, usual = record.row["grad_norm"], record.row["norm_usual"]
         data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
@@ -163,13 +193,19 @@ class Recovery:
         self._look_at = min(at, self.checkpoints.next_step, step + _ASK)
         return step >= at or bool(self.checkpoints.due(step))
 
-    def boundary(self, step: int, fed: bool) -> None:
+    @property
+    def suspects(self) -> bool:
+        """Whether older weights are about to be tried."""
+        return self._ordered is not None
+
+    def boundary(self, step: int, fed: bool, batches: Sequence[Batch] = ()) -> None:
         """Between two steps: take a snapshot, save one, roll back, or stop the run.
 
         Args:
             step: the last one that was taken.
             fed: whether data comes from a loader. A loop without one draws its data itself, and
                 would draw the same again if the RNG state were restored.
+            batches: those of the last step, where they can be handed out again.
         """
         for order in self._training.orders():
             self._obey(order, step)
@@ -181,7 +217,7 @@ class Recovery:
             return
         if self._ordered is not None and self._trial is None:
             (guard, suspicion), self._ordered = self._ordered, None
-            self._go_back(guard, suspicion, step, fed)
+            self._go_back(guard, suspicion, step, fed, batches)
             return
         if self._trial is not None or not self._quiet():
             return
@@ -241,7 +277,14 @@ class Recovery:
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
 
-    def _go_back(self, guard: Guarded, suspicion: Suspicion, step: int, fed: bool) -> None:
+    def _go_back(
+        self,
+        guard: Guarded,
+        suspicion: Suspicion,
+        step: int,
+        fed: bool,
+        batches: Sequence[Batch],
+    ) -> None:
         rule = self._policy.rule(suspicion.code)
         if "stop" in rule.do:
             self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
@@ -273,6 +316,8 @@ class Recovery:
         self.restoring.put_back(target.state(), rng_state=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
         self._trial = Trial(guard, suspicion, target, kept, step - target.step, ms)
+        if suspicion.why == "loss":
+            self._trial.before = self.replay.begin(batches)
         if suspicion.why == "weights":
             # Such weights are worthless: no trial. The event belongs before its row.
             self._settle_trial(math.nan, step + 1)
@@ -286,11 +331,12 @@ class Recovery:
         if trial is None or trial.guard is not guard:
             return False
         trial.tried = read_loss(losses)
-        trial.failed = not trial.tried <= acceptable_loss(trial.suspicion)
+        trial.failed = not clearly_better(trial.suspicion, trial.tried, trial.before)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             self._settle_trial(trial.tried, self._training.iteration)
-        return trial.failed
+        # A batch that was used before is only looked at.
+        return trial.failed or self.replay.running
 
     def after_step(self, guard: Guarded, record: StepRecord) -> None:
         """Undo a trial that failed."""
@@ -307,7 +353,9 @@ class Recovery:
         data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
         step = record.step + 1
-        self._training.record_at("trial", step, {**data, "tried": trial.tried})
+        self._training.record_at(
+            "trial", step, {**data, "tried": trial.tried, "before": trial.before}
+        )
         if found.cause:
             self._troubles[guard.index].in_vain[found.cause] = record.step
         if found.why == "loss":
@@ -341,6 +389,7 @@ class Recovery:
                 "to": trial.target.step,
                 "steps": trial.undone,
                 "tried": tried,
+                "before": trial.before,
                 "lr_factor": factor,
                 "moments_reset": reset,
                 "ms": trial.ms,
@@ -393,7 +442,7 @@ class Recovery:
     def _went_back(
         self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
     ) -> None:
-        self._last_rollback = step
+        self._last["rollback"] = step
         self.snapshots.forget_after(int(data["to"]))
         for trouble in self._troubles.values():
             trouble.calm()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
+from ..probes.comparable import Comparability
 from ..probes.step_record import StepRecord
 
 
@@ -63,6 +64,11 @@ class Training(Protocol):
     @property
     def rank(self) -> int:
         """Of this process."""
+        ...
+
+    @property
+    def comparability(self) -> Comparability:
+        """Whether its losses can be compared over time."""
         ...
 
     @property

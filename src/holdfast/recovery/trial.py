@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from ..detectors.suspicion import Suspicion
+from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
@@ -17,6 +20,8 @@ from .training import Guarded
 
 # Old weights are the better ones when no more than this share of the rise is left with them.
 _SHARE = 0.3
+# On the same data at least this share of the rise must be gone; a guess.
+_GONE = 0.5
 
 
 @dataclass(slots=True)
@@ -32,6 +37,49 @@ class Trial:
     tried: float | None = None
     """The loss of the batch it is tried on, once that is known."""
     failed: bool = False
+    before: float = math.nan
+    """The loss of the same data with the weights that were replaced; NaN for other data."""
+
+
+class Replay:
+    """Hands the batches of the last step to the loop again, for a trial on the same data."""
+
+    def __init__(self) -> None:
+        self.running = False
+        """The loop has batches for the second time; its scheduler is held back."""
+        self.loss = math.nan
+        """The loss of the newest step that is known."""
+        self._again: list[tuple[Batch, Any]] = []
+
+    def begin(self, batches: Sequence[Batch]) -> float:
+        """Hand these out next; their loss with the present weights, NaN where there are none."""
+        self._again = [(batch, batch.content) for batch in batches]
+        return self.loss if batches else math.nan
+
+    def next_batch(self) -> tuple[Batch, Any] | None:
+        """What the loop gets instead of its next batch; mostly None."""
+        self.running = bool(self._again)
+        return self._again.pop(0) if self._again else None
+
+    @property
+    def more(self) -> bool:
+        """Whether another batch will be handed out for the second time."""
+        return bool(self._again)
+
+
+def clearly_better(found: Suspicion, tried: float, before: float) -> bool:
+    """Whether old weights with the loss ``tried`` are the better ones.
+
+    ``before`` is the loss of the same data with the present weights; NaN where the trial had other
+    data.
+    """
+    if math.isnan(before):
+        return tried <= acceptable_loss(found)
+    if not before > found.limit:
+        return False  # the trouble is over
+    on_it = replace(found, loss=before)
+    rise = before - found.usual
+    return tried <= acceptable_loss(on_it) and before - tried >= _GONE * rise
 
 
 def acceptable_loss(found: Suspicion) -> float:

@@ -22,6 +22,7 @@ from ..run import LaneData, Run
 from ..types import Event, Finding
 from .actions_taken import ActionTaken, actions_of
 from .ending import Ending, ending_of
+from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
 from .saved_state import SavedState, saved_state_of
@@ -63,6 +64,8 @@ class RunSummary:
     """What holdfast changed about the script's optimizers."""
     actions_taken: tuple[ActionTaken, ...] = ()
     """All actions taken on the run."""
+    interventions: str = ""
+    """What was done beyond the skip of bad steps, and how to forbid it; mostly empty."""
     rollbacks: int = 0
     """Number of rollbacks that were kept."""
     policy: tuple[str, ...] = ()
@@ -128,6 +131,7 @@ def summarize_lanes(
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
         actions_taken=tuple(actions_of(data, lanes)),
+        interventions=interventions(data, _over_ranks(lanes, "rollbacks")),
         rollbacks=_over_ranks(lanes, "rollbacks"),
         policy=_policy(events),
         errors=_notes(events, "holdfast_error", "where", "error"),

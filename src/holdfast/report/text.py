@@ -60,13 +60,13 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     style = _OUTCOMES.get(summary.outcome, "bold red")
     facts = [words.plural(len(summary.findings), "finding")]
     facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
-    facts += [words.plural(summary.rollbacks, "rollback")] if summary.rollbacks else []
     facts += (
         [change] if (change := words.loss_change(summary.first_loss, summary.last_loss)) else []
     )
     facts += [bad] if (bad := words.bad_losses(summary.bad_losses, summary.mean_loss)) else []
     after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
-    text = f"{summary.ending.line}{after}. {_sentence(facts)}{_cost(summary)}"
+    did = f"; {summary.interventions}" if summary.interventions else ""
+    text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
     for group in groups_to_show(summary.finding_groups)[0]:
         finding = group.finding

@@ -158,6 +158,7 @@ class Watch:
         if loader_pass is None:
             return
         iterator = loader_pass.iterator
+        self.engine.passes_over(loader)
         reported = not self._own and isinstance(iterator, _BaseDataLoaderIter)
         try:
             while True:

@@ -64,6 +64,12 @@ class _Jumps:
         self._last = -1
         self._compiled = 0
 
+    @property
+    def typical(self) -> int:
+        """Nodes of a typical step; 0 while that is not known."""
+        nodes = self._nodes
+        return sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
+
     def window(self, loss: torch.Tensor, since: int, step: int) -> _Window | None:
         """The nodes that were made since ``since`` and not for this loss, if many."""
         made = now() - since
@@ -73,7 +79,7 @@ class _Jumps:
         traced, self._compiled = compiled != self._compiled, compiled
         if traced:
             return None  # by a compiler, which makes nodes too
-        typical = sorted(nodes)[len(nodes) // 2] if len(nodes) >= _KNOWN else 0
+        typical = self.typical
         limit = _MANY * typical + _MORE if typical else 0
         if not typical or made <= limit:
             nodes.append(made)
@@ -212,6 +218,7 @@ class Evaluation:
             "evaluation_graphs",
             {
                 "nodes": window.high - window.low,
+                "step_nodes": self._jumps.typical,
                 "evaluations": self._count,
                 "batches": window.batches,
                 "function": function,

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..throughput import worker_samples
 from . import worker_lengths
@@ -33,7 +33,7 @@ class Workers:
         self._record = record
         self._iterator: Callable[[], Any] = lambda: None
         self._fetched = 0
-        self._readings: list[tuple[int, int]] = []
+        self._readings: list[tuple[int, Private]] = []
         self._facts: dict[str, Any] = {}
         self._began, self._asked = 0.0, math.inf
         self._records = 0
@@ -58,10 +58,13 @@ class Workers:
         self._readings.append((self._fetched, private))
         # What comes first is what any worker needs: imports, the first pages.
         recent = self._readings[1:][-_READINGS:]
-        grows = len(recent) == _READINGS and all(a[1] < b[1] for a, b in pairwise(recent))
-        if not grows or self._fetched < self._due:
+        # Pages of a file that only this worker maps are private too, and nobody's leak; anonymous
+        # pages are counted by their share, which moves when others let go of them.
+        grown = [min(b[1].dirty - a[1].dirty, b[1].anonymous - a[1].anonymous)
+                 for a, b in pairwise(recent)]  # fmt: skip
+        if len(recent) < _READINGS or min(grown) <= 0 or self._fetched < self._due:
             return
-        rises = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(recent)]
+        rises = [more / (b[0] - a[0]) for more, (a, b) in zip(grown, pairwise(recent), strict=True)]
         # Below half of what detectors accuse by default nobody asks for the cause.
         if min(rises) * len(iterator._workers) < _LEAST:
             return
@@ -109,12 +112,24 @@ def batches(iterator: Any) -> int:
         return 0
 
 
-def _private(pid: int | None) -> int | None:
-    """Bytes that a process shares with nobody; None where the system does not tell."""
+class Private(NamedTuple):
+    """Memory of a process that is its own, in bytes."""
+
+    dirty: int
+    """Written pages that no other process maps, those of files included."""
+    anonymous: int
+    """Pages of no file; those that others map too count by their share."""
+
+
+def _private(pid: int | None) -> Private | None:
+    """What a process has for itself; None where the system does not tell."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as table:
-            return sum(
-                int(line.split()[1]) << 10 for line in table if line.startswith(b"Private_Dirty")
-            )
+            found = {
+                line.split(b":")[0]: int(line.split()[1]) << 10 for line in table.readlines()[1:]
+            }
     except (OSError, ValueError, IndexError):
         return None
+    dirty = found.get(b"Private_Dirty:")
+    # Kernels before 5.3 do not tell anonymous pages apart.
+    return None if dirty is None else Private(dirty, found.get(b"Pss_Anon:", dirty))

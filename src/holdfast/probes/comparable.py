@@ -1,0 +1,163 @@
+"""Can the losses of this run be compared over time? Asked before anything more than a bad step.
+
+The level of a loss says something about the weights only where the data stays the same. A loop
+that makes its own data (reinforcement learning, points that are sampled anew, generated batches),
+two models that train against each other and a dataset that is replaced while it is trained on all
+move their loss without any damage. There holdfast observes and says what it sees; rolling back,
+lowering the learning rate, clipping and skipping finite steps need a loss that can be compared.
+
+    a loader over a dataset that stays ─ one loss for all optimizers ─ both for a whole baseline
+
+What is measured: which dataset the batches of each step came from, its length from one pass to
+the next, and whether optimizers that take turns have a loss of their own. All of it is known on
+the host from what the loaders and the optimizers do; no tensor is read.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data.dataloader import _DatasetKind
+
+from .baseline import WINDOW
+
+# Steps that one batch may serve: a second optimizer, inner steps, the last of a loop that fetches
+# ahead. A guess; a loop that draws its own data and validates with a loader is far above it.
+_STEPS = 16
+# Datasets that are remembered, and changes that are recorded in a run.
+_KNOWN = 16
+_RECORDS = 32
+
+OWN_DATA = "this loop makes its own data: its batches come from no DataLoader"
+STREAM = "its batches are a stream (IterableDataset): whether data comes back is not known"
+PAIR = "optimizers that take turns have a loss each, and each moves the loss of the other"
+REPLACED = "the dataset it trains on was replaced"
+
+
+@dataclass(slots=True)
+class _Source:
+    """What a loader reads: a dataset, or what was handed to ``holdfast.watch``."""
+
+    alive: Callable[[], object]
+    key: int
+    length: int
+    why: str
+    """Why its losses cannot be compared; empty where they can."""
+    trained: bool = False
+    """Whether a step was made with it."""
+
+
+class Comparability:
+    """Whether the losses of the last steps can be compared, and why not."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        """Why losses cannot be compared at present; empty where they can."""
+        self._sources: deque[_Source] = deque(maxlen=_KNOWN)
+        self._any = False
+        self._source: _Source | None = None
+        self._given: object = None
+        self._hungry = _STEPS
+        self._own: dict[int, int] = {}
+        self._changed = ""
+        self._seen = ""
+        self._until = -1
+        self._records = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether losses can be compared at present."""
+        return not self.why
+
+    # ------------------------------------------------------------------ what feeds the loop
+
+    def passes_over(self, data: object) -> None:
+        """Somebody who knows says what the next pass reads, where it is no DataLoader."""
+        self._given = data
+
+    def feeds(self, iterator: Any) -> None:
+        """Another iterator than before hands out batches: a new pass, or another dataset."""
+        data = getattr(iterator, "_dataset", None)
+        if data is None:
+            data = iterator if self._given is None else self._given
+        length = _length(data)
+        for source in self._sources:
+            if source.key == id(data) and source.alive() is not None:
+                if source.length != length:
+                    self._changed = f"the dataset grew from {source.length} to {length} samples"
+                    if length < source.length:
+                        self._changed = self._changed.replace("grew", "shrank")
+                    source.length = length
+                self._source = source
+                return
+        self._source = _Source(_alive(data), id(data), length, _why(iterator, data, length))
+        self._sources.append(self._source)
+
+    # ------------------------------------------------------------------ the steps
+
+    def stepped(self, step: int, opt: int, *, fed: bool, own: bool, several: bool) -> bool:
+        """A step is over; True when the answer has changed and is to be recorded.
+
+        Args:
+            step: its number.
+            opt: its optimizer.
+            fed: whether a batch came from a loader since the step before.
+            own: whether there was a backward pass since the step before, of any optimizer.
+            several: whether there were more of them than batches.
+        """
+        self._hungry = 0 if fed else self._hungry + 1
+        why = self._changed or self._now(step, opt, own, several)
+        if why:
+            self._changed, self._seen = "", why
+            self._until = step + WINDOW
+        elif not self.why or step <= self._until:
+            return False
+        else:
+            self._seen = ""
+        if self._seen == self.why:
+            return False
+        self.why = self._seen
+        self._records += 1
+        return self._records <= _RECORDS
+
+    def _now(self, step: int, opt: int, own: bool, several: bool) -> str:
+        """What speaks against this step."""
+        source = self._source
+        if source is None or self._hungry > _STEPS:
+            return OWN_DATA
+        if own:
+            self._own[opt] = step
+            if len(self._own) > 1 and sum(s > step - WINDOW for s in self._own.values()) > 1:
+                return PAIR
+        elif several:
+            return PAIR
+        first, source.trained = not source.trained, True
+        another, self._any = first and self._any, True
+        return REPLACED if another and not source.why else source.why
+
+
+def _length(data: object) -> int:
+    """How many samples there are; -1 where nobody says so."""
+    try:
+        return len(data)  # type: ignore[arg-type]
+    except Exception:  # a dataset of the user's
+        return -1
+
+
+def _alive(data: object) -> Callable[[], object]:
+    """Gives the data as long as it lives; a list cannot be asked and counts as alive."""
+    try:
+        return weakref.ref(data)
+    except TypeError:
+        return lambda: True
+
+
+def _why(iterator: Any, data: object, length: int) -> str:
+    if hasattr(iterator, "_dataset_kind"):
+        return STREAM if iterator._dataset_kind == _DatasetKind.Iterable else ""
+    # What can be gone through only once makes its data as it goes.
+    return OWN_DATA if length < 0 or isinstance(data, Iterator) else ""

@@ -1,0 +1,73 @@
+"""What holdfast did to a run beyond skipping steps with non-finite values, and how to forbid it.
+
+rolled back 1 time, learning rate × 0.5 (off: --on OPT001=observe)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..run import LaneData
+from ..types import Event
+from . import words
+from .lanes import column
+from .rescue_words import number_in, text_in
+
+EXPLOSION = "OPT002"
+
+
+def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
+    """One line about a run; empty where nothing but bad steps was touched.
+
+    Args:
+        lanes: of the run; ranks do the same, so the first one speaks for all.
+        rollbacks: how many were kept.
+    """
+    lanes = [lane for lane in lanes if lane.rank == lanes[0].rank]
+    events = [event for lane in lanes for event in lane.events]
+    codes = [text_in(event.data, "code") for event in events if event.kind == "rollback"]
+    parts = [f"rolled back {_times(rollbacks)}"] if rollbacks else []
+    factor = math.prod(_factors(events))
+    if factor < 1:
+        parts.append(f"learning rate × {words.figure(factor)}")
+        codes += [_code(event) for event in events if event.kind in ("lowered_lr", "action")]
+    skipped = sum(map(_exploded, lanes))
+    if skipped:
+        parts.append(f"skipped {words.plural(skipped, 'step')} with exploding gradients")
+    clipped = any(event.kind == "clipping" and event.data.get("on") is True for event in events)
+    if clipped:
+        parts.append("clipped gradients for a while")
+    if skipped or clipped:
+        codes.append(EXPLOSION)
+    if not parts:
+        return ""
+    undo = " ".join(f"--on {code}=observe" for code in dict.fromkeys(filter(None, codes)))
+    return f"{', '.join(parts)}{f' (off: {undo})' if undo else ''}"
+
+
+def _exploded(lane: LaneData) -> int:
+    """Finite steps that were skipped."""
+    skipped = column(lane.steps, "skipped") > 0
+    return int((skipped & np.isin(column(lane.steps, "outlier"), (1, 3))).sum())
+
+
+def _factors(events: Iterable[Event]) -> Iterable[float]:
+    """What the learning rate was multiplied by, each time."""
+    names = {"rollback": "lr_factor", "lowered_lr": "factor", "action": "factor"}
+    for event in events:
+        if event.kind in names:
+            factor = number_in(event.data, names[event.kind])
+            yield factor if 0 < factor < 1 else 1.0
+
+
+def _code(event: Event) -> str:
+    if event.kind == "lowered_lr":
+        return EXPLOSION
+    return text_in(event.data, "code") if event.data.get("action") == "lower_lr" else ""
+
+
+def _times(count: int) -> str:
+    return words.plural(count, "time")
