@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from ..diagnosis.throughput import host_reads
-from . import _memory_patches, _optimizer_patches, _time_patches
+from . import _crash_patches, _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
 
 
@@ -248,6 +248,7 @@ TABLE = (
     *_optimizer_patches.PATCHES,
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
+    *_crash_patches.PATCHES,
 )
 
 _undo: list[Callable[[], None]] = []
