@@ -10,11 +10,12 @@ import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._crashes import Crash as Facts
-from ._crashes import explain, listed
+from ._crashes import clip, explain, listed
 from ._window import Window
 from .base import Detector
 
 _MESSAGE = 120
+_TEXTS = ("sample_file", "called_from", "traceback")
 _KEPT = ("function", "library", "phase", "code", "start", "excerpt")
 
 
@@ -88,38 +89,32 @@ class Crash(Detector):
     def _finding(self, window: Window, event: Event) -> Finding:
         cause = explain(event.data)
         facts = Facts(data=event.data).blaming(cause.row)
-        data = facts.data
-        place = facts.place
+        data, place = facts.data, facts.place
         first = (facts.message.strip().splitlines() or [""])[0]
         said = f"{facts.type}: {first}" if first else facts.type
-        where = f" at {place.where}" if place.line else ""
         process = str(data.get("process") or "")
+        where = f" at {place.where}" if place.line else ""
         where += f" in {_process(process)}" if process else ""
+        where += f" ({facts.sample})" if facts.sample else ""
         sample = {"sample": data["sample"]} if facts.sample else {}
-        named = f" ({facts.sample})" if facts.sample else ""
         evidence: dict[str, Any] = {
             "error": said[:400],
             "headline": cause.headline,
-            "cause": {
-                name: data[name] for name in _KEPT if isinstance(data.get(name), str | int | list)
-            }
-            | ({"sample": data["sample"]} if facts.sample else {}),
-            "samples": [data["sample"]] if facts.sample else [],
-            "sample_file": str(data.get("sample_file") or ""),
+            "cause": {name: data[name] for name in _KEPT if name in data} | sample,
+            "samples": list(sample.values()),
             "layer_at_work": data.get("module") or {},
-            "process": process,
-            "called_from": str(data.get("called_from") or ""),
-            "traceback": str(data.get("traceback") or ""),
             "inner": data.get("inner") or {},
+            **{name: listed(data.get(name)) for name in ("operands", "variables", "frames")},
+            **{name: str(data.get(name) or "") for name in _TEXTS},
+            "process": process,
         }
-        evidence |= {
-            name: list(data.get(name) or ()) for name in ("operands", "variables", "frames")
-        }
-        clipped = said if len(said) <= _MESSAGE else f"{said[: _MESSAGE - 1]}…"
         finding = self.finding(
-            window, f"{clipped}{where}{named}", cause.advice, evidence=evidence,
+            window,
+            f"{clip(said, _MESSAGE)}{where}",
+            cause.advice,
+            evidence=evidence,
             severity=self.severity,
-        )  # fmt: skip
+        )
         return replace(finding, file=place.file, line=place.line)
 
 

@@ -548,7 +548,7 @@ class Engine:
         if self.training.recorder is None and not ran_out and not ends_the_run(error):
             return
         try:
-            recorder = self.training.opened()
+            recorder = self.training.opened(acts=False)
             if isinstance(error, BaseException) and recorder is not None:
                 facts = exception.facts(error, self._here()[0], self.training.models())
                 # Out of memory is the memory watcher's to explain.

@@ -22,6 +22,8 @@ _LINES = 40
 _PHASES = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
+    "loading": "while a batch was loaded",
+    "optimizer": "in the optimizer",
     "parameter": "in a weight, before the step began",
     "input": "in the batch, before the model saw it",
 }

@@ -21,7 +21,7 @@ from . import (
     state,
     workers,
 )
-from .facts import Cause, Crash, listed
+from .facts import Cause, Crash, clip, listed
 
 # The first that knows the error explains it: what is particular comes before what is general.
 RULES: tuple[Callable[[Crash], Cause | None], ...] = (
@@ -55,4 +55,4 @@ def explain(recorded: Mapping[str, Any]) -> Cause:
     )
 
 
-__all__ = ["RULES", "Cause", "Crash", "explain", "listed"]
+__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "listed"]

@@ -152,7 +152,7 @@ def without_graph(crash: Crash) -> Cause | None:
             "argmax": "argmax has no gradient: compute the loss from the scores",
             "no_grad": "the forward pass must not be inside no_grad",
             "inference_mode": "the forward pass must not be inside inference_mode",
-            "tensor": "torch.tensor(...) copies the number without its graph: use the tensor itself",
+            "tensor": "torch.tensor(...) loses the graph: use the tensor itself",
         }
         fix = fixes.get(what, f"{what} cuts the graph: take it out of what the loss is made of")
         return Cause(

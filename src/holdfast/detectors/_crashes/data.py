@@ -16,10 +16,9 @@ def unequal(crash: Crash) -> Cause | None:
         return None
     field = text(crash.data.get("field")).replace("sample", "a sample", 1) or "a sample"
     each = ", ".join(f"{s[1]} x {s[0]}" for s in shapes[:3] if len(s) == 3)
-    odd = crash.sample
     return Cause(
         headline=f"samples of unequal size in a batch{': ' + each if each else ''}"
-        + (f", {odd} is the odd one" if odd else ""),
+        + (f", {crash.sample} is the odd one" if crash.sample else ""),
         advice=f"{field} must have one shape for all: pad in a collate_fn (pad_sequence) for "
         "sequences, resize or crop in the dataset for images (Resize with two numbers: one number "
         f"keeps the aspect ratio)",
@@ -155,8 +154,8 @@ def sizes(crash: Crash) -> Cause | None:
             advice="an IterableDataset has no length: count batches as they come, or add "
             "__len__ to it",
         )
-    found = crash.find(r"(Expected input_lengths to have value at most|Expected tensor to have size "
-                       r"at least) (\d+).*but got (?:value|size) (\d+)")  # fmt: skip
+    found = crash.find(r"(Expected input_lengths to have value at most|Expected tensor to have "
+                       r"size at least) (\d+).*but got (?:value|size) (\d+)")  # fmt: skip
     if found and "ctc" in crash.message:
         return Cause(
             headline=f"ctc_loss: a length of {max(int(found[2]), int(found[3]))} where "

@@ -38,8 +38,8 @@ def devices(crash: Crash) -> Cause | None:
     origin = crash.origin(lagging.name).told() if lagging else ""
     return Cause(
         headline=f"tensors on two devices: {told}",
-        advice=f"move what lags behind: {move}{origin}; new tensors take device=x.device, constants "
-        "of a module belong into register_buffer, and layers into a ModuleList, not a plain list",
+        advice=f"move what lags behind: {move}{origin}; new tensors take device=x.device, "
+        "constants of a module belong into register_buffer, layers into a ModuleList",
     )
 
 
@@ -80,8 +80,8 @@ def dtypes(crash: Crash) -> Cause | None:
             advice="use target.long() for labels and tokens.long() for indices, best where the "
             "dataset makes them; class probabilities need the shape of the prediction",
         )
-    found = crash.find(r"result type (\w+) can't be cast to the desired output type (\w+)|"
-                       r"Expected floating point type for target with class probabilities")  # fmt: skip
+    found = crash.find(r"result type (\w+) can't be cast to the desired output type (\w+)")
+    found = found or crash.find("Expected floating point type for target with class probabilities")
     found = found or crash.find(r"Found dtype (\w+) but expected (\w+)")
     found = found or crash.find(r"expected scalar type (\w+) but found (\w+)")
     if found:
@@ -124,14 +124,14 @@ def no_gpu(crash: Crash) -> Cause | None:
     if crash.find(r"Attempting to deserialize object on (a CUDA|CUDA) device"):
         return Cause(
             headline="a checkpoint of a GPU is loaded where that GPU is not there",
-            advice="pass map_location='cpu' (or device) to torch.load and move the model afterwards",
+            advice="pass map_location='cpu' (or device) to torch.load, move the model afterwards",
         )
     if crash.find(
         r"not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
     ):
         return Cause(
             headline="a GPU is asked for and none can be used",
-            advice="choose the device once, device = 'cuda' if torch.cuda.is_available() else 'cpu', "
+            advice="choose the device once, 'cuda' if torch.cuda.is_available() else 'cpu', "
             "and use it everywhere; with a GPU in the machine check the driver, "
             "CUDA_VISIBLE_DEVICES and that torch is not the CPU build",
         )

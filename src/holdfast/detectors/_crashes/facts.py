@@ -36,7 +36,7 @@ class Line:
 
     def told(self) -> str:
         """`` (model.py:12: x = pool(x))`` for the end of a phrase."""
-        return f" ({self.where}: {clip(self.code, 60)})" if self.where else ""
+        return f" ({self.where}: {clip(self.code.rstrip(','), 60)})" if self.where else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,6 @@ def value(data: Mapping[str, Any]) -> Value:
         str(name): tuple(s for s in listed(size) if isinstance(s, int))
         for name, size in mapping(data.get("weights")).items()
     }
-    made = mapping(data.get("made")) if isinstance(data.get("made"), Mapping) else {}
     return Value(
         name=text(data.get("name")),
         shape=tuple(sizes) if isinstance(shape, list | tuple) else None,
@@ -206,7 +205,7 @@ def value(data: Mapping[str, Any]) -> Value:
         text=text(data.get("repr")) or text(data.get("value")),
         type=text(data.get("type")),
         weights=weights,
-        made=line_of(made) if made else Line(),
+        made=line_of(mapping(data.get("made"))),
     )
 
 

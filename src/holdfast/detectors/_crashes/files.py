@@ -94,7 +94,7 @@ def damaged(crash: Crash) -> Cause | None:
                        r"Truncated File Read")  # fmt: skip
     if known or crash.type in ("UnidentifiedImageError", "BadZipFile", "BadGzipFile"):
         return Cause(
-            headline=f"a damaged or truncated file",
+            headline="a damaged or truncated file",
             advice="open every file once before training and drop those that fail; fetch this one "
             "again (PIL: ImageFile.LOAD_TRUNCATED_IMAGES = True reads what is there)",
         )
@@ -108,9 +108,9 @@ def damaged(crash: Crash) -> Cause | None:
         if crash.type == "error" and not crash.find("unpack requires|decompress"):
             return None
         return Cause(
-            headline=f"a file that cannot be decoded",
-            advice="it is empty, cut off or of another format or encoding: look at its first bytes, "
-            "and write files to another name before os.replace",
+            headline="a file that cannot be decoded",
+            advice="it is empty, cut off or of another format or encoding: look at its "
+            "first bytes, and write files to another name before os.replace",
         )
     if crash.find(r"ConnectionError|Max retries exceeded|Name or service not known|HTTP Error"):
         return Cause(

@@ -92,6 +92,7 @@ def beyond(crash: Crash) -> Cause | None:
             advice=f"dimension {dimension} has 0 to {size - 1}: check where the index comes from"
             f"{crash.first_origin().told()}, an id that begins with 1 or a size that is one short "
             "are usual",
+            row=row,
         )
     found = crash.find(r"index (-?\d+) is out of bounds for axis (\d+) with size (\d+)")
     if found:

@@ -64,8 +64,8 @@ def names(crash: Crash) -> Cause | None:
     if found:
         return Cause(
             headline=f"{found[1]} is read before it has a value",
-            advice="the branch or the loop that sets it did not run (an empty loader, a condition), "
-            "or the function assigns it later and so hides the outer one: set it before",
+            advice="the branch or the loop that sets it did not run (an empty loader, a "
+            "condition), or the function assigns it later and hides the outer one: set it before",
         )
     return None
 
@@ -103,8 +103,8 @@ def attributes(crash: Crash) -> Cause | None:
     if owner in ("tuple", "list", "dict"):
         return Cause(
             headline=f"a {owner} where a tensor or an object is expected",
-            advice=f"{name} belongs to a part of it: unpack it (output, state = lstm(x)), index it, "
-            "or join it with torch.stack",
+            advice=f"{name} belongs to a part of it: unpack it (output, state = lstm(x)), index "
+            "it, or join it with torch.stack",
         )
     return Cause(
         headline=f"{owner} has no {name}",
@@ -138,8 +138,8 @@ def arguments(crash: Crash) -> Cause | None:
             advice="pass what is missing, or give it a default; forward is called with exactly "
             "what model(...) is called with",
         )
-    found = crash.find(r"(\S+)\(\) (?:takes .* but (\d+) (?:was|were) given|got an unexpected keyword "
-                       r"argument '(.+?)'|got multiple values)")  # fmt: skip
+    found = crash.find(r"(\S+)\(\) (?:takes .* but (\d+) (?:was|were) given|got an unexpected "
+                       r"keyword argument '(.+?)'|got multiple values)")  # fmt: skip
     if found:
         what = f"the argument {found[3]}" if found[3] else "other arguments than it takes"
         hint = crash.find(r"Did you mean '(.+?)'")
@@ -238,8 +238,8 @@ def assertion(crash: Crash) -> Cause | None:
     told = f": {', '.join(shapes)}" if shapes else ""
     return Cause(
         headline=f"assertion failed{': ' + (said or condition[:80]) if said or condition else ''}",
-        advice=f"the values of the line{told}; the condition is what the code relies on, so look at "
-        "where they come from",
+        advice=f"the values of the line{told}; the condition is what the code relies on, so "
+        "look at where they come from",
     )
 
 

@@ -41,7 +41,7 @@ def distribution(crash: Crash) -> Cause | None:
         found = crash.find(r"Expected parameter (\w+)")
         what = found[1] if found else "probs"
         return Cause(
-            headline=f"{what} of a distribution holds {'NaN' if nan else 'values it must not have'}",
+            headline=f"{what} of a distribution holds {'NaN' if nan else 'forbidden values'}",
             advice="the network gives NaN: lower the learning rate, clip gradients, and look at "
             "the first step with a NaN loss"
             if nan

@@ -145,8 +145,8 @@ def joined(crash: Crash) -> Cause | None:
 
 def channels(crash: Crash) -> Cause | None:
     """A convolution that expects another number of channels."""
-    found = crash.find(r"weight of size \[(.+?)\], expected input\s?\[(.+?)\] to have (\d+) channels, "
-                       r"but got (\d+)")  # fmt: skip
+    found = crash.find(r"weight of size \[(.+?)\], expected input\s?\[(.+?)\] to have (\d+) "
+                       r"channels, but got (\d+)")  # fmt: skip
     if found is None:
         return None
     shape, expects, got = numbers(found[2]), int(found[3]), int(found[4])
@@ -180,6 +180,9 @@ def channels(crash: Crash) -> Cause | None:
 def dimensions(crash: Crash) -> Cause | None:
     """A layer that expects another number of dimensions."""
     found = crash.find(r"[Ee]xpected (\d)D.*? input.*?(?:got input of size: ?\[(.*?)\]|got (\d)D)")
+    found = found or crash.find(
+        r"Only (\d)D, 4D and 5D input Tensors supported \((got )?(?:got )?(\d)D"
+    )
     if found is None:
         return None
     shape = numbers(found[2]) if found[2] else ()
@@ -224,8 +227,8 @@ def viewed(crash: Crash) -> Cause | None:
         advice=f"{product(fixed)} does not divide {count}{per}: use x.flatten(1) and give the next "
         f"layer that many features{made}"
         if -1 in wanted
-        else f"the shape holds {product(wanted)} values and the tensor {count}{per}: put -1 for the "
-        f"batch (the last one is smaller), or correct the sizes{made}",
+        else f"the shape holds {product(wanted)} values and the tensor {count}{per}: put -1 for "
+        f"the batch (the last one is smaller), or correct the sizes{made}",
     )
 
 
@@ -359,7 +362,7 @@ def others(crash: Crash) -> Cause | None:
         r"output with shape (\[.+?\]) doesn't match the broadcast shape (\[.+?\])",
         r"shape of the mask (\[.+?\]).* indexed tensor (\[.+?\])",
         r"subscript \w+ has size (\d+) for operand \d+ which does not broadcast.* size (\d+)",
-        r"Expected size for first two dimensions of batch2 tensor to be: (\[.+?\]) but got: (\[.+?\])",
+        r"first two dimensions of batch2 tensor to be: (\[.+?\]) but got: (\[.+?\])",
     )
     for pattern in patterns:
         if found := crash.find(pattern):

@@ -83,8 +83,8 @@ def optimizer_state(crash: Crash) -> Cause | None:
         return None
     return Cause(
         headline="the saved optimizer has other parameters than this one",
-        advice="make the optimizer from the same parameters in the same groups as when it was saved "
-        "(frozen layers and new heads change them), or do not load its state",
+        advice="make the optimizer from the same parameters in the same groups as when it was "
+        "saved (frozen layers and new heads change them), or do not load its state",
     )
 
 
@@ -95,8 +95,8 @@ def schedule(crash: Crash) -> Cause | None:
         return None
     return Cause(
         headline=f"the schedule has {found[2]} steps and is stepped once more",
-        advice="total_steps must be epochs * len(loader), divided by the accumulation, if step() is "
-        "called per batch, and epochs if it is called per epoch; after a resume set it for the "
+        advice="total_steps must be epochs * len(loader), divided by the accumulation, if step() "
+        "is called per batch, and epochs if it is called per epoch; after a resume set it for the "
         "whole run",
     )
 

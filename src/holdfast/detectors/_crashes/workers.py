@@ -31,8 +31,8 @@ def pickled(crash: Crash) -> Cause | None:
 
 def killed(crash: Crash) -> Cause | None:
     """A worker that died without an exception."""
-    found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is killed by "
-                       r"signal: (.+?)\.)")  # fmt: skip
+    found = crash.find(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]+)\) (exited unexpectedly|is "
+                       r"killed by signal: (.+?)\.)")  # fmt: skip
     if found is None:
         return None
     signal = (found[3] or "").strip()
@@ -48,9 +48,9 @@ def killed(crash: Crash) -> Cause | None:
             advice="a library crashed in the worker: run once with num_workers=0 and python -X "
             "faulthandler to see where; cv2.setNumThreads(0) helps with OpenCV",
         )
-    killed = "Killed" in signal
+    how = "was killed" if "Killed" in signal else "was killed or left"
     return Cause(
-        headline=f"a loader worker was killed{'' if killed else ' or left'} ({signal or 'no signal'})",
+        headline=f"a loader worker {how} ({signal or 'no signal'})",
         advice="mostly the machine ran out of memory (dmesg tells): use fewer workers, keep less "
         "in the dataset (arrays instead of lists of objects); num_workers=0 shows an error that "
         "the worker hides, os._exit and sys.exit in __getitem__ look the same",

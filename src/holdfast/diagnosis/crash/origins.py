@@ -43,8 +43,8 @@ def assigned_before(name: str, call: Call) -> ast.stmt | None:
 def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
     """The path of a module in its model, and the line that makes it where that can be told."""
     for call in calls:
-        owner = call.frame.f_locals.get("self") if _is_method(call) else None
-        if not is_module(owner):
+        owner: Any = call.frame.f_locals.get("self")
+        if not _is_method(call) or not is_module(owner):
             continue
         for path, part in owner.named_modules():
             if part is module:
