@@ -55,7 +55,7 @@ def redact_command(command: Sequence[str]) -> list[str]:
             value_is_secret = False
             continue
         name, equals, value = argument.partition("=")
-        secret = _is_secret(name)
+        secret = is_secret(name)
         if equals and secret and value:
             shown.append(f"{name}={HIDDEN}")
         else:
@@ -64,6 +64,7 @@ def redact_command(command: Sequence[str]) -> list[str]:
     return shown
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Whether an option or a variable of this name holds something to hide."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
     return bool(words) and words[-1].lower() in _SECRET_WORDS

@@ -42,7 +42,9 @@ _HELD |= {"steady": 1.0, "bound": 0, "graphs": 0, "tensor_bytes": 9e4, "other_by
 _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate"}
 _UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
+_RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 TELLS = {
+    "RUN001": ("exception", _RAISED),
     "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),

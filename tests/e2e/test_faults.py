@@ -55,7 +55,7 @@ def sampled(group: str, names: list[str]) -> list[Any]:
 # Where there was never a good state, or the script's own scaler skips already.
 BEYOND_SAVING = ("nonfinite_parameter", "scaler_collapse")
 # Ends with an error, with holdfast or without.
-FATAL = ("too_big",)
+FATAL = ("too_big", "crash")
 
 
 @dataclass

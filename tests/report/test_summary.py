@@ -55,7 +55,7 @@ def test_how_it_ended(make_run, exit_code, word, text):
 def test_the_exception_that_ended_it(make_run, make_event):
     data = {"type": "ValueError", "message": "bad shape\nmore", "file": "train.py", "line": 57}
     summary = summarize(make_run(exit_code=1, events=[make_event("exception", 0, 9, **data)]))
-    assert summary.ending.line == "the script failed with ValueError: bad shape at train.py:57"
+    assert summary.ending.line == "crashed with ValueError: bad shape at train.py:57"
     assert summary.exception is not None and summary.exception["line"] == 57
 
 

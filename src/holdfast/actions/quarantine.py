@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
-from ._samples import file_of, innermost, length_of
+from ..probes.sample_files import file_of, innermost, length_of
 
 # Batches of bad steps that an investigation may still refer to.
 _REMEMBERED = 16

@@ -1,11 +1,12 @@
 """Wait for ``import torch`` and then install the patches; no cost for scripts without torch.
 
-Nothing but ``sys`` is imported here: a module that is loaded before the script can no longer be
-replaced by one of the same name that lies beside it.
+Nothing but ``sys`` and ``atexit``, which are part of the interpreter, is imported here: a module
+that is loaded before the script can no longer be replaced by one of the same name beside it.
 """
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 TYPE_CHECKING = False
@@ -58,8 +59,23 @@ class _Announcing:
         from . import session
 
         session.begin()
+        # From here on the session knows how the script ends.
+        atexit.unregister(_crashed)
 
 
 def wait_for_torch() -> None:
-    """Install the import hook."""
+    """Install the import hook, and note an exception that ends a script before ``import torch``."""
     sys.meta_path.insert(0, _TorchFinder())  # pyright: ignore[reportArgumentType]
+    atexit.register(_crashed)
+
+
+def _crashed() -> None:
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    from contextlib import suppress
+
+    with suppress(Exception):  # a folder that is gone: what the script printed must stay its own
+        from . import session
+
+        session.record_without_torch(error)

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
-from . import _memory_patches, _optimizer_patches, _time_patches
+from . import _crash_patches, _memory_patches, _optimizer_patches, _time_patches
 from ._patch import Function, GetEngine, Patch
 
 
@@ -252,6 +252,7 @@ TABLE = (
     *_optimizer_patches.PATCHES,
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
+    *_crash_patches.PATCHES,
 )
 
 _undo: list[Callable[[], None]] = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
+import platform
 import sys
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..torch_version import check_torch
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
@@ -39,6 +41,8 @@ def begin() -> None:
         undo = patches.uninstall
         _make_engine()
         patches.install(current)
+        if sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _show
         atexit.register(_end)
         os.register_at_fork(after_in_child=_forked)
     except Exception as error:
@@ -56,21 +60,20 @@ def _make_engine() -> None:
     settings = config.from_json(os.environ.get(SETTINGS_VARIABLE, "{}"))
 
     def open_recorder() -> Recorder:
-        from ..run import Recorder, Run
-
-        run = Run.open(Path(os.environ[RUN_VARIABLE]))
         if multiprocessing.parent_process() is not None:
             # Children of multiprocessing leave through os._exit, past atexit.
             multiprocessing_util.Finalize(None, _end, exitpriority=100)
-        return Recorder(
-            run,
-            rank(),
-            os.getpid(),
-            os.environ.get(OWNER_VARIABLE, ""),
-            settings.run.ring_mib << 20,
-        )
+        return _open_recorder(settings.run.ring_mib)
 
     _engine = Engine(settings, open_recorder)
+
+
+def _open_recorder(mebibytes: int) -> Recorder:
+    from ..run import Recorder, Run
+
+    run = Run.open(Path(os.environ[RUN_VARIABLE]))
+    owner = os.environ.get(OWNER_VARIABLE, "")
+    return Recorder(run, rank(), os.getpid(), owner, mebibytes << 20)
 
 
 def _forked() -> None:
@@ -89,6 +92,29 @@ def rank() -> int:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     return 0
+
+
+def _show(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    """Print an uncaught exception as python does, without the calls of our patches."""
+    with contextlib.suppress(Exception):
+        from ..diagnosis.crash.traceback_frames import hide_ours
+
+        hide_ours(error)
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def record_without_torch(error: BaseException) -> None:
+    """A script that never imported torch is ending with an error."""
+    from ..diagnosis.crash import exception
+    from ..diagnosis.crash.record import ends_the_run, record
+
+    if not ends_the_run(error):
+        return
+    recorder = _open_recorder(1)
+    environment = {"pid": os.getpid(), "rank": recorder.rank, "python": platform.python_version()}
+    recorder.event("start", 0, environment)
+    record(recorder, 0, exception.facts(error))
+    recorder.close()
 
 
 def _end() -> None:

@@ -28,6 +28,7 @@ from .base import (
     Document,
     document,
 )
+from .crash import Crash
 from .divergence import Divergence
 from .evaluation_with_graph import EvaluationWithGraph
 from .fragmentation import Fragmentation
@@ -52,6 +53,8 @@ from .too_big import TooBig
 from .worker_growth import WorkerGrowth
 
 ALL: tuple[type[Detector], ...] = (
+    # what ended the run comes first
+    Crash,
     NonfiniteInput,
     NonfiniteParameter,
     Divergence,

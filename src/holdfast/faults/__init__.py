@@ -28,4 +28,5 @@ ALL = (
     "host_sync",
     "input_bound",
     "stall",
+    "crash",
 )

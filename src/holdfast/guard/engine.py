@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
+from ..diagnosis.crash.record import ends_the_run, record
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.throughput import worker_samples
 from ..diagnosis.watchers import Watchers
@@ -617,13 +618,15 @@ class Engine:
     def end(self, error: object = None) -> None:
         """End of the process, with its ``error`` if any: record it and close."""
         memory = self.watchers.memory
-        if self.training.recorder is None and not (memory is not None and memory.ran_out):
+        ran_out = memory is not None and memory.ran_out
+        if self.training.recorder is None and not ran_out and not ends_the_run(error):
             return
         try:
-            self.training.opened()
-            if isinstance(error, BaseException):
-                facts = exception.facts(error)
-                self.training.record_at("exception", self.training.iteration, facts)
+            recorder = self.training.opened(acts=False)
+            if isinstance(error, BaseException) and recorder is not None:
+                facts = exception.facts(error, self._here()[0], self.training.models())
+                # Out of memory is the memory watcher's to explain.
+                record(recorder, self.steps, {**facts, "explained": "memory" if ran_out else ""})
                 self.save_last_state(type(error).__name__)
             self.close()
         except Exception as failure:

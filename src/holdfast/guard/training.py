@@ -62,8 +62,11 @@ class GuardedTraining:
 
     # ------------------------------------------------------------------ the record
 
-    def opened(self) -> Recorder | None:
-        """The recorder, opened with its first use; None when that failed."""
+    def opened(self, *, acts: bool = True) -> Recorder | None:
+        """The recorder, opened with its first use; None when that failed.
+
+        ``acts`` is False where nothing can be done any more, so that no policy need be told.
+        """
         if self.recorder is None and not self._dead:
             try:
                 self.recorder = self._open_recorder()
@@ -73,7 +76,8 @@ class GuardedTraining:
                 raise
             self.steps = self.recorder.table("steps", list(STEP_COLUMNS))
             self.recorder.event("start", 0, _environment(self.recorder.rank))
-            self.recorder.event("policy", 0, {"rules": self._policy})
+            if acts:
+                self.recorder.event("policy", 0, {"rules": self._policy})
         return self.recorder
 
     @property

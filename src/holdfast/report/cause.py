@@ -23,6 +23,8 @@ _SAMPLES = 16
 _PHASES = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
+    "loading": "while a batch was loaded",
+    "optimizer": "in the optimizer",
     "parameter": "in a weight, before the step began",
     "input": "in the batch, before the model saw it",
 }

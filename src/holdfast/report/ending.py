@@ -103,12 +103,12 @@ def _failure(code: object, exception: Mapping[str, Any] | None) -> Ending:
         hint = ", perhaps out of host memory" if name == "SIGKILL" else ""
         return Ending(word="killed", line=f"killed by {name}{hint}")
     if exception is None:
-        return Ending(word="failed", line=f"the script failed with exit code {code}")
+        return Ending(word="failed", line=f"failed with exit code {code}")
     lines = str(exception.get("message", "")).strip().splitlines()
     what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
     file, line = exception.get("file"), exception.get("line")
     where = f" at {file}:{line}" if file else ""
-    return Ending(word="failed", line=f"the script failed with {what}{where}")
+    return Ending(word="failed", line=f"crashed with {what}{where}")
 
 
 def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:

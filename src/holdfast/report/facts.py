@@ -56,6 +56,7 @@ def facts_of(group: FindingGroup, cause: Cause | None, *, several_ranks: bool) -
     finding = group.finding
     rows = {
         "sample": _sample(finding, cause),
+        "file": _sample_file(finding),
         "holdfast": _done(finding),
         "steps": words.occurrences(finding).partition(";")[0] or f"step {finding.step}",
         "ranks": words.ranks(group.ranks) if several_ranks else "",
@@ -100,6 +101,11 @@ def _sample(finding: Finding, cause: Cause | None) -> str:
         return ""
     names = [str(sample) for sample in samples[:8]]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return f"dataset ind{'ices' if len(names) > 1 else 'ex'} {', '.join(names)}"
+
+
+def _sample_file(finding: Finding) -> str:
+    file = finding.evidence.get("sample_file")
+    return file if isinstance(file, str) else ""
 
 
 def _done(finding: Finding) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from . import words
 from .cause import STAT_COLUMNS, Cause, cause_of
+from .crash import VALUE_COLUMNS, CrashDetails, crash_of
 from .environment import environment_of, guard_cost_words, lane_notes
 from .facts import facts_of, groups_to_show
 from .first_layer import stories
@@ -70,6 +71,8 @@ def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
     if cause:
         yield from _evidence(cause)
     yield f"**Fix:** {text(words.capital(finding.advice))}"
+    if (crash := crash_of(finding)) is not None:
+        yield from _crash(crash)
     if cause and cause.diff:
         yield fence(cause.diff, "diff")
     facts = facts_of(group, cause, several_ranks=several_ranks)
@@ -78,6 +81,13 @@ def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
         said = f"{other.code}, {other.message}; {other.advice}"
         rows.append(f"- so also: {text(said)}")
     yield "\n".join([*rows, f"- more: {code(facts.explain)}"])
+
+
+def _crash(crash: CrashDetails) -> Iterator[str]:
+    if crash.operands:
+        yield table(VALUE_COLUMNS, crash.operands)
+    if crash.traceback:
+        yield fence(crash.traceback, "text")
 
 
 def _evidence(cause: Cause) -> Iterator[str]:

@@ -8,6 +8,7 @@ from functools import partial
 from ..types import Finding, Severity
 from . import words
 from .cause import Cause, cause_of
+from .crash import crash_of
 from .environment import environment_of, lane_notes
 from .facts import echoes, groups_to_show, modules_of
 from .joined_findings import FindingGroup
@@ -119,6 +120,12 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
         lines += block(cause.data, label="data") if cause.data else []
     modules = modules_of(finding)
     lines += block(modules, label="parts") if modules else []
+    crash = crash_of(finding)
+    if crash is not None:
+        lines += block(crash.brief, label="values") if crash.brief else []
+        lines += block(crash.called_from, label="called") if crash.called_from else []
+        for where, function, code in crash.frames:
+            lines += block(f"{where} in {function}: {code}", label="via")
     lines += block(finding.advice, label="next")
     lines += _diff(cause, indent=12) if cause is not None else []
     for other in group.findings[1:]:

@@ -86,7 +86,7 @@ def _fate(summary: RunSummary) -> str:
 
 
 def _cut_short(summary: RunSummary) -> str:
-    line = summary.ending.line.removeprefix("the script failed with ")
+    line = summary.ending.line.removeprefix("crashed with ").removeprefix("failed with ")
     joint = "," if "," in line or ":" in line else ""
     after = f"{joint} after {words.plural(summary.steps, 'step')}"
     found = ""

@@ -6,7 +6,7 @@ and streams of JSON lines:
 
     run.json                     ring.r0.bin
     steps.r0.000000.bin          events.r0.jsonl  findings.r0.jsonl  batches.r0.jsonl
-                                 quarantine.r0.jsonl
+                                 quarantine.r0.jsonl  traceback.r0.txt
 
 The first process of rank 3 writes lane ``r3``, a later one ``r3-p{pid}``.
 """
@@ -209,6 +209,10 @@ class Run:
         """The lane's ring; gone once it was drained for good."""
         return self.path / f"ring.{lane}.bin"
 
+    def traceback_path(self, lane: str) -> Path:
+        """The traceback of the exception that ended a lane, as text."""
+        return self.path / f"traceback.{lane}.txt"
+
     def stream_path(self, stream: str, lane: str) -> Path:
         """The lane's JSON lines of one stream."""
         return self.path / f"{stream}.{lane}.jsonl"
@@ -274,6 +278,8 @@ class Run:
 
     def is_empty(self) -> bool:
         """True when no step was recorded and nothing found; damaged files count as content."""
+        if any(path.name.startswith("traceback.") for path in _children(self.path)):
+            return False
         for path, match in self._files():
             if match["temporary"]:
                 continue

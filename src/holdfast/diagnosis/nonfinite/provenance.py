@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...probes.batches import Batch, bad_columns, tensors
+from ..source.excerpts import source_of
 from ..source.place import (
     frames_from,
     from_here,
     kind_of,
-    source_at,
 )
 from ..source.slicing import NotRepeatable
 from .observer import Birth, Observer
@@ -195,7 +195,7 @@ def told(birth: Birth, scene: Scene, *, how: str) -> dict[str, Any] | None:
         address = _address(birth.leaf)
         known = scene.parameters.get(address) or scene.buffers.get(address)
         phase, layer = ("parameter", known[0]) if known else ("input", "")
-    source = source_at(birth.place)
+    source = source_of(birth.place.file, birth.place.line)
     rows, indices = _rows(output, scene, phase)
     row = rows[0] if len(rows) == 1 else None
     return {

@@ -5,8 +5,10 @@ from __future__ import annotations
 from ...types import Finding
 from .. import words
 from ..cause import STAT_COLUMNS, Cause, cause_of
+from ..crash import crash_of
 from ..facts import FindingFacts, facts_of
 from ..joined_findings import FindingGroup
+from .crash import crash_html
 from .elements import (
     Child,
     Html,
@@ -21,12 +23,14 @@ def finding_html(group: FindingGroup, number: int | str, *, several_ranks: bool)
     """One finding as an article."""
     finding, cause = group.finding, cause_of(group.finding)
     facts = facts_of(group, cause, several_ranks=several_ranks)
+    crash = crash_of(finding)
     return tag(
         "article",
         _head(finding, cause, f"finding-{number}"),
         tag("p", words.clip(words.capital(finding.message), _MESSAGE), class_="seen"),
         _excerpt(cause) if cause else None,
         _stats(cause) if cause and cause.stats else None,
+        crash_html(crash) if crash else None,
         _cure(finding, cause),
         _facts(facts),
         [

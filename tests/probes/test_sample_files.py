@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from holdfast.actions._samples import file_of, innermost, length_of
+from holdfast.probes.sample_files import file_of, innermost, length_of
 
 
 class Files(Dataset[Any]):

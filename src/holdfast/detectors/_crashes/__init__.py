@@ -1,0 +1,58 @@
+"""Causes of crashes that people meet daily: small rules over what was recorded, by theme.
+
+>>> explain({"type": "ZeroDivisionError", "message": "division by zero"}).headline
+'the divisor is 0'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import (
+    autograd,
+    data,
+    devices_and_dtypes,
+    files,
+    indices,
+    python_errors,
+    settings,
+    shapes,
+    state,
+    workers,
+)
+from .facts import Cause, Crash, clip, listed
+
+# The first that knows the error explains it: what is particular comes before what is general.
+RULES: tuple[Callable[[Crash], Cause | None], ...] = (
+    *devices_and_dtypes.RULES,
+    *autograd.RULES,
+    *data.RULES,
+    *shapes.RULES,
+    *indices.RULES,
+    *state.RULES,
+    *workers.RULES,
+    *files.RULES,
+    *settings.RULES,
+    *python_errors.RULES,
+)
+
+
+def explain(recorded: Mapping[str, Any]) -> Cause:
+    """The cause and the fix of a recorded exception; a general one where no rule knows it."""
+    crash = Crash(data=recorded)
+    for rule in RULES:
+        found = rule(crash)
+        if found is not None:
+            return found
+    values = [f"{v.name} {v.size if v.shape is not None else v.text}" for v in crash.operands[:4]]
+    told = f" ({', '.join(values)})" if values else ""
+    where = f" at {crash.place.where}" if crash.place.line else ""
+    return Cause(
+        headline="",
+        advice=f"look at the values of the line{where}{told}; the report has the variables of the "
+        "function and the whole traceback",
+    )
+
+
+__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "listed"]

@@ -1,0 +1,223 @@
+"""Errors of backward: tensors overwritten in place, graphs used twice, losses without a graph."""
+
+from __future__ import annotations
+
+import re
+
+from .facts import Cause, Crash, Line, listed, mapping, numbers, text
+
+_OPS = {"relu": ("relu",), "sigmoid": ("sigmoid",), "exp": ("exp",), "softmax": ("softmax",),
+        "tanh": ("tanh",), "sqrt": ("sqrt",), "div": ("/",), "mul": ("*",)}  # fmt: skip
+
+
+def overwritten(crash: Crash) -> Cause | None:
+    """A tensor that backward needs was changed in place after its use."""
+    found = crash.find(r"modified by an inplace operation: \[torch\.\S+ \[?(.*?)\]\]?, which is "
+                       r"output (\d+) of (\w+), is at version (\d+)")  # fmt: skip
+    if found is None:
+        if not crash.find("modified by an inplace operation"):
+            return None
+        shape, op = (), ""
+    else:
+        shape, op = numbers(found[1]), found[3].removesuffix("0").removesuffix("Backward")
+    weight = _weight(crash, shape) if op in ("", "T", "AsStrided", "Transpose", "View") else ""
+    steps = crash.lines("step_lines")
+    if weight and steps:
+        return Cause(
+            headline=f"weight {weight} changed between forward and backward",
+            advice=f"optimizer.step(){steps[0].told()} ran before this backward, whose graph needs "
+            "the old weights: call every backward first and then the steps, or compute the loss "
+            "again after the step",
+        )
+    line = _guilty(crash, op)
+    what = f"the output of {op.lower()} {tuple(shape)}" if op else "a tensor"
+    if line.line:
+        fix = _out_of_place(line)
+        return Cause(
+            headline=f"{what} was overwritten in place at {line.where}",
+            advice=f"backward needs the old value: {fix}",
+        )
+    return Cause(
+        headline=f"{what} was overwritten in place after its use",
+        advice="backward needs the old value: replace +=, x[i] = ..., .add_() and inplace=True "
+        "after this operation by a new tensor; torch.autograd.set_detect_anomaly(True) names the "
+        "line of the operation",
+    )
+
+
+def _weight(crash: Crash, shape: tuple[int, ...]) -> str:
+    """A weight of this shape, which a layer may use transposed."""
+    for pair in listed(crash.data.get("weights")):
+        each = listed(pair)
+        if len(each) == 2 and tuple(listed(each[1])) in (shape, shape[::-1]):
+            return text(each[0])
+    return ""
+
+
+def _guilty(crash: Crash, op: str) -> Line:
+    """The line that overwrites the result of this operation."""
+    found = crash.lines("in_place")
+    words = _OPS.get(op.lower(), (op.lower(),)) if op else ()
+    for line in found:
+        made = text(line.about.get("made"))
+        if any(word and word in made.lower() for word in words):
+            return line
+    inside = [line for line in found if text(line.about.get("how")) == "inplace=True"]
+    if inside and not any(text(line.about.get("made")) for line in found):
+        return inside[0]
+    return found[0] if len(found) == 1 else Line()
+
+
+def _out_of_place(line: Line) -> str:
+    how, name = text(line.about.get("how")), line.name
+    if how == "inplace=True":
+        return "take inplace=True out of this line"
+    if how == "augmented":
+        found = re.match(r"(.+?)\s*([-+*/@]|\*\*|//)=\s*(.+)", line.code)
+        if found and found[1].strip() == name:
+            return f"write {name} = {name} {found[2]} {found[3]}"
+        return f"work on a copy, {name} = {name}.clone(), or compute a new tensor"
+    if how == "item":
+        return f"assign into a copy, {name} = {name}.clone() before it, or use torch.where"
+    return f"use the form without the underscore, {name} = {name}.{how.replace('_()', '')}(…)"
+
+
+def leaf(crash: Crash) -> Cause | None:
+    """A weight that is changed in place under autograd."""
+    if not crash.find("leaf Variable that requires grad is being used in an in-place operation"):
+        return None
+    name = crash.operands[0].name if crash.operands else "the parameter"
+    return Cause(
+        headline=f"{name} requires grad and is changed in place",
+        advice="wrap initialisation and manual updates of weights in with torch.no_grad():, or use "
+        "torch.nn.init",
+    )
+
+
+def second_time(crash: Crash) -> Cause | None:
+    """A graph that was freed by an earlier backward."""
+    if not crash.find("backward through the graph a second time"):
+        return None
+    headline = "backward through a graph that an earlier backward has freed"
+    carried = crash.lines("carried")
+    loss = mapping(crash.data.get("loss"))
+    name = text(loss.get("name")) or "the loss"
+    others = [line for line in carried if line.name != name]
+    if others:
+        line = others[0]
+        detached = f"{line.name} = {line.name}.detach()"
+        return Cause(
+            headline=f"{line.name} carries the graph of an earlier step{line.told()}",
+            advice=f"detach it at the start of each step: {detached} (each tensor of a tuple), or "
+            "make it anew for every batch",
+        )
+    if carried:
+        return Cause(
+            headline=f"{name} is summed up over steps whose graphs are freed",
+            advice=f"call backward on the loss of this step alone and keep {name} for the log with "
+            ".item() or .detach()",
+        )
+    if loss and loss.get("in_loop") is False:
+        made = Line(file=text(loss.get("file")), line=int(loss.get("line") or 0),
+                    code=text(loss.get("code")))  # fmt: skip
+        return Cause(
+            headline=f"{name} is computed once and backward is called every turn",
+            advice=f"compute {name} inside the loop{made.told()}, together with what it is made of",
+        )
+    calls = crash.lines("backward_lines")
+    if len(calls) > 1:
+        where = " and ".join(line.where for line in calls[:2])
+        return Cause(
+            headline=headline,
+            advice=f"two losses share part of one graph ({where}): add them and call backward "
+            "once, or pass retain_graph=True to the first; detach() what the second does not train",
+        )
+    return Cause(
+        headline=headline,
+        advice="something from an earlier step is still part of this loss: detach() it (a hidden "
+        "state, a running mean, a cached embedding), or compute it again in this step",
+    )
+
+
+def without_graph(crash: Crash) -> Cause | None:
+    """A loss that nothing leads back from."""
+    if not crash.find("does not require grad and does not have a grad_fn"):
+        return None
+    cuts = [line for line in crash.lines("cuts") if line.line]
+    name = text(mapping(crash.data.get("loss")).get("name")) or "the loss"
+    headline = f"{name} has no graph"
+    if cuts:
+        what = text(cuts[0].about.get("what"))
+        fixes = {
+            "argmax": "argmax has no gradient: compute the loss from the scores",
+            "no_grad": "the forward pass must not be inside no_grad",
+            "inference_mode": "the forward pass must not be inside inference_mode",
+            "tensor": "torch.tensor(...) loses the graph: use the tensor itself",
+        }
+        fix = fixes.get(what, f"{what} cuts the graph: take it out of what the loss is made of")
+        return Cause(
+            headline=f"{headline}: cut at {cuts[0].where}", advice=f"{fix}{cuts[0].told()}"
+        )
+    frozen = "every parameter may have requires_grad=False (a frozen model)"
+    return Cause(
+        headline=headline,
+        advice=f"nothing it is made of requires grad: {frozen}, the forward pass may run in "
+        "no_grad, or a detach(), .data, .item() or argmax lies between model and loss",
+    )
+
+
+def not_scalar(crash: Crash) -> Cause | None:
+    """Backward of a tensor with several values."""
+    if not crash.find("grad can be implicitly created only for scalar outputs"):
+        return None
+    loss = next((t for t in crash.operands if t.shape), None)
+    size = f" {loss.name} {loss.size}" if loss else ""
+    return Cause(
+        headline=f"backward of{size or ' a tensor'} that is no single number",
+        advice="reduce it first: loss.mean().backward(); a loss made with reduction='none', or "
+        "one value per GPU of DataParallel, is the usual reason",
+    )
+
+
+def to_numpy(crash: Crash) -> Cause | None:
+    """A conversion that would lose the graph."""
+    if crash.find(r"Can't call numpy\(\) on Tensor that requires grad"):
+        name = next((t.name for t in crash.operands if t.grad), "x")
+        return Cause(
+            headline=f"numpy of {name}, which requires grad",
+            advice=f"use {name}.detach().cpu().numpy(), and evaluate inside torch.no_grad()",
+        )
+    return None
+
+
+def other(crash: Crash) -> Cause | None:
+    """Further ways to leave the graph."""
+    if crash.find("appears to not have been used in the graph"):
+        return Cause(
+            headline="a gradient for a tensor that the output does not depend on",
+            advice="pass allow_unused=True to torch.autograd.grad, or check a detach() between "
+            "the two",
+        )
+    if crash.find("Inference tensors cannot be saved for backward"):
+        return Cause(
+            headline="a tensor made in inference_mode is used for training",
+            advice="use torch.no_grad() there instead of inference_mode, or clone() the tensor",
+        )
+    if crash.find("support the deepcopy protocol"):
+        return Cause(
+            headline="deepcopy of a tensor with a graph",
+            advice="detach() it first; a module that keeps such a tensor as an attribute cannot be "
+            "copied, keep it as a buffer",
+        )
+    if crash.find(r"Mismatch in shape: grad_output|attempting to assign a gradient of size"):
+        return Cause(
+            headline="a gradient of another shape than its tensor",
+            advice="the gradient that is passed or assigned must have the shape of the tensor it "
+            "belongs to",
+        )
+    return None
+
+
+RULES = (
+    overwritten, leaf, second_time, without_graph, not_scalar, to_numpy, other,
+)  # fmt: skip

@@ -1,0 +1,191 @@
+"""Samples that do not go together, None from a dataset, and batches that are unpacked wrongly."""
+
+from __future__ import annotations
+
+from .facts import Cause, Crash, listed, text
+
+
+def unequal(crash: Crash) -> Cause | None:
+    """Samples of different sizes in a collate function."""
+    shapes = [listed(each) for each in listed(crash.data.get("shapes"))]
+    same = crash.find(r"stack expects each tensor to be equal size|each element in list of batch "
+                      r"should be of equal size|Trying to resize storage")  # fmt: skip
+    if crash.phase != "loading" or (not same and not shapes):
+        return None
+    if crash.type not in ("RuntimeError", "ValueError"):
+        return None
+    field = text(crash.data.get("field")).replace("sample", "a sample", 1) or "a sample"
+    each = ", ".join(f"{s[1]} x {s[0]}" for s in shapes[:3] if len(s) == 3)
+    return Cause(
+        headline=f"samples of unequal size in a batch{': ' + each if each else ''}"
+        + (f", {crash.sample} is the odd one" if crash.sample else ""),
+        advice=f"{field} must have one shape for all: pad in a collate_fn (pad_sequence) for "
+        "sequences, resize or crop in the dataset for images (Resize with two numbers: one number "
+        f"keeps the aspect ratio)",
+    )
+
+
+def none_sample(crash: Crash) -> Cause | None:
+    """A dataset that returned None."""
+    none = crash.find(r"found <class 'NoneType'>|but got NoneType")
+    if crash.phase != "loading" or not (none or listed(crash.data.get("nones"))):
+        return None
+    named = f" for {crash.sample}" if crash.sample else ""
+    return Cause(
+        headline=f"the dataset returned None{named}",
+        advice="a branch of __getitem__ returns nothing, mostly an except that swallows a broken "
+        "file: raise there, keep a list of the good samples in __init__, or drop None in a "
+        "collate_fn",
+    )
+
+
+def not_collatable(crash: Crash) -> Cause | None:
+    """A type that the default collate function cannot put together."""
+    found = crash.find(r"default_collate: batch must contain .*found <class '(.+?)'>")
+    if found is None:
+        return None
+    advice = "return a tensor from __getitem__ instead, or write a collate_fn for it"
+    if "Image" in found[1]:
+        advice = "add transforms.ToTensor() (or pil_to_tensor) to the transform of the dataset"
+    return Cause(headline=f"samples hold {found[1]}, which cannot be batched", advice=advice)
+
+
+def unpacked(crash: Crash) -> Cause | None:
+    """A batch or a result that has another number of parts."""
+    many = crash.find(r"too many values to unpack \(expected (\d+)\)")
+    few = crash.find(r"not enough values to unpack \(expected (\d+), got (\d+)\)")
+    found = many or few
+    if found is None:
+        return None
+    value = next(
+        (v for v in crash.operands if v.shape or v.type in ("list", "tuple", "dict")), None
+    )
+    what = f"{value.name} is {value.size if value.shape else value.text}" if value else ""
+    loop = crash.place.code.startswith(("for ", "async for "))
+    got = f"{few[2]}" if few else "more"
+    if loop:
+        advice = (
+            f"the loader gives batches with {got} parts, as many as __getitem__ returns: name each "
+            "of them in the for statement, or return what the loop expects"
+        )
+    else:
+        advice = (
+            f"{what or 'look at what is unpacked'}: name as many parts as there are (nn.LSTM "
+            "returns output and a pair of states, a tensor is unpacked along dimension 0)"
+        )
+    return Cause(headline=f"{found[1]} names for {got} values", advice=advice)
+
+
+def one_sample(crash: Crash) -> Cause | None:
+    """A norm over a batch of one."""
+    found = crash.find(r"Expected more than 1 (value per channel|spatial element) when training, "
+                       r"got input size (.*)$")  # fmt: skip
+    if found is None:
+        return None
+    name = crash.module.name if crash.module else "the norm layer"
+    size = found[2].replace("torch.Size", "").strip("()")
+    if "spatial" in found[1]:
+        return Cause(
+            headline=f"{name} gets one value per channel, input {size}",
+            advice="there is nothing to normalise over: use larger inputs or fewer strides before "
+            "it, or LayerNorm",
+        )
+    return Cause(
+        headline=f"{name} gets a batch of one sample, input {size}",
+        advice="mostly the last batch of an epoch: drop_last=True in the training loader; for "
+        "predicting one sample call model.eval() first; GroupNorm or LayerNorm take any batch",
+    )
+
+
+def empty(crash: Crash) -> Cause | None:
+    """A dataset without samples."""
+    found = crash.find(r"num_samples should be a positive integer value, but got num_samples=0")
+    if found is None:
+        return None
+    return Cause(
+        headline="the dataset has 0 samples",
+        advice="its list of files or rows is empty: check the folder, the pattern and the split it "
+        f"is made from{crash.first_origin().told()}",
+    )
+
+
+def ragged(crash: Crash) -> Cause | None:
+    """Data that no tensor can be made of."""
+    if crash.find(r"expected sequence of length \d+ at dim \d+|inhomogeneous shape"):
+        return Cause(
+            headline="a tensor of lists of different lengths",
+            advice="pad them to one length first (torch.nn.utils.rnn.pad_sequence), or keep a "
+            f"list of tensors{crash.first_origin().told()}",
+        )
+    if crash.find(
+        r"can't convert np.ndarray of type numpy.(object_|str_)|too many dimensions 'str'"
+    ):
+        return Cause(
+            headline="a tensor of texts or mixed objects",
+            advice="a column of the table is not numeric: select or encode the columns, then "
+            "df.to_numpy(dtype='float32')",
+        )
+    if crash.find("stride in the given numpy array is negative"):
+        return Cause(
+            headline="a tensor from a flipped array",
+            advice="flips and [::-1] leave negative strides: pass array.copy() to torch.from_numpy",
+        )
+    found = crash.find(r"could not convert string to float: (.*)")
+    if found:
+        return Cause(
+            headline=f"{found[1][:60]} is no number",
+            advice="a cell of the data is a text: clean the column, skip the header line, or read "
+            "it with pandas and na_values",
+        )
+    return None
+
+
+def sizes(crash: Crash) -> Cause | None:
+    """Splits and lengths of datasets."""
+    if crash.find("Sum of input lengths does not equal the length of the input dataset"):
+        return Cause(
+            headline="random_split: the parts do not add up to the dataset",
+            advice="rounding loses a sample: n = int(0.8 * len(d)); random_split(d, [n, len(d) - "
+            "n]), or give fractions, [0.8, 0.2]",
+        )
+    if crash.find(r"object of type '\w+' has no len\(\)") and crash.phase == "loading":
+        return Cause(
+            headline="the length of a dataset that has none",
+            advice="an IterableDataset has no length: count batches as they come, or add "
+            "__len__ to it",
+        )
+    found = crash.find(r"(Expected input_lengths to have value at most|Expected tensor to have "
+                       r"size at least) (\d+).*but got (?:value|size) (\d+)")  # fmt: skip
+    if found and "ctc" in crash.message:
+        return Cause(
+            headline=f"ctc_loss: a length of {max(int(found[2]), int(found[3]))} where "
+            f"{min(int(found[2]), int(found[3]))} are there",
+            advice="input_lengths count frames after the strides of the model, target_lengths "
+            "symbols of each padded row: compute both from the tensors that are passed",
+        )
+    if crash.find(r"`lengths` array must be sorted|Length of all samples has to be greater than 0"):
+        sort = "sorted" in crash.message
+        return Cause(
+            headline="lengths of a packed sequence are "
+            + ("not sorted" if sort else "not above 0"),
+            advice="pass enforce_sorted=False to pack_padded_sequence"
+            if sort
+            else "a sample is empty: drop it in the dataset, or keep at least one step of it",
+        )
+    return None
+
+
+def missing_key(crash: Crash) -> Cause | None:
+    """A key that one of the samples does not have."""
+    if crash.type != "KeyError" or crash.inner_function not in ("collate", "<dictcomp>"):
+        return None
+    return Cause(
+        headline=f"a sample of the batch has no {crash.message}",
+        advice="every sample must have the same keys: add the key in __getitem__ for all of "
+        "them, or leave it out for all",
+    )
+
+
+RULES = (
+    none_sample, unequal, not_collatable, missing_key, one_sample, empty, ragged, sizes, unpacked,
+)  # fmt: skip

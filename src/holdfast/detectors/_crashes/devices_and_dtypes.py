@@ -1,0 +1,165 @@
+"""Devices and dtypes that are mixed, a GPU that is not there, errors of CUDA itself."""
+
+from __future__ import annotations
+
+from .facts import Cause, Crash, Value
+
+_WORDS = {
+    "Double": "float64", "Float": "float32", "Half": "float16", "Long": "int64", "Int": "int32",
+    "Byte": "uint8", "Bool": "bool", "BFloat16": "bfloat16", "unsigned char": "uint8",
+    "double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "long int": "int64", "int": "int32",
+}  # fmt: skip
+
+
+def devices(crash: Crash) -> Cause | None:
+    """Tensors of one operation on two devices."""
+    found = (
+        crash.find(r"same device, but found at least two devices, (\S+) and (\S+?)!")
+        or crash.find(r"Tensor on device (\S+) is not on the expected device (\S+?)!")
+        or crash.find(r"Input type \(torch\.(cuda\.|)\w+\) and weight type \(torch\.(cuda\.|)\w+\)")
+    )
+    if found is None:
+        return None
+    if found[1] == found[2]:
+        return None  # the dtypes differ
+    named = [v for v in (*crash.operands, *crash.inner) if v.device and v.device != "numpy"]
+    seen: dict[str, Value] = {}
+    for value in named:
+        seen.setdefault(value.device, value)
+    told = " and ".join(f"{value.name} on {device}" for device, value in seen.items())
+    if len(seen) < 2:
+        one, other = (each.rstrip(".") or "cpu" for each in found.groups())
+        told = f"{one} and {other}"
+    lagging = next((v for v in seen.values() if v.device == "cpu"), None)
+    move = f"{lagging.name}.to(device)" if lagging and not lagging.module else "x.to(device)"
+    if lagging and lagging.module:
+        move = f"{lagging.name}.to(device) before the loop"
+    origin = crash.origin(lagging.name).told() if lagging else ""
+    return Cause(
+        headline=f"tensors on two devices: {told}",
+        advice=f"move what lags behind: {move}{origin}; new tensors take device=x.device, "
+        "constants of a module belong into register_buffer, layers into a ModuleList",
+    )
+
+
+def dtypes(crash: Crash) -> Cause | None:
+    """Tensors of one operation with two dtypes."""
+    found = (
+        crash.find(r"mat1 and mat2 must have the same dtype, but got (\w+) and (\w+)")
+        or crash.find(r"Input type \((.+?)\) and (?:bias|weight) type \((.+?)\) should be the same")
+        or crash.find(r"expected m1 and m2 to have the same dtype, but got: (.+?) != (.+)")
+    )
+    if found:
+        one, other = (_WORDS.get(each.removeprefix("torch."), each) for each in found.groups())
+        given = next((v for v in crash.operands if v.shape is not None and v.dtype == one), None)
+        name = given.name if given else "the input"
+        cast = {"float64": ".float()", "uint8": ".float() / 255"}.get(one, f".to(torch.{other})")
+        half = "float16" in (one, other) or "bfloat16" in (one, other)
+        why = (
+            "run the forward pass inside torch.autocast, or give both one dtype"
+            if half
+            else f"use {name}{cast} where it is made"
+        )
+        numpy = " (numpy makes float64)" if one == "float64" else ""
+        origin = crash.origin(name).told()
+        return Cause(
+            headline=f"{name} is {one}, the weights are {other}", advice=f"{why}{numpy}{origin}"
+        )
+    found = (
+        crash.find(r"expected target dtype to be Long or Byte, but got (\w+)")
+        or crash.find(r"expected scalar type (?:Long|Int) but found (\w+)")
+        or crash.find(r"'indices' to have one of the following scalar types: .*?but got "
+                      r"torch\.(?:cuda\.)?(\w+)Tensor")
+        or crash.find(r"tensors used as indices must be (long)")
+    )  # fmt: skip
+    if found:
+        got = _WORDS.get(found[1], found[1])
+        return Cause(
+            headline=f"class numbers or indices are {got}, expected int64",
+            advice="use target.long() for labels and tokens.long() for indices, best where the "
+            "dataset makes them; class probabilities need the shape of the prediction",
+        )
+    found = crash.find(r"result type (\w+) can't be cast to the desired output type (\w+)")
+    found = found or crash.find("Expected floating point type for target with class probabilities")
+    found = found or crash.find(r"Found dtype (\w+) but expected (\w+)")
+    found = found or crash.find(r"expected scalar type (\w+) but found (\w+)")
+    if found:
+        return Cause(
+            headline="prediction and target have different dtypes",
+            advice="use target.float() for regression, BCE and class probabilities, target.long() "
+            "for class numbers",
+        )
+    if crash.find(
+        r"could not infer output dtype|only Tensors of floating point|Only Tensors of floating"
+    ):
+        return Cause(
+            headline="an operation that needs floating point gets whole numbers",
+            advice="use x.float() before it; torch.tensor([1, 2]) is int64, torch.tensor([1., 2.]) "
+            "is float32",
+        )
+    found = crash.find(r'"(\w+)" not implemented for \'(\w+)\'')
+    if found:
+        return Cause(
+            headline=f"{found[1]} does not exist for {_WORDS.get(found[2], found[2])} here",
+            advice="convert the input, mostly x.float() (or .long() for indices); half precision "
+            "on a CPU is incomplete, use bfloat16 or float32 there",
+        )
+    return None
+
+
+def to_numpy(crash: Crash) -> Cause | None:
+    """A tensor of a device as an array."""
+    if not crash.find(r"can't convert \S+ device type tensor to numpy"):
+        return None
+    name = next((t.name for t in crash.operands if t.shape is not None), "x")
+    return Cause(
+        headline=f"numpy of {name}, which is on a device",
+        advice=f"use {name}.detach().cpu().numpy(); for a number for the log {name}.item()",
+    )
+
+
+def no_gpu(crash: Crash) -> Cause | None:
+    """A GPU that is asked for and not there."""
+    if crash.find(r"Attempting to deserialize object on (a CUDA|CUDA) device"):
+        return Cause(
+            headline="a checkpoint of a GPU is loaded where that GPU is not there",
+            advice="pass map_location='cpu' (or device) to torch.load, move the model afterwards",
+        )
+    if crash.find(
+        r"not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
+    ):
+        return Cause(
+            headline="a GPU is asked for and none can be used",
+            advice="choose the device once, 'cuda' if torch.cuda.is_available() else 'cpu', "
+            "and use it everywhere; with a GPU in the machine check the driver, "
+            "CUDA_VISIBLE_DEVICES and that torch is not the CPU build",
+        )
+    if crash.find("invalid device ordinal"):
+        return Cause(
+            headline="a GPU number that does not exist",
+            advice="torch.cuda.device_count() says how many are visible, numbers begin with 0; "
+            "CUDA_VISIBLE_DEVICES renumbers them",
+        )
+    return None
+
+
+def on_device(crash: Crash) -> Cause | None:
+    """Errors that a GPU reports after the fact."""
+    if crash.find("device-side assert"):
+        return Cause(
+            headline="an index out of range on the GPU (device-side assert)",
+            advice="mostly a label or token out of range; the line above may be later than the one "
+            "that failed: run once with CUDA_LAUNCH_BLOCKING=1 for the right line, or on the CPU "
+            "(CUDA_VISIBLE_DEVICES=) for the value and the range",
+        )
+    if crash.find(r"illegal memory access|misaligned address|CUBLAS_STATUS_(?!ALLOC)|CUDNN_STATUS"):
+        return Cause(
+            headline=crash.message.split("\n")[0][:90],
+            advice="run once with CUDA_LAUNCH_BLOCKING=1 to get the line; wrong shapes or indices, "
+            "a full GPU and mixed CUDA libraries are usual, one step on the CPU tells the first",
+        )
+    return None
+
+
+RULES = (devices, dtypes, to_numpy, no_gpu, on_device)

@@ -1,0 +1,124 @@
+"""Files that are missing, damaged or may not be read, and disks that are full."""
+
+from __future__ import annotations
+
+from .facts import Cause, Crash, base_name, text
+
+
+def checkpoint(crash: Crash) -> Cause | None:
+    """A checkpoint that torch cannot read."""
+    if crash.find(r"PytorchStreamReader failed|failed finding central directory"):
+        return Cause(
+            headline="the checkpoint is truncated or damaged",
+            advice="saving it was interrupted, or the copy is incomplete: use an earlier one, "
+            "compare sizes; save to another name and os.replace it (holdfast's own checkpoints do)",
+        )
+    if crash.find("Weights only load failed"):
+        found = crash.find(r"Unsupported global: GLOBAL (\S+)")
+        if found:
+            return Cause(
+                headline=f"the checkpoint holds a {found[1].rpartition('.')[2]}, not only weights",
+                advice="for a file that you made yourself pass weights_only=False to torch.load; "
+                "better, save model.state_dict() and plain values",
+            )
+        return Cause(
+            headline="the file is no checkpoint of torch",
+            advice="look at its first bytes: a download page, a Git LFS pointer (git lfs pull) or "
+            "another format (.safetensors, .npz) are usual",
+        )
+    if crash.type == "EOFError" and crash.inner_function in ("load", "_legacy_load", "_load"):
+        return Cause(
+            headline="the file is empty or ends too early",
+            advice="saving it was interrupted: use an earlier one, and write to another name and "
+            "os.replace it",
+        )
+    return None
+
+
+def missing(crash: Crash) -> Cause | None:
+    """A file or folder that is not there."""
+    if crash.type != "FileNotFoundError":
+        return None
+    found = crash.find(r"No such file or directory: '?(.+?)'?$")
+    name = found[1] if found else text(crash.data.get("error_file")) or "a file"
+    near = crash.near()
+    hint = f"did you mean {near}? " if near else ""
+    folder = "(a folder is missing: os.makedirs(..., exist_ok=True)) "
+    writing = any(word in crash.place.code for word in ("save(", "'w", '"w', "to_csv", "savefig"))
+    relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
+    return Cause(
+        headline=f"{base_name(name)} does not exist",
+        advice=f"{hint}{folder if writing else ''}{relative}check the path and that the data was "
+        "downloaded or unpacked",
+    )
+
+
+def refused(crash: Crash) -> Cause | None:
+    """Permissions, full disks, too many open files."""
+    if crash.type == "PermissionError":
+        found = crash.find(r"'(.+?)'$")
+        return Cause(
+            headline=f"{base_name(found[1]) if found else 'a file'} may not be read or written",
+            advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
+            "folder of your own",
+        )
+    if crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122") or (
+        crash.find(r"PytorchStreamWriter failed|unexpected pos|file write failed")
+    ):
+        where = "/dev/shm" in crash.message
+        return Cause(
+            headline="shared memory is full" if where else "the disk is full",
+            advice="give the container more (--shm-size), or use fewer loader workers"
+            if where
+            else "free space or write elsewhere (df -h, also inodes: df -i); keep fewer "
+            "checkpoints",
+        )
+    if crash.find(r"Too many open files|Errno 24|received 0 items of ancdata"):
+        return Cause(
+            headline="too many open files",
+            advice="ulimit -n 65535, torch.multiprocessing.set_sharing_strategy('file_system'), "
+            "and close files that __getitem__ opens",
+        )
+    if crash.type in ("IsADirectoryError", "NotADirectoryError", "FileExistsError"):
+        return Cause(
+            headline=crash.message.split("\n")[0][:90],
+            advice="a folder and a file are mixed up: check the path; os.makedirs(..., "
+            "exist_ok=True) for folders that may be there",
+        )
+    return None
+
+
+def damaged(crash: Crash) -> Cause | None:
+    """Data files that cannot be decoded."""
+    known = crash.find(r"cannot identify image file|image file is truncated|broken data stream|"
+                       r"Truncated File Read")  # fmt: skip
+    if known or crash.type in ("UnidentifiedImageError", "BadZipFile", "BadGzipFile"):
+        return Cause(
+            headline="a damaged or truncated file",
+            advice="open every file once before training and drop those that fail; fetch this one "
+            "again (PIL: ImageFile.LOAD_TRUNCATED_IMAGES = True reads what is there)",
+        )
+    if crash.type in (
+        "JSONDecodeError",
+        "UnpicklingError",
+        "EOFError",
+        "UnicodeDecodeError",
+        "error",
+    ):
+        if crash.type == "error" and not crash.find("unpack requires|decompress"):
+            return None
+        return Cause(
+            headline="a file that cannot be decoded",
+            advice="it is empty, cut off or of another format or encoding: look at its "
+            "first bytes, and write files to another name before os.replace",
+        )
+    if crash.find(r"ConnectionError|Max retries exceeded|Name or service not known|HTTP Error"):
+        return Cause(
+            headline="a download failed",
+            advice="without a network load from a local path, or fetch once elsewhere (for "
+            "Hugging Face: HF_HUB_OFFLINE=1 with a filled cache)",
+        )
+    return None
+
+
+RULES = (checkpoint, missing, refused, damaged)

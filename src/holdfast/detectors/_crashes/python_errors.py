@@ -1,0 +1,248 @@
+"""Errors of python itself: names, attributes, arguments, keys, imports."""
+
+from __future__ import annotations
+
+import re
+
+from .facts import Cause, Crash, listed, text
+
+
+def imports(crash: Crash) -> Cause | None:
+    """A module or a name that cannot be imported."""
+    found = crash.find(r"No module named '(.+?)'")
+    if found:
+        top = found[1].split(".")[0]
+        known = {"cv2": "opencv-python", "PIL": "pillow", "sklearn": "scikit-learn",
+                 "yaml": "pyyaml", "skimage": "scikit-image"}  # fmt: skip
+        return Cause(
+            headline=f"no module named {found[1]}",
+            advice=f"pip install {known.get(top, top)} into the environment that runs the script "
+            "(which python), or, if it is your own, start from the folder that holds it",
+        )
+    found = crash.find(r"cannot import name '(.+?)' from (?:partially initialized module )?'(.+?)'")
+    if found:
+        circle = "partially initialized" in crash.message
+        return Cause(
+            headline=f"{found[2]} has no {found[1]}",
+            advice="the two modules import each other: move what both need into a third, or "
+            "import inside the function"
+            if circle
+            else "another version of the package has moved or renamed it, or a file of yours has "
+            "the name of the package: check its version and its __file__",
+        )
+    if crash.type == "ImportError":
+        return Cause(
+            headline=crash.message.split("\n")[0][:90],
+            advice="a library of the system or another version of a package is missing: reinstall "
+            "the package, and torch with the matching build",
+        )
+    return None
+
+
+def syntax(crash: Crash) -> Cause | None:
+    """Code that python cannot read."""
+    if crash.type not in ("SyntaxError", "IndentationError", "TabError"):
+        return None
+    return Cause(
+        headline=f"{crash.type} in {crash.place.where or 'a module'}",
+        advice="python cannot read this line, or the one before it (an open bracket, a missing "
+        "colon, mixed indentation)",
+    )
+
+
+def names(crash: Crash) -> Cause | None:
+    """A name that does not exist."""
+    found = crash.find(r"name '(.+?)' is not defined")
+    near = crash.near()
+    if found:
+        hint = f"did you mean {near}?" if near else "it is misspelt, not imported, or defined later"
+        return Cause(headline=f"no variable {found[1]}", advice=f"{hint} (python reads names when "
+                     "the line runs)")  # fmt: skip
+    found = crash.find(r"cannot access (?:local|free) variable '(.+?)'") or crash.find(
+        r"local variable '(.+?)' referenced before assignment"
+    )
+    if found:
+        return Cause(
+            headline=f"{found[1]} is read before it has a value",
+            advice="the branch or the loop that sets it did not run (an empty loader, a "
+            "condition), or the function assigns it later and hides the outer one: set it before",
+        )
+    return None
+
+
+def attributes(crash: Crash) -> Cause | None:
+    """An attribute that an object does not have."""
+    if crash.find(r"cannot assign \w+ before Module\.__init__\(\) call"):
+        return Cause(
+            headline="super().__init__() is missing",
+            advice="call super().__init__() in the first line of __init__ of the module",
+        )
+    found = crash.find(r"'(.+?)' object has no attribute '(.+?)'") or crash.find(
+        r"module '(.+?)' has no attribute '(.+?)'"
+    )
+    if found is None:
+        return None
+    owner, name = found[1], found[2]
+    near = crash.near()
+    if owner == "NoneType":
+        wanting = next((v for v in crash.operands if v.text == "None"), None)
+        who = wanting.name if wanting else "the object"
+        made = crash.origin(who).told()
+        return Cause(
+            headline=f"{who} is None",
+            advice=f"what should have made it returned nothing{made}: a function without return, "
+            "a .grad before backward, a dictionary's get, a branch that did not run",
+        )
+    if near:
+        return Cause(headline=f"{owner} has no {name}", advice=f"did you mean {near}? Names of "
+                     "attributes are checked when the line runs")  # fmt: skip
+    if owner in ("DataParallel", "DistributedDataParallel"):
+        return Cause(
+            headline=f"{owner} has no {name}", advice=f"the model is inside: model.module.{name}"
+        )
+    if owner in ("tuple", "list", "dict"):
+        return Cause(
+            headline=f"a {owner} where a tensor or an object is expected",
+            advice=f"{name} belongs to a part of it: unpack it (output, state = lstm(x)), index "
+            "it, or join it with torch.stack",
+        )
+    return Cause(
+        headline=f"{owner} has no {name}",
+        advice="it was renamed or removed in this version of the library, or never set: in a class "
+        "assign self." + name + " in __init__",
+    )
+
+
+def arguments(crash: Crash) -> Cause | None:
+    """A call with the wrong arguments."""
+    if crash.type != "TypeError":
+        return None
+    found = crash.find(r"argument '(\w+)' \(position \d+\) must be Tensor, not (\w+(?:\.\w+)?)")
+    if found:
+        made = crash.first_origin().told() or _made(crash)
+        advice = {
+            "tuple": "take one of its parts: recurrent layers return output and state, "
+            "output, _ = rnn(x)",
+            "list": "make one tensor of it with torch.stack or torch.tensor",
+            "NoneType": "the module or function before it returns nothing: check for a missing "
+            "return in forward",
+            "ndarray": "use torch.from_numpy(x).float()",
+        }.get(found[2].rpartition(".")[2], "convert it to a tensor first")
+        return Cause(headline=f"a {found[2]} where a tensor is expected", advice=f"{advice}{made}")
+    found = crash.find(
+        r"(\S+)\(\) missing (\d+) required (?:positional|keyword-only) arguments?: (.+)"
+    )
+    if found:
+        return Cause(
+            headline=f"{found[1]} is called without {found[3]}",
+            advice="pass what is missing, or give it a default; forward is called with exactly "
+            "what model(...) is called with",
+        )
+    found = crash.find(r"(\S+)\(\) (?:takes .* but (\d+) (?:was|were) given|got an unexpected "
+                       r"keyword argument '(.+?)'|got multiple values)")  # fmt: skip
+    if found:
+        what = f"the argument {found[3]}" if found[3] else "other arguments than it takes"
+        hint = crash.find(r"Did you mean '(.+?)'")
+        return Cause(
+            headline=f"{found[1]} gets {what}",
+            advice=(f"did you mean {hint[1]}? " if hint else "")
+            + "compare the call with the definition; the argument may belong to another version "
+            "of the library, and a method needs self",
+        )
+    found = crash.find(r"unsupported operand type\(s\) for (.+?): '(.+?)' and '(.+?)'")
+    if found:
+        none = "NoneType" in (found[2], found[3])
+        return Cause(
+            headline=f"{found[2]} {found[1]} {found[3]}",
+            advice="one of the two is None: a function without return, a value that was never set"
+            if none
+            else "convert one of the two: numbers from files and arguments are texts, float(x)",
+        )
+    found = crash.find(r"'(\w+)' object is not (callable|subscriptable|iterable)")
+    if found:
+        none = found[1] == "NoneType"
+        return Cause(
+            headline=f"a {found[1]} is used as if it were {found[2]}",
+            advice="the value is None: a function without return, or one that works in place"
+            if none
+            else f"a name now holds a {found[1]}: it may hide a function or a list of the same "
+            f"name{crash.first_origin().told()}",
+        )
+    return None
+
+
+def _made(crash: Crash) -> str:
+    value = next((v for v in crash.operands if v.type in ("tuple", "list", "NoneType")), None)
+    return crash.origin(value.name).told() if value is not None else ""
+
+
+def key(crash: Crash) -> Cause | None:
+    """A key that a mapping does not have."""
+    if crash.type != "KeyError":
+        return None
+    named = crash.message[:60]
+    near, keys = crash.near(), [text(k) for k in listed(crash.data.get("keys"))]
+    if crash.data.get("other_type"):
+        advice = f"the mapping has {near}, of another type: convert one of them, int(k) or str(k)"
+    elif near:
+        advice = f"did you mean {near!r}? The mapping has {', '.join(keys[:8])}"
+    elif keys:
+        more = ", …" if len(keys) > 8 else ""
+        advice = (
+            f"the mapping has {', '.join(keys[:8])}{more}: add the key, or use .get(key, default)"
+        )
+    elif "environ" in crash.place.code:
+        advice = "set this environment variable, or read it with os.environ.get(name, default)"
+    else:
+        advice = "print the keys before this line; use .get(key, default) where it may be missing"
+    return Cause(headline=f"no key {named}", advice=advice)
+
+
+def numbers(crash: Crash) -> Cause | None:
+    """Arithmetic."""
+    if crash.type == "ZeroDivisionError":
+        zero = next((v for v in crash.operands if v.text in ("0", "0.0")), None)
+        who = f"{zero.name} is 0" if zero else "the divisor is 0"
+        return Cause(
+            headline=who,
+            advice="nothing was counted: an empty loader or split, a filter that keeps nothing, "
+            "len(loader) // n below 1; divide by max(n, 1) where 0 is allowed",
+        )
+    if crash.type == "RecursionError":
+        return Cause(
+            headline="a function calls itself without end",
+            advice="a __getattr__ that reads a missing attribute of self, a forward that calls "
+            "self(...), or a module that holds its parent are usual",
+        )
+    if crash.type == "NotImplementedError" and crash.find('missing the required "forward"'):
+        return Cause(
+            headline="the module has no forward",
+            advice="define forward in its class, with this spelling and indented below it; a "
+            "ModuleList has none, call its layers in a loop",
+        )
+    if crash.type == "StopIteration":
+        return Cause(
+            headline="next() of an iterator that is at its end",
+            advice="make the iterator anew for each epoch: it = iter(loader), or use a for loop",
+        )
+    return None
+
+
+def assertion(crash: Crash) -> Cause | None:
+    """An assertion, of the script or of a library."""
+    if crash.type != "AssertionError":
+        return None
+    said = crash.message.split("\n")[0][:80]
+    condition = re.sub(r"^assert\s+", "", crash.place.code) if "assert" in crash.place.code else ""
+    shapes = [f"{v.name} {v.size if v.shape is not None else v.text}" for v in crash.operands[:4]]
+    told = f": {', '.join(shapes)}" if shapes else ""
+    return Cause(
+        headline=f"assertion failed{': ' + (said or condition[:80]) if said or condition else ''}",
+        advice=f"the values of the line{told}; the condition is what the code relies on, so "
+        "look at where they come from",
+    )
+
+
+RULES = (
+    imports, syntax, names, attributes, arguments, key, numbers, assertion,
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""RUN001: an exception ended the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..types import Event, Finding, Severity
+from ._crashes import Crash as Facts
+from ._crashes import clip, explain, listed
+from ._window import Window
+from .base import Detector
+
+_MESSAGE = 120
+_TEXTS = ("sample_file", "called_from", "traceback")
+_KEPT = ("function", "library", "phase", "code", "start", "excerpt")
+
+
+class Crash(Detector):
+    """An uncaught exception ended the script: its line, its cause, its sample.
+
+    What it detects:
+        Any exception that python prints a traceback for and exits, before the first step too: at
+        import of the script's own modules, in the first batch, in a loader worker, in backward.
+        Not ``sys.exit`` and not Ctrl-C; out of memory has a code of its own (MEM008).
+
+    Why it matters:
+        The last line of a traceback is mostly in torch. What helps is the line of the script, the
+        shapes that met there, and the line that made the wrong one.
+
+    Evidence:
+        ``error``: class and message; ``headline``: the cause in a few words; ``cause``: function,
+        statement and lines around it; ``operands``, ``variables``: values of the line and of its
+        function (small ones, secrets hidden); ``inner``, ``layer_at_work``: what the call of torch
+        was given, and its module; ``frames``: the script's calls; ``called_from`` and
+        ``process``: the line of the main process, and which other process raised;
+        ``samples``: dataset index of the sample that was loaded; ``sample_file``: its file;
+        ``traceback``: the whole of it, without holdfast's own calls.
+
+    Usual causes:
+        - Shapes: a layer made for another number of features, a batch that is smaller at the end
+          of an epoch, channels last, a wrong ``view``.
+        - Data: labels or tokens out of range, samples of unequal size, a dataset that returns
+          None, a damaged file.
+        - Autograd: a tensor overwritten in place, a graph used twice, a loss without a graph.
+        - Devices and dtypes that are mixed; a checkpoint of another model.
+
+    What to do:
+        1. Read the cause: it says which of the two sides is wrong where that can be told, and
+           names the line that made it.
+        2. Look at the values of the line in the report, and at the sample: ``dataset[index]``.
+        3. With a GPU, errors may be told late: run once with ``CUDA_LAUNCH_BLOCKING=1``.
+
+    False alarms:
+        None known: there is no finding without an exception that ends the script. The cause is
+        read from message, values and source, and may be wrong where a message has several.
+
+    Cost:
+        None until the exception; then some milliseconds while the process ends.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.crash`` names the layer and the batch that
+        ``python -m holdfast.faults.crash`` dies of.
+    """
+
+    code = "RUN001"
+    name = "crash"
+    severity = Severity.ERROR
+    needs = ("loss",)
+    since = "0.1"
+    judges_events = True
+
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """The exception, with the first row that is not older than it."""
+        first = len(window) - window.fresh
+        for event in window.events:
+            rows = np.flatnonzero(window.rows["step"] >= event.step)
+            if event.kind == "exception" and rows.size and rows[0] >= first and _ours(event):
+                yield self._finding(window.ending(int(rows[0])), event)
+                return
+
+    def check(self, window: Window) -> Finding | None:
+        """The same for one row."""
+        return next(self.scan(replace(window, fresh=1)), None)
+
+    def _finding(self, window: Window, event: Event) -> Finding:
+        cause = explain(event.data)
+        facts = Facts(data=event.data).blaming(cause.row)
+        data, place = facts.data, facts.place
+        first = (facts.message.strip().splitlines() or [""])[0]
+        said = f"{facts.type}: {first}" if first else facts.type
+        process = str(data.get("process") or "")
+        where = f" at {place.where}" if place.line else ""
+        where += f" in {_process(process)}" if process else ""
+        where += f" ({facts.sample})" if facts.sample else ""
+        sample = {"sample": data["sample"]} if facts.sample else {}
+        evidence: dict[str, Any] = {
+            "error": said[:400],
+            "headline": cause.headline,
+            "cause": {name: data[name] for name in _KEPT if name in data} | sample,
+            "samples": list(sample.values()),
+            "layer_at_work": data.get("module") or {},
+            "inner": data.get("inner") or {},
+            **{name: listed(data.get(name)) for name in ("operands", "variables", "frames")},
+            **{name: str(data.get(name) or "") for name in _TEXTS},
+            "process": process,
+        }
+        finding = self.finding(
+            window,
+            f"{clip(said, _MESSAGE)}{where}",
+            cause.advice,
+            evidence=evidence,
+            severity=self.severity,
+        )
+        return replace(finding, file=place.file, line=place.line)
+
+
+def _ours(event: Event) -> bool:
+    """Whether this detector tells of it: not out of memory, not Ctrl-C."""
+    return event.data.get("explained") != "memory" and event.data.get("type") != "KeyboardInterrupt"
+
+
+def _process(told: str) -> str:
+    """``DataLoader worker process 0`` in our words."""
+    return told.replace("DataLoader worker process", "loader worker").replace("in ", "", 1)

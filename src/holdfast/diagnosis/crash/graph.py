@@ -1,0 +1,244 @@
+"""What the source and the variables say about an error in backward: the loss, what a loop carries
+from one turn to the next with its graph, and lines that overwrite tensors in place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from ..source.excerpts import source_of
+from ..source.files import from_here, kind_of
+from ..source.loops import LOOPS, statements
+from ..source.slicing import called
+from .operands import value_of
+from .origins import assigned_before, file_of_class
+from .traceback_frames import Call
+from .values import Facts, is_tensor
+
+_LINES = 8
+_DEPTH = 3
+_IN_PLACE = re.compile(r"[a-z0-9]_$")
+# End with an underscore and change no tensor that backward needs.
+_HARMLESS = {"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_", "unscale_"}
+
+
+def facts(blamed: Sequence[Call], models: Iterable[Any]) -> Facts:
+    """Measurements for the rules about backward."""
+    users = [call for call in blamed if call.is_users]
+    if not users:
+        return {}
+    last = users[-1]
+    loop = _loop(last)
+    files = dict.fromkeys([last.file, *_files(models), *(call.file for call in users)])
+    data: Facts = {
+        "carried": [*_carried(last, loop), *_kept(models)],
+        "in_place": [line for file in files for line in _overwrites(file)][:_LINES],
+        "backward_lines": [_line(last.file, node.lineno) for node in _calls(loop, "backward")],
+        "step_lines": [_line(last.file, node.lineno) for node in _calls(loop, "step")],
+        "weights": [
+            [name, [int(s) for s in weight.shape]]
+            for model in models
+            for name, weight in model.named_parameters()
+        ][:64],
+    }
+    loss = _loss(last)
+    if loss is not None:
+        name, assigned, inside = loss
+        data["loss"] = {"name": name, "in_loop": inside, **assigned}
+        data["cuts"] = _cuts(last, loop)
+    return data
+
+
+def _loop(call: Call) -> ast.stmt | None:
+    """The innermost loop around a call."""
+    around = [
+        node
+        for node, _, _ in statements(call.file)
+        if isinstance(node, LOOPS) and node.lineno <= call.line <= (node.end_lineno or 0)
+    ]
+    return around[-1] if around else None
+
+
+def _calls(loop: ast.stmt | None, name: str) -> list[ast.Call]:
+    if loop is None:
+        return []
+    found = [n for n in ast.walk(loop) if isinstance(n, ast.Call) and called(n) == name]
+    return found[:_LINES]
+
+
+def _carried(call: Call, loop: ast.stmt | None) -> Iterator[Facts]:
+    """Variables that a turn of the loop reads before it writes them, and that hold a graph."""
+    if loop is None:
+        return
+    body: list[ast.stmt] = getattr(loop, "body", [])
+    first_read: dict[str, tuple[int, int]] = {}
+    written: dict[str, int] = {}
+    for part in (p for statement in body for p in ast.walk(statement)):
+        if not isinstance(part, ast.Name | ast.Attribute):
+            continue
+        name = ast.unparse(part)
+        at = part.lineno, part.col_offset
+        if isinstance(part.ctx, ast.Store):
+            written[name] = max(written.get(name, 0), part.lineno)
+        elif isinstance(part.ctx, ast.Load) and at < first_read.get(name, (1 << 60, 0)):
+            first_read[name] = at
+    for name, line in written.items():
+        # On the same line the right side is read first.
+        if name not in first_read or first_read[name][0] > _first_write(body, name):
+            continue
+        value = value_of(cast("ast.expr", ast.parse(name, mode="eval").body), call)
+        if has_graph(value):
+            yield {"name": name, **_line(call.file, line)}
+
+
+def _first_write(body: Sequence[ast.stmt], name: str) -> int:
+    lines = [
+        part.lineno
+        for statement in body
+        for part in ast.walk(statement)
+        if isinstance(part, ast.Name | ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and ast.unparse(part) == name
+    ]
+    return min(lines, default=1 << 60)
+
+
+def _kept(models: Iterable[Any]) -> Iterator[Facts]:
+    """Attributes of modules that hold a graph: a state that outlives its step."""
+    for model in models:
+        for path, module in model.named_modules():
+            for name, value in vars(module).items():
+                if not name.startswith("_") and has_graph(value):
+                    file = file_of_class(type(module))
+                    line = _attribute_line(file, name) if file else 0
+                    place = _line(file, line) if file and line else {}
+                    yield {"name": ".".join(filter(None, ["self", name])), "path": path, **place}
+
+
+def _attribute_line(file: str, name: str) -> int:
+    """The last line of a file that assigns ``self.name``."""
+    found = [
+        part.lineno
+        for node, _, _ in statements(file)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for part in ast.walk(target)
+        if isinstance(part, ast.Attribute) and part.attr == name
+    ]
+    return max(found, default=0)
+
+
+def has_graph(value: Any, depth: int = 0) -> bool:
+    """Whether a value holds a tensor that was computed from weights."""
+    if is_tensor(value):
+        return value.grad_fn is not None
+    if depth < _DEPTH and isinstance(value, list | tuple):
+        return any(has_graph(part, depth + 1) for part in cast("list[Any]", value)[:8])
+    return False
+
+
+def _files(models: Iterable[Any]) -> Iterator[str]:
+    """The user's files that define the models."""
+    for model in models:
+        for module in model.modules():
+            file = file_of_class(type(module))
+            if file and kind_of(file) == "user":
+                yield file
+
+
+def _overwrites(file: str) -> Iterator[Facts]:
+    """Lines of a file that change a tensor in place, and the line that made it."""
+    for node, _, functions in statements(file):
+        target, how = _overwritten(node)
+        if not target or (not functions and "weight" in target):
+            continue
+        made = _maker(file, node, target, functions)
+        # A number that is counted looks the same: what is overwritten was computed by a call.
+        if how == "augmented" and "(" not in made:
+            continue
+        yield {"name": target, "how": how, "made": made, **_line(file, node.lineno)}
+
+
+def _overwritten(node: ast.stmt) -> tuple[str, str]:
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(_base(node.target)), "augmented"
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        return ast.unparse(_base(node.targets[0])), "item"
+    for part in ast.walk(node) if not hasattr(node, "body") else ():
+        if not isinstance(part, ast.Call):
+            continue
+        name = called(part)
+        if (
+            _IN_PLACE.search(name)
+            and name not in _HARMLESS
+            and isinstance(part.func, ast.Attribute)
+        ):
+            if ast.unparse(part.func.value).split(".")[0] in ("init", "nn", "torch"):
+                continue
+            return ast.unparse(part.func.value), f"{name}()"
+        if any(
+            keyword.arg == "inplace" and getattr(keyword.value, "value", None) is True
+            for keyword in part.keywords
+        ):
+            return ast.unparse(part.func), "inplace=True"
+    return "", ""
+
+
+def _base(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
+
+
+def _maker(file: str, node: ast.stmt, target: str, functions: tuple[str, ...]) -> str:
+    """The expression that the overwritten name was assigned before."""
+    best = ""
+    for other, _, inside in statements(file):
+        if not isinstance(other, ast.Assign) or inside != functions or other.lineno >= node.lineno:
+            continue
+        if target in [ast.unparse(t) for t in other.targets]:
+            best = ast.unparse(other.value)
+    return best[:160]
+
+
+def _loss(call: Call) -> tuple[str, Facts, bool] | None:
+    """The name that backward is called on, the line that made it, whether inside the loop."""
+    node = call.expression() or call.statement()
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.Call) and called(part) == "backward":
+            owner = part.func.value if isinstance(part.func, ast.Attribute) else None
+            if isinstance(owner, ast.Call) and owner.args:  # scaler.scale(loss).backward()
+                owner = owner.args[0]
+            if isinstance(owner, ast.Name):
+                made = assigned_before(owner.id, call)
+                loop = _loop(call)
+                inside = made is not None and loop is not None and made.lineno >= loop.lineno
+                return owner.id, _line(call.file, made.lineno) if made else {}, inside
+    return None
+
+
+_CUTS = {"detach", "item", "numpy", "tolist", "argmax", "no_grad", "inference_mode", "data",
+         "tensor", "from_numpy", "round", "sign", "requires_grad_", "as_tensor"}  # fmt: skip
+
+
+def _cuts(call: Call, loop: ast.stmt | None) -> list[Facts]:
+    """Lines of the loop, or of the function, that cut the graph."""
+    found: list[Facts] = []
+    first, last = (loop.lineno, call.line) if loop is not None else (0, call.line)
+    for node, _, _ in statements(call.file):
+        if not first <= node.lineno < last or (hasattr(node, "body") and node is loop):
+            continue
+        parts = getattr(node, "items", None) or ([node] if not hasattr(node, "body") else [])
+        for part in (p for each in parts for p in ast.walk(each)):
+            word = called(part) if isinstance(part, ast.Call) else getattr(part, "attr", "")
+            if word in _CUTS:
+                found.append({"what": word, **_line(call.file, node.lineno)})
+                break
+    return found[:_LINES]
+
+
+def _line(file: str, line: int) -> Facts:
+    code = " ".join(source_of(file, line).code.split())
+    return {"file": from_here(file), "line": line, "code": code[:160]}

@@ -1,0 +1,56 @@
+"""Names that a misspelt one may have meant: variables, attributes, keys, arguments."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from ...redaction import redact_text
+from .operands import known, value_of
+from .traceback_frames import Call
+from .values import Facts, first_few, is_module
+
+_KEYS = 40
+
+
+def near(error: BaseException, call: Call) -> Facts:
+    """The nearest existing names, and the keys of a mapping without the one that was asked for."""
+    if isinstance(error, NameError):
+        scopes = (call.frame.f_locals, call.frame.f_globals, call.frame.f_builtins)
+        return _closest(str(getattr(error, "name", "") or ""), (n for s in scopes for n in s))
+    if isinstance(error, AttributeError):
+        owner = getattr(error, "obj", None)
+        name = str(getattr(error, "name", "") or "")
+        facts = _closest(name, _attributes(owner)) if owner is not None else {}
+        return facts | {"owner": type(owner).__name__}
+    if isinstance(error, KeyError) and error.args:
+        return _keys(error.args[0], call)
+    return {}
+
+
+def _attributes(owner: Any) -> list[str]:
+    names = dir(owner) if is_module(owner) or not hasattr(type(owner), "__dir__") else []
+    return names or [*getattr(owner, "__dict__", {}), *dir(type(owner))]
+
+
+def _keys(wanted: object, call: Call) -> Facts:
+    for node in ast.walk(call.expression() or call.statement() or ast.Pass()):
+        owner = value_of(node.value, call) if isinstance(node, ast.Subscript) else None
+        if known(owner) and isinstance(owner, Mapping) and wanted not in owner:
+            keys = first_few(iter(cast("Mapping[Any, Any]", owner)), _KEYS)
+            told = [redact_text(repr(key)[:40]) for key in keys]
+            same = [key for key in keys if str(key) == str(wanted)]
+            facts: Facts = {"keys": told, "key_count": len(cast("Any", owner))}
+            if same:  # 1 and "1"
+                return facts | {"near": [repr(same[0])], "other_type": True}
+            return facts | _closest(str(wanted), map(str, keys))
+    return {}
+
+
+def _closest(name: str, others: Iterable[str]) -> Facts:
+    if not name:
+        return {}
+    found = difflib.get_close_matches(name, [o for o in set(others) if o != name], n=2, cutoff=0.7)
+    return {"near": found} if found else {}

@@ -1,0 +1,218 @@
+"""Lines of the user's code that made a value of the failing line: the last assignment of a name."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Sequence
+from typing import Any
+
+from ..source.excerpts import source_of
+from ..source.files import from_here, kind_of
+from ..source.loops import statements
+from ..source.slicing import writes
+from .operands import known, value_of
+from .traceback_frames import Call
+from .values import Facts, is_module
+
+_CALLERS = 6
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def origin(name: str, calls: Sequence[Call]) -> Facts | None:
+    """Where a name of the last call got its value: there, or in the call that passed it on."""
+    users = [call for call in calls if call.is_users][-_CALLERS:]
+    while users:
+        call = users.pop()
+        function = _function(call)
+        found = _assigned(name, call, function)
+        if found is not None:
+            return _line(call.file, found.lineno, name)
+        passed = _passed(name, function, users[-1] if users else None)
+        if passed is None:
+            return None
+        name = passed
+    return None
+
+
+def assigned_before(name: str, call: Call) -> ast.stmt | None:
+    """The last statement of a call's function, before its line, that binds a name."""
+    return _assigned(name, call, _function(call))
+
+
+def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
+    """The path of a module in its model, and the line that makes it where that can be told."""
+    for call in calls:
+        owner: Any = call.frame.f_locals.get("self")
+        if not _is_method(call) or not is_module(owner):
+            continue
+        for path, part in owner.named_modules():
+            if part is module:
+                return path, _construction(owner, path, calls)
+    for call in calls:
+        for name, value in list(call.frame.f_locals.items()):
+            if not is_module(value):
+                continue
+            for path, part in value.named_modules():
+                if part is module:
+                    found = _by_variable(name, path, call)
+                    return ".".join(filter(None, [name, path])), found
+    return "", None
+
+
+def _construction(root: Any, path: str, calls: Sequence[Call]) -> Facts | None:
+    """The line of the class of the user's that is nearest to the module, or of a variable."""
+    parts = path.split(".") if path else []
+    owners = [root]
+    for part in parts:
+        owners.append(owners[-1]._modules[part])
+    for depth in range(len(parts) - 1, -1, -1):
+        owner = owners[depth]
+        file = file_of_class(type(owner))
+        if kind_of(file) != "user":
+            continue
+        for node, _, _ in statements(file):
+            if isinstance(node, ast.ClassDef) and node.name == type(owner).__name__:
+                found = _element(node, parts[depth], parts[depth + 1 :], of_self=True)
+                if found:
+                    return _line(file, found, path)
+    for call in calls:
+        for name, value in list(call.frame.f_locals.items()):
+            if value is root and call.is_users:
+                return _by_variable(name, path, call)
+    return None
+
+
+def file_of_class(kind: type) -> str:
+    """The file that defines a module class, by the code of its methods; empty where unknown."""
+    for name in ("__init__", "forward"):
+        code = getattr(vars(kind).get(name), "__code__", None)
+        if code is not None:
+            return str(code.co_filename)
+    return ""
+
+
+def _by_variable(name: str, path: str, call: Call) -> Facts | None:
+    function = _function(call)
+    assigned = _assigned(name, call, function)
+    if assigned is None:
+        return None
+    line = _element(assigned, name, path.split(".") if path else [], of_self=False)
+    return _line(call.file, line or assigned.lineno, name)
+
+
+def _element(node: ast.AST, name: str, path: Sequence[str], *, of_self: bool) -> int:
+    """The line where ``name`` is assigned, or the element of a container that a path leads to."""
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Assign):
+            continue
+        target = part.targets[0]
+        named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+        if named != name or isinstance(target, ast.Attribute) is not of_self:
+            continue
+        value: ast.expr = part.value
+        for step in path:
+            inner = _argument(value, step)
+            if inner is None:
+                break
+            value = inner
+        return value.lineno
+    return 0
+
+
+def _argument(value: ast.expr, step: str) -> ast.expr | None:
+    if not isinstance(value, ast.Call) or not step.isdigit():
+        return None
+    given = value.args
+    if len(given) == 1 and isinstance(given[0], ast.List | ast.Tuple):
+        given = given[0].elts
+    if any(isinstance(one, ast.Starred) for one in given) or int(step) >= len(given):
+        return None
+    return given[int(step)]
+
+
+def _is_method(call: Call) -> bool:
+    return call.frame.f_code.co_varnames[:1] == ("self",)
+
+
+def _function(call: Call) -> Any:
+    """The syntax tree of the function of a call; None at the top of a file."""
+    around = [
+        node
+        for node, _, _ in statements(call.file)
+        if isinstance(node, _FUNCTIONS)
+        and node.name == call.function
+        and node.lineno <= call.line <= (node.end_lineno or 0)
+    ]
+    return around[-1] if around else None
+
+
+def _assigned(name: str, call: Call, function: Any) -> ast.stmt | None:
+    """The last statement of the function before the line that binds a name."""
+    best: ast.stmt | None = None
+    for node, _, functions in statements(call.file):
+        inside = not functions
+        if function is not None:
+            within = function.lineno < node.lineno <= (function.end_lineno or 0)
+            inside = within and functions[-1:] == (function.name,)
+        if inside and node.lineno < call.line and name in _binds(node):
+            # The statement that failed may itself bind the name once more.
+            if (node.end_lineno or 0) >= call.line and not hasattr(node, "body"):
+                continue
+            best = node
+    return best
+
+
+def _binds(node: ast.stmt) -> set[str]:
+    """Names that a statement itself binds: of a loop those of its head."""
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return writes(node.target)
+    if isinstance(node, ast.With | ast.AsyncWith):
+        names = [writes(item.optional_vars) for item in node.items if item.optional_vars]
+        return set[str]().union(*names)
+    if hasattr(node, "body"):
+        return set()
+    return writes(node)
+
+
+def _passed(name: str, function: Any, caller: Call | None) -> str | None:
+    """The caller's name for a parameter; None where it is none or was computed in the call."""
+    if function is None or caller is None:
+        return None
+    parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if name not in parameters:
+        return None
+    node = caller.expression()
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return _name(keyword.value)
+    position = parameters.index(name) - (parameters[:1] == ["self"])
+    if not 0 <= position < len(node.args):
+        return None
+    return _name(node.args[position])
+
+
+def _name(node: ast.expr) -> str | None:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else None
+
+
+def _line(file: str, line: int, name: str) -> Facts:
+    source = source_of(file, line)
+    # Of a statement of many lines the one that is meant.
+    text = source.code if source.start == line else linecache.getline(file, line)
+    code = " ".join(text.split())
+    return {"name": name, "file": from_here(file), "line": line, "code": code[:160]}
+
+
+def names_in(call: Call) -> list[str]:
+    """The names in the failing expression that hold something, in their order."""
+    node = call.expression() or call.statement()
+    if node is None:
+        return []
+    found: list[str] = []
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and known(value_of(part, call)) and part.id not in found:
+            found.append(part.id)
+    return found

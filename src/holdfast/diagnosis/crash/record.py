@@ -1,0 +1,24 @@
+"""Write the exception that ended a script into its run: an Event, and its traceback as a file."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ...run import Recorder
+from .values import Facts
+
+
+def ends_the_run(error: object) -> bool:
+    """Whether an error is worth a record of its own, also where nothing else was recorded.
+
+    A launcher whose children failed only says so; they have records of their own.
+    """
+    return isinstance(error, Exception) and type(error).__name__ != "ChildFailedError"
+
+
+def record(recorder: Recorder, step: int, facts: Facts) -> None:
+    """Write both; a disk that takes no file may still take the event."""
+    recorder.event("exception", step, facts)
+    with contextlib.suppress(OSError):
+        text = str(facts.get("traceback") or "")
+        recorder.run.traceback_path(recorder.lane).write_text(f"{text}\n", encoding="utf-8")
