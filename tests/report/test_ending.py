@@ -72,7 +72,7 @@ def test_an_exception_is_told_although_nobody_wrote_the_exit_code(left, make_eve
     raised = make_event("exception", 0, 9, type="ValueError", message="bad", file="a.py", line=3)
     ending = ending_of(run, [raised])
     assert (ending.word, ending.died) == ("failed", True)
-    assert ending.line == "the script failed with ValueError: bad at a.py:3"
+    assert ending.line == "crashed with ValueError: bad at a.py:3"
 
 
 def test_a_recipe_that_was_interrupted_ends_in_order(make_run, make_event):
