@@ -39,7 +39,6 @@ from ..probes.readback import wait_for
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
-from ..recovery.end_signals import EndSignals
 from ..recovery.last_state import LastState, Moment
 from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
@@ -63,12 +62,10 @@ class Engine:
         self.off: set[str] = set()
         policy = Policy.of(settings)
         registry = OptimizerRegistry(settings, policy)
-        self._signals = EndSignals(self.save_last_state)
 
         def begin() -> Recorder:
             recorder = open_recorder()
-            if settings.checkpoint.at_end:
-                self._signals.install()
+            self._last_state.watch_signals(self.save_last_state)
             return recorder
 
         self.training = GuardedTraining(registry, settings.quarantine, begin, policy.lines())
@@ -624,10 +621,11 @@ class Engine:
         try:
             recorder = self.training.opened(acts=False)
             if isinstance(error, BaseException) and recorder is not None:
+                # First what cannot be had again.
+                self.save_last_state(type(error).__name__)
                 facts = exception.facts(error, self._here()[0], self.training.models())
                 # Out of memory is the memory watcher's to explain.
                 record(recorder, self.steps, {**facts, "explained": "memory" if ran_out else ""})
-                self.save_last_state(type(error).__name__)
             self.close()
         except Exception as failure:
             self.failed("closing", failure)
@@ -664,7 +662,7 @@ class Engine:
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
-        self._signals.remove()
+        self._last_state.close()
         self.investigation.close()
         attempt(self, "watchers", self.watchers.close)
         self.recovery.close()

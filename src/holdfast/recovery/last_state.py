@@ -30,6 +30,7 @@ from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
+from .end_signals import EndSignals
 from .rollback import Recovery
 from .snapshots import Snapshot
 from .training import Training
@@ -82,6 +83,18 @@ class LastState:
         self._settings, self._training, self._recovery = settings, training, recovery
         self._began = time.time()
         self._done = not settings.at_end
+        self._signals: EndSignals | None = None
+
+    def watch_signals(self, save: Callable[[str], object]) -> None:
+        """Training begins: have a signal that ends the process call ``save`` with its name."""
+        if not self._done:
+            self._signals = EndSignals(save)
+            self._signals.install()
+
+    def close(self) -> None:
+        """Signals end the process at once again."""
+        if self._signals is not None:
+            self._signals.remove()
 
     def save(self, moment: Moment) -> None:
         """Write the state after the last complete step, or say in an Event why not."""
