@@ -81,7 +81,8 @@ class RunsCommand:
         else:
             total = f"{plural(len(found), 'run')} in {root}"
             whole = f", {size(sum(row.bytes for row in rows))}"
-            more = f"the newest {len(rows)} of {total}; all of them: holdfast runs --all"
+            again = " ".join(filter(None, ["holdfast runs", args.root, "--all"]))
+            more = f"the newest {len(rows)} of {total}; all of them: {again}"
             foot = total + whole if len(rows) == len(found) else more
             _output.show([*table(rows, checkpoints), line(Span(foot, "dim"))])
         return 0
