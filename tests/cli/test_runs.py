@@ -99,6 +99,16 @@ def test_the_newest_twenty_unless_all_are_asked_for(made, capsys, options, count
     assert ("--all" in lines[-1]) == (count < 25)
 
 
+def test_a_run_that_is_silent_may_be_stalled(made, capsys):
+    run = made("mine", finished=False, meta={PROCESS: ProcessMark.of().to_dict()})
+    assert listed(capsys)[1].split()[1] == "running"
+    for path in run.path.iterdir():
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert listed(capsys)[1].split()[1] == "stalled?"
+    assert main(["check", "mine"]) == 0
+    assert "nothing written for 1 h" in capsys.readouterr().out
+
+
 def test_no_runs(root, capsys):
     assert listed(capsys) == ["no runs in runs; start one with: holdfast run SCRIPT"]
 

@@ -19,6 +19,7 @@ _HEAD = ("NAME", "STATUS", "STEPS", "VERDICT", "CHECKPOINT", "SIZE", "AGE")
 _STYLES = {
     "finished": "green",
     "running": "cyan",
+    "stalled": "yellow",
     "interrupted": "yellow",
     "unknown": "yellow",
 }
@@ -98,9 +99,10 @@ def age(seconds: float) -> str:
 
 def _cells(row: RunRow, entry: Entry | None) -> tuple[str, ...]:
     signal = row.ending.startswith("killed by")
+    status = "stalled?" if row.status == "stalled" else row.status
     return (
         clip(visible(row.name), _LONGEST),
-        row.ending.partition(",")[0] if signal else row.status,
+        row.ending.partition(",")[0] if signal else status,
         number(row.steps),
         row.verdict or "-",
         "-" if entry is None else f"step {number(entry.step)}",

@@ -24,8 +24,9 @@ class RunsCommand:
     """List the runs of a folder: how they ended, steps, verdict, checkpoint, size.
 
     The newest run comes first. STATUS is finished, crashed, killed, stopped (by holdfast),
-    interrupted, running, unknown (it may run on another machine) or damaged. VERDICT is the code of
-    the worst finding, or healthy. CHECKPOINT is the newest one.
+    interrupted, running, stalled? (running, but nothing was written for ten minutes), unknown
+    (it may run on another machine) or damaged. VERDICT is the code of the worst finding, or
+    healthy. CHECKPOINT is the newest one.
 
       holdfast runs                          the runs under runs/
       holdfast runs out --all
@@ -81,7 +82,8 @@ class RunsCommand:
         else:
             total = f"{plural(len(found), 'run')} in {root}"
             whole = f", {size(sum(row.bytes for row in rows))}"
-            more = f"the newest {len(rows)} of {total}; all of them: holdfast runs --all"
+            again = " ".join(filter(None, ["holdfast runs", args.root, "--all"]))
+            more = f"the newest {len(rows)} of {total}; all of them: {again}"
             foot = total + whole if len(rows) == len(found) else more
             _output.show([*table(rows, checkpoints), line(Span(foot, "dim"))])
         return 0

@@ -14,8 +14,8 @@ from . import words
 KINDS = ("exception", "stop", "training_ended", "resume")
 """The events that an ending is told from."""
 
-# A run on another machine that has written nothing for so long is not called running. A guess:
-# drain processes write twice a second, steps and validations rarely take longer.
+# A run that has written nothing for so long is told as quiet, and on another machine not called
+# running. A guess: steps are written twice a second, steps and validations rarely take longer.
 _QUIET = 600.0
 # Nor is it believed alive after so long: a guess, far beyond any step or validation.
 _LOST = 24 * 3600.0
@@ -30,6 +30,8 @@ class Ending:
     word: str
     """finished, failed, killed, stopped, interrupted, running or unfinished."""
     line: str
+    quiet: bool = False
+    """Whether a run that is running has written nothing for a long time."""
 
     @property
     def died(self) -> bool:
@@ -73,10 +75,12 @@ def _open_end(life: Life, exception: Mapping[str, Any] | None) -> Ending:
         return Ending(word="killed", line=_GONE)
     where = f" on {life.host}" if life.host else ""
     if life.state == "running":
-        quiet = f", nothing written for {words.duration(life.silence)}"
-        alone = ", its supervisor was killed" if life.orphaned else ""
-        line = f"still running, process {life.pid}{alone}{quiet * (life.silence > _QUIET)}"
-        return Ending(word="running", line=line)
+        line = f"still running, process {life.pid}"
+        if life.orphaned:  # its ring is all that it writes to, which is not seen from outside
+            return Ending(word="running", line=f"{line}, its supervisor was killed")
+        quiet = life.silence > _QUIET
+        silence = f", nothing written for {words.duration(life.silence)}" if quiet else ""
+        return Ending(word="running", line=line + silence, quiet=quiet)
     if life.host and life.silence <= _QUIET:
         return Ending(word="running", line=f"still running{where}")
     if life.host and life.silence > _LOST:

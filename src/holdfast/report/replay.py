@@ -69,13 +69,13 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
 
 
 def check_lines(result: Replay, width: int = WIDTH) -> list[Line]:
-    """A replay as text: the verdict, how the run ended if it did not finish, every finding."""
+    """A replay as text: the verdict, how the run ended where that is worth a line, findings."""
     verdict = words.plural(len(result.findings), "finding")
     style = "bold red" if result.finding_groups else "bold green"
     lanes = words.plural(result.lanes, "process", "es")
     of = f" in {words.plural(result.rows, 'row')} of {lanes}"
     lines = [line(Span(f"{verdict[:1].upper()}{verdict[1:]}", style), of)]
-    if result.ending.word != "finished":
+    if result.ending.line != "finished":
         style = "bold red" if result.ending.died else "bold yellow"
         lines.append(line(Span(words.capital(result.ending.line), style)))
     for group in result.finding_groups:

@@ -48,7 +48,7 @@ class RunRow:
     path: Path
     created: float
     status: str
-    """finished, crashed, killed, stopped, interrupted, running, unknown or damaged."""
+    """finished, crashed, killed, stopped, interrupted, running, stalled, unknown or damaged."""
     ending: str = ""
     """The same as a line for people."""
     steps: int = 0
@@ -90,7 +90,7 @@ def read_row(found: FoundRun) -> RunRow:
         name=found.name,
         path=found.path,
         created=found.created,
-        status=_STATUS.get(ending.word, ending.word),
+        status="stalled" if ending.quiet else _STATUS.get(ending.word, ending.word),
         ending=ending.line,
         steps=_steps(lanes),
         verdict=_verdict(findings, died=ending.died),
