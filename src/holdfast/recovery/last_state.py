@@ -50,8 +50,8 @@ class Moment:
 
     why: str
     """What ended it."""
-    inside_step: bool
-    """Weights may be half updated."""
+    doubt: str = ""
+    """Why weights may be half updated; empty between two steps."""
     rng: Tensor | None = None
     """The RNG state of the CPU when the last batch was fetched."""
     statistics: Sequence[tuple[Tensor, Tensor]] = ()
@@ -122,10 +122,10 @@ class LastState:
         """States from the newest to the oldest; each reason why one is none."""
         step = self._training.iteration
         snapshots = self._recovery.snapshots.taken()
-        if moment.inside_step:
+        if moment.doubt:
             if step == 0 and not snapshots:
                 return  # no step was complete: there is nothing to lose
-            reasons.append(f"step {step} was cut short inside optimizer.step")
+            reasons.append(moment.doubt)
         elif self._recovery.trying:
             reasons.append("the run ended while older weights were tried")
         else:
@@ -146,6 +146,9 @@ class LastState:
             tree = training_state.state()
             if not _has_weights(tree):
                 reasons.append("the model is no longer in memory")
+                return None
+            if _sharded(tree):
+                reasons.append("its parameters are sharded over ranks")
                 return None
             lost = _lost_device(tree)
         except RuntimeError as error:
@@ -213,6 +216,11 @@ def _has_weights(tree: Mapping[str, Any]) -> bool:
     """Whether every parameter of the optimizers is saved with a model; others have no name."""
     names = [name for one in tree["optimizers"] for name, _, _ in one["parameters"]]
     return bool(names) and all(names)
+
+
+def _sharded(tree: Mapping[str, Any]) -> bool:
+    """Whether reading a value would ask other ranks, which may be gone."""
+    return any(hasattr(tensor, "_local_tensor") for tensor in flatten(tree)[1])
 
 
 def _kept(value: Any, kept: Mapping[int, Tensor]) -> Any:
