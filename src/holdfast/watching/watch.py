@@ -29,7 +29,7 @@ from ..guard.engine import Engine
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
-from ..report import end_summary, make_page
+from ..report import end_summary, make_page, saved_words
 from ..run import LaneReader, Recorder, Run
 from ..types import Finding
 from .checkpoints import LoopCheckpoints, gather
@@ -379,6 +379,8 @@ class Watch:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
                     self.run.update_meta(status="finished", exit_code=0 if error is None else 1)
                 make_page(self.run, self._say)
+                if error is not None and (left := saved_words(self.run)):
+                    self._say(left)  # nobody else prints a summary here
             if self._follower is not None:
                 self._follower.end()
 
