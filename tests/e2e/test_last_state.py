@@ -99,3 +99,23 @@ def test_workers_of_a_loader_end_at_once_and_save_nothing(bench: Bench) -> None:
     process.send_signal(signal.SIGTERM)
     assert bench.end(process).code == -signal.SIGTERM
     assert len(list((bench.path / "checkpoints").glob("*.safetensors"))) == 1
+
+
+CHILD = """
+if __name__ == "__main__":
+    import torch.multiprocessing as mp
+    if sys.argv[1] == "spawn":
+        mp.spawn(in_child, args=("crash",), nprocs=1)
+    else:
+        one = mp.get_context("fork").Process(target=train, args=("crash",))
+        one.start()
+        one.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_children_of_multiprocessing_leave_their_weights_too(bench: Bench, how: str) -> None:
+    script = SCRIPT.replace("train(sys.argv[1])", "def in_child(rank, how):\n    train(how)\n")
+    bench.guarded(bench.write(script + CHILD), how)
+    go_on(bench, "crash", bench.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,15 +14,15 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 
 
-def crashed(folder: Path, steps: int, **given: Any) -> nn.Module:
+def crashed(folder: Path, steps: int, said: list[str] | None = None) -> nn.Module:
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     loader = [torch.randn(8, 4) for _ in range(steps + 1)]
-    said: list[str] = []
+    say = [].append if said is None else said.append
     with (
         pytest.raises(ValueError, match="its own"),
-        holdfast.watch(net, optimizer, run_dir=folder, say=said.append, **given) as watch,
+        holdfast.watch(net, optimizer, run_dir=folder, say=say) as watch,
     ):
         for number, x in enumerate(watch(loader)):
             loss = net(x).square().mean()
@@ -40,7 +39,9 @@ def names(folder: Path) -> list[tuple[int, str]]:
 
 
 def test_an_exception_in_a_with_block_leaves_the_weights(tmp_path: Path) -> None:
-    net = crashed(tmp_path / "run", 20)
+    said: list[str] = []
+    net = crashed(tmp_path / "run", 20, said)
+    assert "(state after step 19, " in said[-1] and "holdfast.load_checkpoint(" in said[-1]
     assert names(tmp_path / "run") == [(20, "last")]
     state = holdfast.load_checkpoint(tmp_path / "run")
     assert state["step"] == 19

@@ -122,4 +122,17 @@ def _end() -> None:
     global _engine
     engine, _engine = _engine, None
     if engine is not None:
-        engine.end(getattr(sys, "last_value", None))
+        with contextlib.suppress(KeyboardInterrupt):  # python would print where it met us
+            engine.end(_ended_by())
+
+
+def _ended_by() -> BaseException | None:
+    """The exception that ends this process, if any."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        # A child of multiprocessing is still inside its exception here.
+        error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        # torch.multiprocessing leaves so after an exception that it has reported.
+        error = error.__context__ if error.code else None
+    return error

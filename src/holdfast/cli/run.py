@@ -30,7 +30,9 @@ class RunCommand:
     """Run any PyTorch script unmodified and guarded.
 
     Everything after SCRIPT, or after the module name, belongs to the script. Its arguments,
-    standard streams, signals and exit code are its own.
+    standard streams, signals and exit code are its own. A run that crashes, is interrupted or
+    is ended by SIGTERM leaves the state after its last complete step in the folder of the run
+    (--set checkpoint.at_end=false switches that off).
 
       holdfast run train.py --epochs 3
       holdfast run --run-dir out/first -m mypackage.train

@@ -635,10 +635,13 @@ class Engine:
         """The run ends early: save the state after its last complete step, once."""
         guards = self.training.guards()
         if any(guard.stepped for _, guard in guards) or self.recovery.snapshots.count:
-            # Without its guard nobody has noticed whether a step is complete.
-            inside = any(id(o) in self._open for o, _ in guards) or "guard" in self.off
+            doubt = ""
+            if any(id(optimizer) in self._open for optimizer, _ in guards):
+                doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
+            elif "guard" in self.off:
+                doubt = "without the guard it is not known whether the last step is complete"
             statistics = self.training.registry.buffers.statistics()
-            self._last_state.save(Moment(why, inside, self._rng, statistics))
+            self._last_state.save(Moment(why, doubt, self._rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
         record = StepRecord(self.writer.number(guard), guard.index)

@@ -14,7 +14,7 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ class Moment:
 
     why: str
     """What ended it."""
-    inside_step: bool
-    """Weights may be half updated."""
+    doubt: str = ""
+    """Why weights may be half updated; empty between two steps."""
     rng: Tensor | None = None
     """The RNG state of the CPU when the last batch was fetched."""
     statistics: Sequence[tuple[Tensor, Tensor]] = ()
@@ -135,10 +135,10 @@ class LastState:
         """States from the newest to the oldest; each reason why one is none."""
         step = self._training.iteration
         snapshots = self._recovery.snapshots.taken()
-        if moment.inside_step:
+        if moment.doubt:
             if step == 0 and not snapshots:
                 return  # no step was complete: there is nothing to lose
-            reasons.append(f"step {step} was cut short inside optimizer.step")
+            reasons.append(moment.doubt)
         elif self._recovery.trying:
             reasons.append("the run ended while older weights were tried")
         else:
@@ -157,14 +157,12 @@ class LastState:
         training_state = live.training_state()
         try:
             tree = training_state.state()
-            if not _has_weights(tree):
-                reasons.append("the model is no longer in memory")
-                return None
-            lost = _lost_device(tree)
+            why_not = _why_not(tree)
         except RuntimeError as error:
-            lost = " ".join(str(error).split())[:200]
-        if lost:
-            reasons.append(f"the device is lost ({lost})")
+            reasons.append(f"the device is lost ({' '.join(str(error).split())[:200]})")
+            return None
+        if why_not:
+            reasons.append(why_not)
             return None
         if moment.rng is not None:
             tree[RNG] = {**tree[RNG], "torch": moment.rng}
@@ -228,6 +226,17 @@ def _has_weights(tree: Mapping[str, Any]) -> bool:
     return bool(names) and all(names)
 
 
+def _why_not(tree: Mapping[str, Any]) -> str:
+    """Why a live state cannot be saved; empty when it can."""
+    if not _has_weights(tree):
+        return "the model is no longer in memory"
+    tensors = flatten(tree)[1]
+    if any(hasattr(tensor, "_local_tensor") for tensor in tensors):
+        # Reading a value would ask other ranks, which may be gone.
+        return "its parameters are sharded over ranks"
+    return _lost_device({tensor.device for tensor in tensors if tensor.is_cuda})
+
+
 def _kept(value: Any, kept: Mapping[int, Tensor]) -> Any:
     """A running statistic as it was before the last forward pass."""
     if not kept or not isinstance(value, Tensor):
@@ -244,10 +253,8 @@ def _complete(snapshot: Snapshot) -> bool:
         return False
 
 
-def _lost_device(tree: Mapping[str, Any]) -> str:
-    """Why the GPUs that hold a state cannot be read from; empty when they can."""
-    _, tensors = flatten(tree)
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+def _lost_device(devices: Collection[torch.device]) -> str:
+    """Why GPUs cannot be read from; empty when they can, ``RuntimeError`` when they say so."""
     if devices:
         # The finite check needs a few bytes there, also where the run ended out of memory.
         torch.cuda.empty_cache()
@@ -255,7 +262,7 @@ def _lost_device(tree: Mapping[str, Any]) -> str:
         done = torch.cuda.Event()
         done.record(torch.cuda.current_stream(device))
         if not _within(_DEVICE_WAIT, done.query):
-            return f"no answer within {_DEVICE_WAIT:.0f} s"
+            return f"{device} did not answer within {_DEVICE_WAIT:.0f} s"
     return ""
 
 

@@ -31,6 +31,7 @@ from .layout import (
 from .markdown import markdown
 from .record import Record, read_record
 from .replay import Replay, check_lines, replay
+from .saved_state import saved_lines
 from .summary import RunSummary, summarize
 from .text import end_lines, finding_lines, report_lines
 
@@ -40,6 +41,11 @@ def end_summary(run: Run | Record, *, color: bool = False, width: int = WIDTH) -
     record = read_record(run) if isinstance(run, Run) else run
     lines = end_lines(record.summary, width)
     return painted(lines) if color else plain(lines)
+
+
+def saved_words(run: Run, *, width: int = WIDTH) -> str:
+    """What a run that ended early has saved, and how to load it; empty when nothing."""
+    return plain(saved_lines(summarize(run).saved_state, width)).rstrip()
 
 
 def report_html(run: Run | Record) -> str:
@@ -90,6 +96,7 @@ __all__ = [
     "report_json",
     "report_lines",
     "report_md",
+    "saved_words",
     "summarize",
     "write_page",
 ]

@@ -30,7 +30,7 @@ from ..guard.finite_loss import frees_graph
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
-from ..report import end_summary, make_page
+from ..report import end_summary, make_page, saved_words
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
@@ -384,6 +384,8 @@ class Watch:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
                     self.run.update_meta(status="finished", exit_code=0 if error is None else 1)
                 make_page(self.run, self._say)
+                if error is not None and (left := saved_words(self.run)):
+                    self._say(left)  # nobody else prints a summary here
             if self._follower is not None:
                 self._follower.end()
 
