@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
@@ -146,3 +147,39 @@ def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorde
     assert settings["run"]["memory_every"] == 7
     assert settings["guard"]["fused"] is False
     assert bench.record.lane().tables["layers0"]["step"].tolist() == [0, 3, 6]
+
+
+AVERAGE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(256, 8)
+x[100, 3] = float("nan")
+loader = DataLoader(TensorDataset(x, x[:, :1]), batch_size=16, shuffle=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for epoch in range(3):
+    total = 0.0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    print(f"mean loss {total / len(loader):.4f}")
+"""
+
+
+@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_average_of_a_script_stays_a_number(bench: Bench, keep: bool):
+    outcome = bench.guarded(bench.write(AVERAGE), options=["--keep-nan"] if keep else [])
+    record = bench.record
+    means = [float(line.split()[-1]) for line in outcome.lines]
+    assert len(means) == 3 and all(math.isnan(mean) is keep for mean in means)
+    assert record.steps()["skipped"].sum() == 3
+    assert math.isnan(record.steps()["loss"].sum())  # the record keeps what it was
+    assert bool(record.events("loss_replaced")) is not keep
+    told = " ".join(outcome.told.split())
+    assert "3 losses not finite, mean without them" in told and "column 3" in told

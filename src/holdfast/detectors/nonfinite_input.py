@@ -27,8 +27,8 @@ class NonfiniteInput(Detector):
 
     Evidence:
         ``samples``: dataset indices of the bad rows (from ``batches.*.jsonl``, when the loader
-        draws indices); ``fields``: where in the batch; ``worker`` that made it;
-        ``tensors_bad``.
+        draws indices); ``fields``: where in the batch; ``columns`` of a table, where few hold all
+        of the bad values; ``worker`` that made it; ``tensors_bad``.
 
     Usual causes:
         - Files: broken or truncated records, missing values that a reader turns into NaN,
