@@ -28,6 +28,9 @@ from .baseline import WINDOW
 # Steps that one batch may serve: a second optimizer, inner steps, the last of a loop that fetches
 # ahead. A guess; a loop that draws its own data and validates with a loader is far above it.
 _STEPS = 16
+# Steps at the beginning of a pass, of a sixteenth of it at most, and steps until the numbers of one
+# are known on the host; guesses.
+_FIRST, _SHARE, _LATE = 4, 16, 3
 # Datasets that are remembered, and changes that are recorded in a run.
 _KNOWN = 16
 _RECORDS = 32
@@ -67,11 +70,28 @@ class Comparability:
         self._seen = ""
         self._until = -1
         self._records = 0
+        self._in_pass = 0
+        self._first = 0
+        self._meant_until = -1
 
     @property
     def holds(self) -> bool:
         """Whether losses can be compared at present."""
         return not self.why
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a step may be skipped only because its numbers are far from the last ones.
+
+        Not where a pass begins: a new stage of a curriculum begins there, and one broken batch
+        among the first is rare.
+        """
+        return not self.why and self._in_pass >= self._first
+
+    def outlier(self, step: int) -> None:
+        """A finite step was far from the last ones."""
+        if self._first and self._in_pass <= self._first + _LATE:
+            self._meant_until = step + WINDOW
 
     # ------------------------------------------------------------------ what feeds the loop
 
@@ -81,6 +101,8 @@ class Comparability:
 
     def feeds(self, iterator: Any) -> None:
         """Another iterator than before hands out batches: a new pass, or another dataset."""
+        self._in_pass = 0
+        self._first = max(0, min(_FIRST, _length(iterator) // _SHARE))
         data = getattr(iterator, "_dataset", None)
         if data is None:
             data = iterator if self._given is None else self._given
@@ -110,6 +132,7 @@ class Comparability:
             several: whether there were more of them than batches.
         """
         self._hungry = 0 if fed else self._hungry + 1
+        self._in_pass = 0 if step <= self._meant_until else self._in_pass + 1
         why = self._changed or self._now(step, opt, own, several)
         if why:
             self._changed, self._seen = "", why
