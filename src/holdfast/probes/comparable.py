@@ -36,7 +36,7 @@ _KNOWN = 16
 _RECORDS = 32
 
 OWN_DATA = "this loop makes its own data: its batches come from no DataLoader"
-STREAM = "its batches are a stream (IterableDataset): whether data comes back is not known"
+STREAM = "its batches are a stream without a length: whether data comes back is not known"
 PAIR = "optimizers that take turns have a loss each, and each moves the loss of the other"
 REPLACED = "the dataset it trains on was replaced"
 
@@ -181,6 +181,7 @@ def _alive(data: object) -> Callable[[], object]:
 
 def _why(iterator: Any, data: object, length: int) -> str:
     if hasattr(iterator, "_dataset_kind"):
-        return STREAM if iterator._dataset_kind == _DatasetKind.Iterable else ""
+        # A stream that knows its length goes over the same data again.
+        return STREAM if iterator._dataset_kind == _DatasetKind.Iterable and length < 0 else ""
     # What can be gone through only once makes its data as it goes.
     return OWN_DATA if length < 0 or isinstance(data, Iterator) else ""
