@@ -104,3 +104,14 @@ def test_a_stop_because_of_something_else_is_not_ours(make_rows, make_event):
 
 def test_a_long_run_is_silent(make_rows):
     assert not scan(make_rows(2 * HISTORY))
+
+
+def test_growth_of_a_loop_that_makes_its_own_data_is_a_warning(make_rows, make_event):
+    why = "this loop makes its own data: its batches come from no DataLoader"
+    events = [make_event("comparable", 0, 12, holds=False, why=why)]
+    finding = scan(growing(make_rows, 1.1), events)[-1]
+    assert finding.severity is Severity.WARNING
+    assert finding.message.endswith(f"; nothing was done, because {why}")
+    assert "--on OPT003=rollback,lower_lr" in finding.advice
+    events += [make_event("comparable", 0, 100, holds=True, why="")]
+    assert scan(growing(make_rows, 1.1), events)[-1].severity is Severity.ERROR

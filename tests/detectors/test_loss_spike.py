@@ -133,3 +133,30 @@ def test_how_rows_are_delivered_changes_nothing(make_rows, make_event, size):
     assert parts.findings == whole.findings
     told = [(f.severity, f.step, f.action) for f in whole.findings]
     assert told == [(Severity.ERROR, 206, "rollback"), (Severity.INFO, 45, "")]
+
+
+WHY = "this loop makes its own data: its batches come from no DataLoader"
+
+
+def observed(make_event, **data):
+    given = {"opt": 0, "code": "OPT001", "first": 40, "loss": 61.0, "usual": 2.31, "why": WHY}
+    return make_event("observed", 0, 46, **given | data)
+
+
+def test_a_rise_that_was_only_observed_is_information_and_says_why(make_rows, make_event):
+    level = make_event("level", 0, 60, opt=0, before=2.31, after=61.0)
+    rows = spiking(make_rows, [61.0] * 24)
+    (finding,) = scan(rows, [observed(make_event), level])
+    assert finding.severity is Severity.INFO
+    assert finding.message == (
+        "step 46: the loss is far above its baseline since step 40: 2.31 -> 61; nothing was done, "
+        f"because {WHY}"
+    )
+    assert "--on OPT001=rollback" in finding.advice
+    assert finding.action != "rollback"
+
+
+def test_a_rise_beyond_anything_seen_before_is_a_warning(make_rows, make_event):
+    rows = spiking(make_rows, [6.1e4] * 24)
+    (finding,) = scan(rows, [observed(make_event, loss=6.1e4)])
+    assert finding.severity is Severity.WARNING

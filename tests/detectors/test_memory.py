@@ -248,6 +248,13 @@ def test_one_forward_pass_is_information(judged, evaluations, batches, severity)
     assert finding.severity is severity
 
 
+@pytest.mark.parametrize(("step_nodes", "told"), [(0, True), (18, True), (19, False)])
+def test_an_evaluation_without_a_forward_pass_is_none_of_a_model(judged, step_nodes, told):
+    """A metric beside a model that runs under ``no_grad`` builds some nodes, too."""
+    facts = {"nodes": 9, "evaluations": 3, "batches": 4, "step_nodes": step_nodes}
+    assert len(judged("evaluation_graphs", **facts, code="trainer.evaluate()")) == told
+
+
 @pytest.mark.parametrize(
     ("data", "severity"),
     [
@@ -256,7 +263,8 @@ def test_one_forward_pass_is_information(judged, evaluations, batches, severity)
         ({"tested": True, "steps": 79}, None),
         ({"tested": True, "steps": 80}, Severity.WARNING),
         ({"looked": False}, Severity.INFO),
-        ({"copied": True, "path": ""}, Severity.INFO),
+        ({"copied": True, "path": ""}, None),  # what a worker touches first is copied
+        ({"copied": True, "path": "", "steps": 80}, Severity.INFO),
         ({"copied": True}, Severity.WARNING),
     ],
     ids=str,

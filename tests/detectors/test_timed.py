@@ -64,6 +64,7 @@ EVERY: dict[str, tuple[Told, ...]] = {
     [
         ((waits(),), "TPT001", WARNING),
         ((waits(batch=100),), "TPT001", INFO),
+        ((waits(times={"seconds": 0.6}),), "TPT001", INFO),  # over in less than a second
         ((waits(waiting=0.2),), "TPT001", INFO),
         ((waits(rare=True),), "TPT001", WARNING),
         ((waits(caches=True, passes=2),), "TPT001", WARNING),
@@ -126,6 +127,15 @@ def test_it_is_said_when_it_has_cost_enough(make_rows):
     assert finding.step == 9 + 15 and finding.evidence["lost"] == 0.15
 
 
+def test_a_wait_becomes_a_warning_when_it_has_cost_a_second(make_rows):
+    # 0.6 of the time is lost: a second of it after 1.67 seconds, of which 1.5 have passed.
+    for whole in (True, False):
+        (finding,) = findings(make_rows, waits(times={"seconds": 1.5}), rows=60, whole=whole)
+        assert finding.severity is WARNING
+        (finding,) = findings(make_rows, waits(times={"seconds": 1.5}), rows=20, whole=whole)
+        assert finding.severity is INFO
+
+
 def test_the_same_line_is_one_finding_and_another_is_another(make_rows):
     other = look(
         "stall", [(58, 0.02, {}), (52, 0.002, {})], [(52, 0.002, {})],
@@ -172,9 +182,11 @@ def test_a_cache_that_is_lost_has_its_own_cure(make_rows, event, cure):
 def test_a_loader_without_a_line_that_stands_out(make_rows):
     even = [fetches(line, 0.0002) for line in range(1, 8)]
     asks = called(50, 0.0001, "fetch")
-    many = look("waits", [*even, asks], times={"waiting": 0.6, "last_block": 0.01})
+    long = {"waiting": 0.6, "last_block": 0.01, "seconds": 6.0}
+    many = look("waits", [*even, asks], times=long)
     (finding,) = findings(make_rows, many)
     assert finding.severity is INFO and "no line of yours" in finding.advice
+    assert findings(make_rows, look("waits", [*even, asks], times=long | {"seconds": 4.0})) == []
     short = look("waits", [*even, asks], times={"waiting": 0.6, "last_block": 0.002})
     assert findings(make_rows, short) == []
 

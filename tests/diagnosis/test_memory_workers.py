@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.diagnosis.memory import worker_lengths, workers
-from holdfast.diagnosis.memory.workers import Workers
+from holdfast.diagnosis.memory.workers import Private, Workers
 
 
 class Iterator:
@@ -16,6 +19,10 @@ class Iterator:
     _dataset = None
     _persistent_workers = True
     _index_sampler = range(40)
+
+
+def own(size: int) -> Private:
+    return Private(dirty=size, anonymous=size)
 
 
 def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +33,7 @@ def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         looked.append(grown)
         return {"tested": True, "line": 3}
 
-    monkeypatch.setattr(workers, "_private", lambda _pid: grown << 20)
+    monkeypatch.setattr(workers, "_private", lambda _pid: own(grown << 20))
     monkeypatch.setattr(worker_lengths, "facts", facts)
     watch = Workers(lambda kind, data: recorded.append((kind, data)))
     iterator = Iterator()
@@ -43,9 +50,38 @@ def test_when_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_that_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[str] = []
-    monkeypatch.setattr(workers, "_private", lambda _pid: 1 << 20)
+    monkeypatch.setattr(workers, "_private", lambda _pid: own(1 << 20))
     watch = Workers(lambda kind, _data: recorded.append(kind))
     iterator = Iterator()
     for _ in range(240):
         watch.fetched(iterator)
     assert recorded == []
+
+
+def test_a_file_that_is_filled_through_a_mapping_is_no_growth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cache on disk: its pages are private to the worker that writes them, and the file's."""
+    recorded: list[str] = []
+    grown = 0
+    monkeypatch.setattr(workers, "_private", lambda _pid: Private(grown << 20, 8 << 20))
+    watch = Workers(lambda kind, _data: recorded.append(kind))
+    iterator = Iterator()
+    for _ in range(240):
+        grown += 1
+        watch.fetched(iterator)
+    assert recorded == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="Linux tells")
+def test_what_the_system_tells_of_a_mapped_file(tmp_path: Path) -> None:
+    pages = np.memmap(tmp_path / "cache", dtype=np.uint8, mode="w+", shape=(8 << 20,))
+    before = workers._private(os.getpid())
+    pages[:] = 1
+    mapped = workers._private(os.getpid())
+    held = np.ones(8 << 20, dtype=np.uint8)
+    after = workers._private(os.getpid())
+    assert before is not None and mapped is not None and after is not None
+    assert mapped.anonymous - before.anonymous < 4 << 20
+    assert after.anonymous - mapped.anonymous > 4 << 20 < after.dirty - mapped.dirty
+    assert len(held) == len(pages)

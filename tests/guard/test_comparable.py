@@ -180,6 +180,30 @@ def test_nothing_is_read(make_engine: MakeEngine) -> None:
     assert not engine.training.comparability.holds
 
 
+def stages(settings: Settings, make_engine: MakeEngine) -> tuple[Engine, Tensor]:
+    """The same dataset gets harder with its second pass."""
+    engine = make_engine(settings)
+    net, optimizer = regression()
+    samples = data(8 * 80)
+    loader = DataLoader(samples, batch_size=8)
+    train(iter(loader), net, optimizer)
+    samples.tensors[1].mul_(1000.0)
+    train(iter(loader), net, optimizer)
+    engine.close()
+    return engine, net.weight.detach()
+
+
+def test_a_stage_that_begins_with_a_pass_is_not_skipped(make_engine: MakeEngine) -> None:
+    engine, weight = stages(Settings(), make_engine)
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert rows["outlier"][80] == 3
+    # The batch that older weights were tried on is the only step that was not taken.
+    replayed = len(engine.memory.of_kind("trial"))  # type: ignore[attr-defined]
+    assert (rows["skipped"] > 0).sum() == replayed
+    _, plain = stages(load(None, ["policy.ALL=observe"]), make_engine)
+    assert torch.equal(weight, plain)
+
+
 def explodes(settings: Settings, make_engine: MakeEngine, *, fed: bool) -> list[int]:
     engine = make_engine(settings)
     net, optimizer = regression()

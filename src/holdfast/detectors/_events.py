@@ -40,9 +40,14 @@ def event_at(window: Window, kind: str, **data: Any) -> Event | None:
     return None
 
 
-def latest(window: Window, kind: str) -> int:
-    """The step of the last event of this kind; -1 where there was none."""
-    return max((event.step for event in _events(window, kind)), default=-1)
+def latest(window: Window, kind: str, **data: Any) -> int:
+    """The step of the last event of this kind, and with these data; -1 where there was none."""
+    known = (
+        event.step
+        for event in _events(window, kind)
+        if all(event.data.get(name) == value for name, value in data.items())
+    )
+    return max(known, default=-1)
 
 
 def happened(window: Window, kind: str, start: int, stop: int | None = None, **data: Any) -> bool:

@@ -132,8 +132,10 @@ class Divergence(Detector):
         """Growth, steady or not: far above the lowest and the first known level."""
         mine = window.mine
         usual, norms = (column(window.rows, n)[mine] for n in ("loss_usual", "norm_usual"))
-        # Growth is measured within what is being learned, not from one task to the next.
-        same_task = window.rows["step"][mine] > latest(window, "new_task")
+        # Growth is measured within what is being learned, not from one task to the next; where
+        # older weights were tried and have the same loss, the data has changed.
+        began = max(latest(window, "new_task"), latest(window, "trial", verdict="data"))
+        same_task = window.rows["step"][mine] > began
         known = np.isfinite(usual) & np.isfinite(norms) & same_task
         mine, usual, norms = mine[known], usual[known].tolist(), norms[known].tolist()
         if not usual or mine[-1] != len(window) - 1:

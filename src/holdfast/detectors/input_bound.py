@@ -65,11 +65,11 @@ class InputBound(TimedDetector):
         3. For rare slow samples: look at the named one; raise ``prefetch_factor``.
 
     False alarms:
-        Nothing is reported before ``worth`` seconds are lost, nor a line that fills a cache during
-        the first pass over the data. Below ``share`` of the time, before ``seconds`` are lost, or
-        where the line takes less than ``sample_us`` per sample, it is information: small models on
-        small data always wait a little. A batch made in the loop itself is reported when measured
-        twice.
+        Nothing is reported before ``worth`` seconds are lost (``unnamed`` seconds where no line of
+        the script stands out), nor a line that fills a cache during the first pass over the data.
+        Below ``share`` of the time, before ``seconds`` are lost, or where the line takes less than
+        ``sample_us`` per sample, it is information: small models on small data always wait a
+        little. A batch made in the loop itself is reported when measured twice.
 
     Cost:
         A microsecond per step; lines are timed on three to eight steps of a run and, as long as
@@ -101,6 +101,9 @@ class InputBound(TimedDetector):
         change of the script. A guess; the scripts of the corpus lose several."""
         sample_us: float = 30.0
         """Time of the line per sample above which it is a warning."""
+        unnamed: float = 3.0
+        """Seconds that must be lost where no line of the script's own stands out: the cure is more
+        workers, which take as long to start. A guess."""
         stands_out: float = 5.0
         """Factor by which a slow sample exceeds the others; a guess."""
         loop: float = 0.3
@@ -210,6 +213,7 @@ class InputBound(TimedDetector):
         """Information at once; a warning as soon as it has cost enough to be worth a change."""
         share = float(facts.get("share", times.waiting))
         facts = {"share": share, "wait_ms": ms(share * times.last_block), **facts}
+        unnamed = facts["what"] == "loader" and not facts["workers"]
         known = Claim(
             what=_says(facts),
             advice=_advice(facts, quoted(place)),
@@ -221,6 +225,7 @@ class InputBound(TimedDetector):
             function=line.function,
             evidence=facts,
             sure=sure,
+            worth=self.options.unnamed if unnamed else 0.0,
             case="" if facts["what"] == "loop" else "loader",
         )
         bad = self._bad(facts)

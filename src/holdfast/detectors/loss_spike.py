@@ -167,7 +167,7 @@ class LossSpike(Detector):
         if high is None or high.applied < self.options.rows or not high.back:
             return None
         start = _step(window, int(high.rows[0]))
-        if happened(window, "rollback", start):
+        if happened(window, "rollback", start) or happened(window, "observed", start):
             return None
         return self.finding(
             window,

@@ -54,7 +54,7 @@ class Outliers:
     @property
     def _skips(self) -> bool:
         """Whether a step with an outlier norm is skipped at present."""
-        return self._skip and (self._always or self._comparability.holds)
+        return self._skip and (self._always or self._comparability.may_skip)
 
     @property
     def _sized(self) -> bool:
@@ -184,6 +184,8 @@ class Outliers:
     def known(self, record: StepRecord) -> bool:
         """A step is over and its numbers are known; True when clipping was switched on or off."""
         was = self.clipping
+        if record.outlier:
+            self._comparability.outlier(record.step)
         if record.wild and self._clip:
             self._calm = 0
         elif record.outlier & NORM and self._calm > APART:

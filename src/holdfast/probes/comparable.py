@@ -28,12 +28,15 @@ from .baseline import WINDOW
 # Steps that one batch may serve: a second optimizer, inner steps, the last of a loop that fetches
 # ahead. A guess; a loop that draws its own data and validates with a loader is far above it.
 _STEPS = 16
+# Steps at the beginning of a pass, of a sixteenth of it at most, and steps until the numbers of one
+# are known on the host; guesses.
+_FIRST, _SHARE, _LATE = 4, 16, 3
 # Datasets that are remembered, and changes that are recorded in a run.
 _KNOWN = 16
 _RECORDS = 32
 
 OWN_DATA = "this loop makes its own data: its batches come from no DataLoader"
-STREAM = "its batches are a stream (IterableDataset): whether data comes back is not known"
+STREAM = "its batches are a stream without a length: whether data comes back is not known"
 PAIR = "optimizers that take turns have a loss each, and each moves the loss of the other"
 REPLACED = "the dataset it trains on was replaced"
 
@@ -67,11 +70,28 @@ class Comparability:
         self._seen = ""
         self._until = -1
         self._records = 0
+        self._in_pass = 0
+        self._first = 0
+        self._meant_until = -1
 
     @property
     def holds(self) -> bool:
         """Whether losses can be compared at present."""
         return not self.why
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a step may be skipped only because its numbers are far from the last ones.
+
+        Not where a pass begins: a new stage of a curriculum begins there, and one broken batch
+        among the first is rare.
+        """
+        return not self.why and self._in_pass >= self._first
+
+    def outlier(self, step: int) -> None:
+        """A finite step was far from the last ones."""
+        if self._first and self._in_pass <= self._first + _LATE:
+            self._meant_until = step + WINDOW
 
     # ------------------------------------------------------------------ what feeds the loop
 
@@ -81,6 +101,8 @@ class Comparability:
 
     def feeds(self, iterator: Any) -> None:
         """Another iterator than before hands out batches: a new pass, or another dataset."""
+        self._in_pass = 0
+        self._first = max(0, min(_FIRST, _length(iterator) // _SHARE))
         data = getattr(iterator, "_dataset", None)
         if data is None:
             data = iterator if self._given is None else self._given
@@ -110,6 +132,7 @@ class Comparability:
             several: whether there were more of them than batches.
         """
         self._hungry = 0 if fed else self._hungry + 1
+        self._in_pass = 0 if step <= self._meant_until else self._in_pass + 1
         why = self._changed or self._now(step, opt, own, several)
         if why:
             self._changed, self._seen = "", why
@@ -158,6 +181,7 @@ def _alive(data: object) -> Callable[[], object]:
 
 def _why(iterator: Any, data: object, length: int) -> str:
     if hasattr(iterator, "_dataset_kind"):
-        return STREAM if iterator._dataset_kind == _DatasetKind.Iterable else ""
+        # A stream that knows its length goes over the same data again.
+        return STREAM if iterator._dataset_kind == _DatasetKind.Iterable and length < 0 else ""
     # What can be gone through only once makes its data as it goes.
     return OWN_DATA if length < 0 or isinstance(data, Iterator) else ""

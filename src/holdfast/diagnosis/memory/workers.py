@@ -125,9 +125,8 @@ def _private(pid: int | None) -> Private | None:
     """What a process has for itself; None where the system does not tell."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as table:
-            found = {
-                line.split(b":")[0]: int(line.split()[1]) << 10 for line in table.readlines()[1:]
-            }
+            lines = [line.split() for line in table.readlines()[1:]]
+            found = {line[0]: int(line[1]) << 10 for line in lines}
     except (OSError, ValueError, IndexError):
         return None
     dirty = found.get(b"Private_Dirty:")
