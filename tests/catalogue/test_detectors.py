@@ -45,6 +45,7 @@ _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
 TELLS = {
     "RUN001": ("exception", _RAISED),
+    "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
     "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),

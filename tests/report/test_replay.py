@@ -33,7 +33,7 @@ def test_replay_of_a_selection(make_run, make_rows):
 
 
 def test_replay_tells_which_detector_failed(make_run):
-    class Broken(ALL[1]):
+    class Broken(ALL[2]):
         def suspects(self, window):
             raise KeyError("x")
 

@@ -48,6 +48,7 @@ from .scaler_collapse import ScalerCollapse
 from .slow_down import SlowDown
 from .stall import Stall
 from .state_not_detached import StateNotDetached
+from .swallowed_exception import SwallowedException
 from .tensors_pile_up import TensorsPileUp
 from .too_big import TooBig
 from .worker_growth import WorkerGrowth
@@ -55,6 +56,7 @@ from .worker_growth import WorkerGrowth
 ALL: tuple[type[Detector], ...] = (
     # what ended the run comes first
     Crash,
+    SwallowedException,
     NonfiniteInput,
     NonfiniteParameter,
     Divergence,

@@ -29,4 +29,5 @@ ALL = (
     "input_bound",
     "stall",
     "crash",
+    "swallowed_exception",
 )

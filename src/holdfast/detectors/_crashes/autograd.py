@@ -146,6 +146,12 @@ def without_graph(crash: Crash) -> Cause | None:
     cuts = [line for line in crash.lines("cuts") if line.line]
     name = text(mapping(crash.data.get("loss")).get("name")) or "the loss"
     headline = f"{name} has no graph"
+    if crash.data.get("trainable") == 0:
+        return Cause(
+            headline=f"{headline}: every parameter is frozen",
+            advice="no parameter of the model requires grad: set requires_grad = True for those "
+            "that are to be trained, or put a new head on the frozen part",
+        )
     if cuts:
         what = text(cuts[0].about.get("what"))
         fixes = {

@@ -82,7 +82,7 @@ def one_sample(crash: Crash) -> Cause | None:
                        r"got input size (.*)$")  # fmt: skip
     if found is None:
         return None
-    name = crash.module.name if crash.module else "the norm layer"
+    name = crash.module.label if crash.module else "the norm layer"
     size = found[2].replace("torch.Size", "").strip("()")
     if "spatial" in found[1]:
         return Cause(
@@ -177,7 +177,9 @@ def sizes(crash: Crash) -> Cause | None:
 
 def missing_key(crash: Crash) -> Cause | None:
     """A key that one of the samples does not have."""
-    if crash.type != "KeyError" or crash.inner_function not in ("collate", "<dictcomp>"):
+    if crash.type != "KeyError" or crash.phase != "loading":
+        return None
+    if crash.inner_function not in ("collate", "<dictcomp>", "<listcomp>"):
         return None
     return Cause(
         headline=f"a sample of the batch has no {crash.message}",

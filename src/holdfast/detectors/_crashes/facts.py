@@ -58,6 +58,8 @@ class Value:
     """A module as torch prints it, a plain value as python does."""
     type: str = ""
     weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    lists: tuple[str, ...] = ()
+    """Attributes in which a module hides others from torch: plain lists and dictionaries."""
     made: Line = field(default_factory=Line)
     """The line that makes a module."""
 
@@ -65,6 +67,11 @@ class Value:
     def size(self) -> str:
         """The shape as ``(32, 10)``."""
         return shown(self.shape or ())
+
+    @property
+    def label(self) -> str:
+        """A module by its path and its class."""
+        return self.name if self.name == self.module else f"{self.name} ({self.module})"
 
     @property
     def whole(self) -> bool:
@@ -205,6 +212,7 @@ def value(data: Mapping[str, Any]) -> Value:
         text=text(data.get("repr")) or text(data.get("value")),
         type=text(data.get("type")),
         weights=weights,
+        lists=tuple(map(str, listed(data.get("lists")))),
         made=line_of(mapping(data.get("made"))),
     )
 

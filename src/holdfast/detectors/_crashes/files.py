@@ -43,12 +43,12 @@ def missing(crash: Crash) -> Cause | None:
     name = found[1] if found else text(crash.data.get("error_file")) or "a file"
     near = crash.near()
     hint = f"did you mean {near}? " if near else ""
-    folder = "(a folder is missing: os.makedirs(..., exist_ok=True)) "
-    writing = any(word in crash.place.code for word in ("save(", "'w", '"w', "to_csv", "savefig"))
+    missing = text(crash.data.get("missing_folder"))
+    folder = f"the folder {missing} does not exist (os.makedirs makes it); " if missing else ""
     relative = "" if name.startswith(("/", "\\")) else "it is looked for in the working directory; "
     return Cause(
         headline=f"{base_name(name)} does not exist",
-        advice=f"{hint}{folder if writing else ''}{relative}check the path and that the data was "
+        advice=f"{hint}{folder}{relative}check the path and that the data was "
         "downloaded or unpacked",
     )
 

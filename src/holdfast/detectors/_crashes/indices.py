@@ -62,7 +62,7 @@ def token(crash: Crash) -> Cause | None:
         )
     bad = indices.lowest if indices.lowest < 0 else indices.highest
     row = _row(indices, bad)
-    name, made = (module.name, module.made.told()) if module and rows else ("the table", "")
+    name, made = (module.label, module.made.told()) if module and rows else ("the table", "")
     headline = f"index {bad}, {name} has rows 0 to {rows - 1}"
     if bad < 0:
         advice = "negative indices mark padding: replace them by a padding row (padding_idx)"

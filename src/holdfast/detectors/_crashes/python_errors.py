@@ -201,7 +201,8 @@ def key(crash: Crash) -> Cause | None:
 def numbers(crash: Crash) -> Cause | None:
     """Arithmetic."""
     if crash.type == "ZeroDivisionError":
-        zero = next((v for v in crash.operands if v.text in ("0", "0.0")), None)
+        # The divisor stands behind what is divided.
+        zero = next((v for v in reversed(crash.operands) if v.text in ("0", "0.0")), None)
         who = f"{zero.name} is 0" if zero else "the divisor is 0"
         return Cause(
             headline=who,

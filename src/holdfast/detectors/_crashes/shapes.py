@@ -41,7 +41,7 @@ def _features(crash: Crash, layer: Value, got: int, expects: int, rows: int) -> 
     """A layer that expects another number of features."""
     given = next((t for t in crash.inner if t.name == "input"), None)
     shape = given.shape if given is not None and given.shape else (rows, got)
-    headline = f"{layer.name} expects {expects} features and gets {got}"
+    headline = f"{layer.label} expects {expects} features and gets {got}"
     made = layer.made.told()
     came = _made_input(crash, shape)
     if len(shape) > 2 and product(shape[1:]) == expects:
@@ -101,6 +101,13 @@ def broadcast(crash: Crash) -> Cause | None:
             "smaller, so make the tensor with x.shape[0] rows, or drop_last=True in the "
             f"loader{lines}",
         )
+    if _same_but(left.shape or (), right.shape or (), 1) and dimension == 1:
+        return Cause(
+            headline=headline,
+            advice=f"channels or features differ, {one} and {other}, all else fits: project one of "
+            f"them (a 1x1 convolution or a Linear from {other} to {one}) where it is "
+            f"made{lines}",
+        )
     if product(left.shape or ()) == product(right.shape or ()):
         return Cause(
             headline=headline,
@@ -112,6 +119,12 @@ def broadcast(crash: Crash) -> Cause | None:
         advice=f"dimension {dimension} has {one} and {other}: check the lines that make "
         f"them{lines}, or add a dimension of 1 with unsqueeze",
     )
+
+
+def _same_but(one: tuple[int, ...], other: tuple[int, ...], dimension: int) -> bool:
+    """Whether two shapes differ in one dimension alone."""
+    differ = [i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]]
+    return len(one) == len(other) > 1 and differ == [dimension]
 
 
 def joined(crash: Crash) -> Cause | None:
@@ -151,7 +164,7 @@ def channels(crash: Crash) -> Cause | None:
         return None
     shape, expects, got = numbers(found[2]), int(found[3]), int(found[4])
     module = crash.module
-    name, made = (module.name, module.made.told()) if module else ("the convolution", "")
+    name, made = (module.label, module.made.told()) if module else ("the convolution", "")
     headline = f"{name} expects {expects} channels and gets {got}"
     if shape and shape[-1] == expects:
         return Cause(
@@ -186,7 +199,7 @@ def dimensions(crash: Crash) -> Cause | None:
     if found is None:
         return None
     shape = numbers(found[2]) if found[2] else ()
-    named = crash.module.name if crash.module else "the layer"
+    named = crash.module.label if crash.module else "the layer"
     has = shown(shape) if shape else f"{found[3]} dimensions"
     return Cause(
         headline=f"{named} gets an input of {has}",
@@ -200,7 +213,7 @@ def too_small(crash: Crash) -> Cause | None:
     """An input that a kernel or a pool no longer fits into."""
     if not crash.find(r"Kernel size can't be greater|Output size is too small"):
         return None
-    named = crash.module.name if crash.module else "the layer"
+    named = crash.module.label if crash.module else "the layer"
     sizes = crash.find(r"(?:per channel|input size): \((.+?)\)")
     at = f" of {sizes[1]}" if sizes else ""
     return Cause(
@@ -248,7 +261,7 @@ def recurrent(crash: Crash) -> Cause | None:
     """Input or state of a recurrent layer."""
     found = crash.find(r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)")
     module = crash.module
-    name, made = (module.name, module.made.told()) if module else ("the recurrent layer", "")
+    name, made = (module.label, module.made.told()) if module else ("the recurrent layer", "")
     if found:
         return Cause(
             headline=f"{name} expects {found[1]} features and gets {found[2]}",
@@ -272,7 +285,7 @@ def recurrent(crash: Crash) -> Cause | None:
 def normalised(crash: Crash) -> Cause | None:
     """Norm and attention layers made for another size."""
     module = crash.module
-    name, made = (module.name, module.made.told()) if module else ("the layer", "")
+    name, made = (module.label, module.made.told()) if module else ("the layer", "")
     found = crash.find(r"Given normalized_shape=\[(.+?)\].*input of size\s?\[(.+?)\]")
     if found:
         size = numbers(found[2])
@@ -306,15 +319,11 @@ def of_loss(crash: Crash) -> Cause | None:
     found = crash.find(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)")
     if found:
         one, other = int(found[1]), int(found[2])
-        reshaping = [line for line in crash.lines("reshapes") if line.line]
-        line = reshaping[0].told() if reshaping else ""
+        line = next((line.told() for line in crash.lines("reshapes") if line.line), "")
         return Cause(
             headline=f"{one} predictions for {other} targets",
             advice="the batch changed its size on the way: a view(-1, N) with a wrong N moves "
-            f"samples into the batch, use x.flatten(1){line}"
-            if not line or one % other or one == other
-            else f"{one // other} predictions per sample: reshape both alike, or take the last "
-            f"position{line}",
+            f"values into the batch, use x.flatten(1) and correct the next layer{line}",
         )
     found = crash.find(r"[Tt]arget size \((.+?)\)\)? .*input size \((.+?)\)")
     if found:

@@ -104,7 +104,14 @@ def schedule(crash: Crash) -> Cause | None:
 def parameters(crash: Crash) -> Cause | None:
     """What an optimizer is given."""
     if crash.find("optimizer got an empty parameter list"):
-        consumed = _consumed(crash)
+        consumed = any(v.type == "generator" for v in crash.operands)
+        hidden = next((v for v in crash.operands if v.lists), None)
+        if hidden is not None:
+            return Cause(
+                headline=f"{hidden.name} has no parameters that torch can see",
+                advice=f"self.{hidden.lists[0]} is a plain list or dictionary of layers: make it "
+                "an nn.ModuleList or nn.ModuleDict",
+            )
         return Cause(
             headline="the optimizer gets no parameters",
             advice="the generator was used up before: pass list(model.parameters())"
@@ -138,10 +145,6 @@ def parameters(crash: Crash) -> Cause | None:
             "text: use float(...)",
         )
     return None
-
-
-def _consumed(crash: Crash) -> bool:
-    return any(v.type == "generator" for v in crash.operands)
 
 
 def usage(crash: Crash) -> Cause | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +25,7 @@ _LONGEST = 2000
 _FRAMES = 24
 
 
-def facts(error: BaseException, batches: Sequence[Any] = (), models: Iterable[Any] = ()) -> Facts:
+def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()) -> Facts:
     """What an Event says of it.
 
     Args:
@@ -97,7 +97,7 @@ def _place(error: BaseException, blamed: Sequence[Call]) -> Facts:
     users = [call for call in blamed if call.is_users]
     frames = [
         {"file": from_here(call.file), "line": call.line, "function": call.function,
-         "code": " ".join(source_of(call.file, call.line).code.split())[:160]}
+         "code": redact_text(" ".join(source_of(call.file, call.line).code.split())[:160])}
         for call in users[-_FRAMES:]
     ]  # fmt: skip
     file, line, function = "", 0, ""
@@ -116,9 +116,9 @@ def _at(file: str, line: int, function: str) -> Facts:
         "file": from_here(file),
         "line": line,
         "function": function,
-        "code": source.code,
+        "code": redact_text(source.code),
         "start": source.start,
-        "excerpt": source.excerpt,
+        "excerpt": [[number, redact_text(str(text))] for number, text in source.excerpt],
     }
 
 
@@ -133,6 +133,7 @@ def _scene(blamed: Sequence[Call]) -> Facts:
         to_user = blamed[: blamed.index(last) + 1]
         found = [origins.origin(name, to_user) for name in origins.names_in(last)]
         data["origins"] = [place for place in found if place is not None]
+        data["reshapes"] = origins.reshapes(blamed)
     inner = blamed[-1]
     if not inner.is_users:
         data["inner"] = {

@@ -24,7 +24,7 @@ _IN_PLACE = re.compile(r"[a-z0-9]_$")
 _HARMLESS = {"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_", "unscale_"}
 
 
-def facts(blamed: Sequence[Call], models: Iterable[Any]) -> Facts:
+def facts(blamed: Sequence[Call], models: Sequence[Any]) -> Facts:
     """Measurements for the rules about backward."""
     users = [call for call in blamed if call.is_users]
     if not users:
@@ -37,6 +37,9 @@ def facts(blamed: Sequence[Call], models: Iterable[Any]) -> Facts:
         "in_place": [line for file in files for line in _overwrites(file)][:_LINES],
         "backward_lines": [_line(last.file, node.lineno) for node in _calls(loop, "backward")],
         "step_lines": [_line(last.file, node.lineno) for node in _calls(loop, "step")],
+        "trainable": sum(p.requires_grad for model in models for p in model.parameters())
+        if models
+        else -1,
         "weights": [
             [name, [int(s) for s in weight.shape]]
             for model in models
@@ -76,6 +79,8 @@ def _carried(call: Call, loop: ast.stmt | None) -> Iterator[Facts]:
     first_read: dict[str, tuple[int, int]] = {}
     written: dict[str, int] = {}
     for part in (p for statement in body for p in ast.walk(statement)):
+        if isinstance(part, ast.AugAssign):  # reads what it writes
+            first_read.setdefault(ast.unparse(part.target), (part.lineno, part.col_offset))
         if not isinstance(part, ast.Name | ast.Attribute):
             continue
         name = ast.unparse(part)

@@ -1,9 +1,10 @@
-"""Names that a misspelt one may have meant: variables, attributes, keys, arguments."""
+"""Names that a misspelt one may have meant: variables, attributes, keys, files."""
 
 from __future__ import annotations
 
 import ast
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -27,6 +28,11 @@ def near(error: BaseException, call: Call) -> Facts:
         return facts | {"owner": type(owner).__name__}
     if isinstance(error, KeyError) and error.args:
         return _keys(error.args[0], call)
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        folder, name = os.path.split(error.filename)
+        if not os.path.isdir(folder or "."):
+            return {"missing_folder": folder}
+        return _closest(name, os.listdir(folder or "."))
     return {}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
-from ..source.loops import statements
-from ..source.slicing import writes
+from ..source.loops import statements, tree_of
+from ..source.slicing import called, writes
 from .operands import known, value_of
 from .traceback_frames import Call
 from .values import Facts, is_module
@@ -48,7 +48,8 @@ def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
             continue
         for path, part in owner.named_modules():
             if part is module:
-                return path, _construction(owner, path, calls)
+                found = _construction(owner, path, calls)
+                return _path(owner, path, calls), found
     for call in calls:
         for name, value in list(call.frame.f_locals.items()):
             if not is_module(value):
@@ -58,6 +59,23 @@ def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
                     found = _by_variable(name, path, call)
                     return ".".join(filter(None, [name, path])), found
     return "", None
+
+
+def reshapes(calls: Sequence[Call]) -> list[Facts]:
+    """Lines of the script and of its models that fold values into the batch: ``view(-1, N)``."""
+    users = [call for call in calls if call.is_users]
+    held = [v for call in users for v in list(call.frame.f_locals.values()) if is_module(v)]
+    parts = [part for module in held[:4] for part in module.modules()]
+    models = (file_of_class(type(part)) for part in parts)
+    files = dict.fromkeys([*models, *(call.file for call in reversed(users))])
+    return [
+        _line(file, node.lineno, "")
+        for file in files
+        if kind_of(file) == "user"
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call) and called(node) in ("view", "reshape")
+        if len(node.args) > 1 and ast.unparse(node.args[0]) == "-1"
+    ][:4]
 
 
 def _construction(root: Any, path: str, calls: Sequence[Call]) -> Facts | None:
@@ -90,6 +108,17 @@ def file_of_class(kind: type) -> str:
         if code is not None:
             return str(code.co_filename)
     return ""
+
+
+def _path(root: Any, path: str, calls: Sequence[Call]) -> str:
+    """The path, behind the name of the variable where the root is no class of the user's own."""
+    if kind_of(file_of_class(type(root))) == "user":
+        return path
+    for call in calls:
+        for name, value in list(call.frame.f_locals.items()):
+            if value is root and call.is_users:
+                return f"{name}.{path}" if path else name
+    return path
 
 
 def _by_variable(name: str, path: str, call: Call) -> Facts | None:

@@ -69,7 +69,18 @@ def module_facts(name: str, module: Any) -> Facts:
         "dtype": next((str(w.dtype).removeprefix("torch.") for _, w in weights), ""),
         "device": next((str(w.device) for _, w in weights), ""),
         "training": bool(module.training),
+        "lists": [
+            key
+            for key, held in vars(module).items()
+            if isinstance(held, list | tuple | dict) and not key.startswith("_") and _hides(held)
+        ],
     }
+
+
+def _hides(held: Any) -> bool:
+    """Whether a plain container holds modules, which torch then does not see."""
+    parts = held.values() if isinstance(held, dict) else held
+    return any(map(is_module, first_few(iter(parts), 8)))
 
 
 def first_few(values: Iterator[Any], count: int) -> list[Any]:
