@@ -93,10 +93,10 @@ def _put_parameter(parameter: Tensor, saved: Tensor, copies: Copies) -> None:
 def _places(
     model: nn.Module, where: str, names: dict[int, str], tied: dict[str, str] | None = None
 ) -> Iterator[_Place]:
-    seen: dict[int, str] = {}
+    walked: list[tuple[str, nn.Module]] = []
     for path, module in unwrapped(model).named_modules():
         prefix = _clean(path) if path else ""
-        seen[id(module)] = prefix
+        walked.append((prefix, module))
         for key, value in [*module._parameters.items(), *module._buffers.items()]:
             if value is None and key not in module._buffers:
                 continue  # a layer without a bias
@@ -110,14 +110,15 @@ def _places(
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield _Place(module, _EXTRA, prefix + _EXTRA, None)
     if tied is not None:
-        _note_shared(unwrapped(model), where, seen, tied)
+        _note_shared(walked, where, tied)
 
 
-def _note_shared(model: nn.Module, where: str, seen: dict[int, str], tied: dict[str, str]) -> None:
+def _note_shared(walked: list[tuple[str, nn.Module]], where: str, tied: dict[str, str]) -> None:
     """Note the further names of modules that stand in several places: each is walked once."""
-    for module in model.modules():
+    names = {id(module): prefix for prefix, module in walked}
+    for prefix, module in walked:
         for key, child in module._modules.items():
-            first, name = seen.get(id(child), ""), f"{seen[id(module)]}{key}"
+            first, name = names.get(id(child), ""), prefix + key
             # A module that holds itself has no end of names.
             if child is not None and name + "." != first and not name.startswith(first):
                 tied[f"{where}.{name}"] = f"{where}.{first}".removesuffix(".")

@@ -36,6 +36,7 @@ class LiveState:
         self._training = training
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._loose = False
         self._averages: dict[str, weakref.ref[nn.Module]] | None = None
         self._schedulers: dict[int, weakref.ref[Any]] = {}
         self._scaler: weakref.ref[Any] | None = None
@@ -59,7 +60,9 @@ class LiveState:
         if [reference() for reference in self._optimizers] == live:
             return False
         self._optimizers = list(map(weakref.ref, live))
-        self._models = {n: weakref.ref(m) for n, m in _named(self._training.models()).items()}
+        models = _named(self._training.models())
+        self._models = {name: weakref.ref(model) for name, model in models.items()}
+        self._loose = bool(_without_module(models.values(), live))
         self._averages = None
         return True
 
@@ -73,7 +76,8 @@ class LiveState:
             found = _named(_mirrors(models.values(), optimizers), "ema")
             self._averages = {name: weakref.ref(module) for name, module in found.items()}
         averages = (self._averages or {}).items()
-        models |= _without_module(models.values(), optimizers)
+        if self._loose:
+            models |= _without_module(models.values(), optimizers)
         return TrainingState(
             models,
             optimizers,
