@@ -118,7 +118,9 @@ class _Case:
         best = self.explanation
         same = [other for other in self.others if best is not None and other.is_of(best)]
         named = [(other.step, sample) for other in same for sample in other.cause.samples]
-        return list(dict.fromkeys(s for _, s in sorted(named, key=lambda n: (n[0], str(n[1])))))[:REMEMBERED]
+        return list(dict.fromkeys(s for _, s in sorted(named, key=lambda n: (n[0], str(n[1])))))[
+            :REMEMBERED
+        ]
 
     def merged(self) -> Finding:
         """Merge into one finding: the message of the first, the numbers of all.
