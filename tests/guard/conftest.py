@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,8 @@ class MemoryRecorder:
     """A Recorder without a run folder."""
 
     rank = 0
+    lane = "r0"
+    run = SimpleNamespace(path=None, traceback_path=lambda lane: Path(os.devnull))
 
     def __init__(self) -> None:
         self.ring = MemoryRing()

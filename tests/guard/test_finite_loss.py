@@ -104,6 +104,25 @@ def test_a_loss_behind_a_scaler(
 
 
 @PATHS
+def test_a_loss_that_the_script_changes_in_place(
+    make_engine: MakeEngine, device_path: bool
+) -> None:
+    """``loss *= 4`` after backward must not be read as the last loss the next time."""
+    make_engine(device_path=device_path, explain=False)
+    loop = Loop(bad=(4, 6))
+    for step in range(8):
+        loss = loop.loss(step)
+        loss.backward()
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        with torch.no_grad():
+            loss *= 4
+        loop.read.append(loss.item() / 4)
+    assert loop.read[4] == pytest.approx(loop.read[3])
+    assert loop.read[6] == pytest.approx(loop.read[5])
+
+
+@PATHS
 def test_two_losses_of_a_step_are_told_apart(make_engine: MakeEngine, device_path: bool) -> None:
     """As in a GAN: each loss reads as its own last one."""
     make_engine(device_path=device_path, explain=False)

@@ -75,7 +75,9 @@ class Quarantine:
 
     def accuse(self, cause: Mapping[str, Any]) -> list[Record]:
         """An investigation names samples in the batch of a recent bad step or the next one."""
-        named = [(row, sample) for row, sample in cause.get("samples") or ()]
+        row, sample = cause.get("row"), cause.get("sample")
+        alone = [(row, sample)] if isinstance(row, int) and sample is not None else []
+        named: list[tuple[int, Any]] = [(r, s) for r, s in cause.get("samples") or alone]
         if not self._settings.write or not named or not _convicts(cause):
             return []
         for batch in reversed(self._recent):

@@ -61,8 +61,8 @@ class GuardSettings(Section):
     """How a step is guarded and what that may cost."""
 
     skip: bool = True
-    keep_nan: bool = False  # leave the loss of a skipped step as it is, for the script to read
     fused: bool = True
+    keep_nan: bool = False  # leave the loss of a skipped step as it is, for the script to read
     device_path: bool = False  # force the path of a GPU onto CPU tensors, for tests
     restore_buffers: bool = True
     restore_rng: bool = True

@@ -214,22 +214,20 @@ class Engine:
     def _see_loss(self, root: object, loss: object, number: float | None) -> None:
         if not self._finite_loss.on:
             return
-        if number is None or not math.isfinite(number):
-            # Only what is skipped may look as if it had not happened.
-            guards = self.training.guards()
-            if not guards or any(guard.detect_only for _, guard in guards):
-                return
-            if loss is not root and not self._scaling.own:
-                return
+        bad = number is None or not math.isfinite(number)
+        # Only what is skipped may look as if it had not happened.
+        if bad and not self.training.registry.all_skip():
+            return
+        variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
         several = len(self.training.registry) > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
-        self._finite_loss.seen(root, loss, number, key, sys._getframe())
+        self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
     @fail_open("loss reading")
     def _loss_used(self, freed: bool) -> None:
         if freed:
-            self._finite_loss.returned(self._losses)
+            self._finite_loss.returned()
         else:
             self._finite_loss.pending = None
 

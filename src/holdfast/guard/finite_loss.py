@@ -2,11 +2,12 @@
 
 The step is skipped, but the script goes on to read its loss: one NaN makes its average of the epoch
 NaN, and early stopping, ``ReduceLROnPlateau`` and "best so far" decide by it. The record keeps what
-the loss was. Written into the memory of the loss, after a backward that freed its graph and without
-touching its version: nothing will be computed from the old value any more.
+the loss was. It is changed after a backward that freed its graph and without touching its version:
+nothing will be computed from the old value any more.
 
-On the host this happens on bad steps only. On a device nobody knows in time which steps are bad, so
-that every loss is written, mostly with itself.
+On the host the memory of the loss is written, on bad steps only. On a device nobody knows in time
+which steps are bad: every loss gets new memory with what it is to read, mostly its own value, and
+the record has the old one. That takes three launches; to write and to keep a copy would be five.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from torch import Tensor
 
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, frames_from, kind_of
-from ..probes.loss import Losses
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
@@ -38,11 +38,34 @@ Hop = tuple[Any, Tensor, bool]
 class _Pending:
     """A loss that waits for its backward to return, and the variables that it was made of."""
 
-    __slots__ = ("key", "loss", "made_of", "on_host")
+    __slots__ = ("key", "loss", "made_of", "on_host", "variable")
 
-    def __init__(self, loss: Tensor, key: Hashable, *, on_host: bool) -> None:
-        self.loss, self.key, self.on_host = loss, key, on_host
+    def __init__(
+        self, loss: Tensor, variable: Tensor | None, key: Hashable, *, on_host: bool
+    ) -> None:
+        self.loss, self.variable, self.key, self.on_host = loss, variable, key, on_host
         self.made_of: list[tuple[Tensor | None, Tensor, bool]] = []
+
+
+class _Last:
+    """The last finite loss on a device; the script's variable shares its memory.
+
+    A script that changes its loss in place (``loss *= 4``) changes this too. From then on it gets
+    a copy.
+    """
+
+    __slots__ = ("_shared", "_version", "copies", "value")
+
+    def __init__(self, value: Tensor, variable: Tensor | None, before: _Last | None) -> None:
+        self.copies = before is not None and (before.copies or before.changed)
+        self.value = value.clone() if self.copies else value
+        self._shared = None if variable is None or self.copies else variable.detach()
+        self._version = 0 if self._shared is None else self._shared._version
+
+    @property
+    def changed(self) -> bool:
+        """Whether the script has written into it."""
+        return self._shared is not None and self._shared._version != self._version
 
 
 class FiniteLoss:
@@ -61,18 +84,25 @@ class FiniteLoss:
         self._written = self._told = False
         # By place of the backward pass: the last finite loss, as a number or on its device.
         self.numbers: dict[Hashable, float] = {}
-        self._tensors: dict[Hashable, Tensor] = {}
+        self._tensors: dict[Hashable, _Last] = {}
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
     def seen(
-        self, root: object, loss: object, number: float | None, key: Hashable, frame: FrameType
+        self,
+        root: object,
+        loss: object,
+        variable: object,
+        number: float | None,
+        key: Hashable,
+        frame: FrameType,
     ) -> None:
         """Backward is about to be called.
 
         Args:
             root: on what.
             loss: the loss itself; another tensor where a scaler made the root of it.
+            variable: the script's own tensor with that loss, while it has one.
             number: its value where the host knows it.
             key: what tells it from other losses of the same step.
             frame: where we are.
@@ -88,12 +118,13 @@ class FiniteLoss:
         node = root.grad_fn
         if loss is not root:
             node = node.next_functions[0][0] if node is not None else None
-        pending = self.pending = _Pending(loss, key, on_host=number is not None)
+        mine = variable if isinstance(variable, Tensor) else None
+        pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
         hops = list(_hops(node))
         if hops:
             pending.made_of = self._variables(hops, frame)
 
-    def returned(self, losses: Losses) -> None:
+    def returned(self) -> None:
         """Backward has returned and freed its graph: write the loss."""
         pending, self.pending = self.pending, None
         if pending is None:
@@ -101,7 +132,7 @@ class FiniteLoss:
         if pending.on_host:
             self._write(pending)
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._write_on_device(pending, losses)
+            self._write_on_device(pending)
 
     def tell(self) -> bool:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
@@ -113,27 +144,28 @@ class FiniteLoss:
         if last is None:
             return
         self._written = True
-        pending.loss.data.fill_(last)
+        if pending.variable is not None:
+            pending.variable.data.fill_(last)
         for inner, number, divided in pending.made_of:
             last = last * number.item() if divided else last / number.item()
             if inner is not None and not math.isfinite(inner.item()):
                 inner.data.fill_(last)
 
-    def _write_on_device(self, pending: _Pending, losses: Losses) -> None:
-        raw = pending.loss.data
-        kept = raw.clone()
-        losses.keep(raw, kept)
+    def _write_on_device(self, pending: _Pending) -> None:
+        raw, variable = pending.loss.data, pending.variable
         key = pending.key, raw.device
-        finite = kept.abs() < math.inf
+        known = self._tensors.get(key)
+        finite = raw.abs() < math.inf
         # Before the first finite one there is nothing better than what it is.
-        last = torch.where(finite, kept, self._tensors.get(key, kept))
-        self._tensors[key] = last
+        last = torch.where(finite, raw, raw if known is None else known.value)
         self._written = True
-        raw.copy_(last)
+        if variable is not None:
+            variable.data = last
+        self._tensors[key] = _Last(last, variable, known)
         for inner, number, divided in pending.made_of:
             last = last * number if divided else last / number
             if inner is not None:
-                inner.data.copy_(torch.where(finite, inner.data, last))
+                inner.data = torch.where(finite, inner.data, last)
 
     def _variables(
         self, hops: Sequence[Hop], frame: FrameType

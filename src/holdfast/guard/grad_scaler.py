@@ -13,6 +13,13 @@ from ..probes.step_record import StepRecord
 from .finite_loss import own
 
 
+def _nothing() -> None:
+    return None
+
+
+_NOTHING: Any = _nothing
+
+
 class Scaling:
     """What is known of a scaler between ``scale`` and the end of its ``step``."""
 
@@ -20,14 +27,14 @@ class Scaling:
         self.scaler: Any = None
         self._stepped = False
         self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
-        self.own = True
-        """Whether the loss that was scaled last has memory of its own."""
+        self.variable: weakref.ref[Tensor] = _NOTHING
+        """The loss that was scaled last, where it has memory of its own."""
 
     def scaled(self, loss: Any, result: Any) -> None:
         """``result`` was made of ``loss``."""
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
             self._unscaled = (weakref.ref(result), loss.detach())
-            self.own = own(loss)
+            self.variable = weakref.ref(loss) if own(loss) else _NOTHING
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""

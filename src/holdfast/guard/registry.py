@@ -62,6 +62,10 @@ class OptimizerRegistry:
     def __len__(self) -> int:
         return len(self._guards)
 
+    def all_skip(self) -> bool:
+        """Whether there are optimizers, and bad steps of every one are skipped."""
+        return bool(self._guards) and not any(g.detect_only for g in self._guards.values())
+
     def all(self) -> list[tuple[Optimizer, OptimizerGuard]]:
         """Every optimizer still alive, with its guard."""
         return list(self._guards.items())

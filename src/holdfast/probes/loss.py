@@ -73,11 +73,6 @@ class Losses:
             self._fold()
         return number
 
-    def keep(self, loss: Tensor, copy: Tensor) -> None:
-        """Remember the copy of a loss that is about to be written."""
-        if self.values and self.values[-1].data_ptr() == loss.data_ptr():
-            self.values[-1] = copy
-
     def _fold(self) -> None:
         if len(self.values) > _KEEP:
             with torch.no_grad():
