@@ -186,7 +186,9 @@ class StepWriter:
             row.update(record.timed.seconds())
         if record.cost_events:
             row["guard_device"] = self.kernel_cost.seconds(record)
-        if row["skipped"]:
+        # One that was only looked at again has nothing that is out of order.
+        again = record.told_to and not (row["loss_bad"] > 0 or row["grad_bad"] > 0)
+        if row["skipped"] and not again:
             self.skipped += 1
         scaling = self.scaler.policy
         if scaling is not None and (why := why_lower(record)):

@@ -127,7 +127,8 @@ class StepRecord:
             self.see_loss(loss, not math.isfinite(loss))
         answer = self.measured.answer(values)
         if answer is not None:
-            self.see_baseline(int(answer[4]), *answer[:4])
+            # A batch that is only looked at again says nothing about the run.
+            self.see_baseline(0 if self.told_to else int(answer[4]), *answer[:4])
             self.row["clip"] = answer[5]
         self.bad = bool(reading.bad) or self.told_to or (self.losses_decide and self.loss_bad)
         self.row["skipped"] = float(self.left_out)

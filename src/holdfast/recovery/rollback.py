@@ -331,11 +331,13 @@ class Recovery:
         if trial is None or trial.guard is not guard:
             return False
         trial.tried = read_loss(losses)
+        if self.replay.running:
+            # A batch that was used before is only looked at.
+            trial.replayed = self._training.iteration
         trial.failed = not clearly_better(trial.suspicion, trial.tried, trial.before)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             self._settle_trial(trial.tried, self._training.iteration)
-        # A batch that was used before is only looked at.
         return trial.failed or self.replay.running
 
     def after_step(self, guard: Guarded, record: StepRecord) -> None:
@@ -353,9 +355,7 @@ class Recovery:
         data = {"opt": guard.index, "verdict": "data", "loss": found.loss, "usual": found.usual}
         # Recorded with the next step: the row of this one has been written.
         step = record.step + 1
-        self._training.record_at(
-            "trial", step, {**data, "tried": trial.tried, "before": trial.before}
-        )
+        self._training.record_at("trial", step, {**data, "tried": trial.tried, **trial.story()})
         if found.cause:
             self._troubles[guard.index].in_vain[found.cause] = record.step
         if found.why == "loss":
@@ -389,7 +389,7 @@ class Recovery:
                 "to": trial.target.step,
                 "steps": trial.undone,
                 "tried": tried,
-                "before": trial.before,
+                **trial.story(),
                 "lr_factor": factor,
                 "moments_reset": reset,
                 "ms": trial.ms,

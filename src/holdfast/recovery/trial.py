@@ -39,6 +39,12 @@ class Trial:
     failed: bool = False
     before: float = math.nan
     """The loss of the same data with the weights that were replaced; NaN for other data."""
+    replayed: int | None = None
+    """The step that its batch was handed out for a second time."""
+
+    def story(self) -> dict[str, Any]:
+        """What an event tells of the data it was tried on."""
+        return {"before": self.before, "replayed": self.replayed}
 
 
 class Replay:

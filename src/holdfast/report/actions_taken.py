@@ -11,7 +11,7 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
-from .lanes import LaneSummary, column
+from .lanes import LaneSummary, column, left_out
 from .rescue_words import (
     KINDS,
     Rescue,
@@ -79,7 +79,7 @@ def _lane(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
 def _steps(lane: LaneData, summary: LaneSummary) -> Iterable[ActionTaken]:
     """Actions taken on single steps, from their rows."""
     rows = lane.steps
-    skipped = column(rows, "skipped") > 0
+    skipped = left_out(lane)
     exploded = skipped & np.isin(column(rows, "outlier"), (1, 3))
     poisoned = summary.skipped - int(exploded.sum())
     if poisoned > 0 and "skipped" in (rows.dtype.names or ()):

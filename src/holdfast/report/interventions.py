@@ -13,7 +13,7 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
-from .lanes import column
+from .lanes import column, left_out
 from .rescue_words import number_in, text_in
 
 EXPLOSION = "OPT002"
@@ -50,8 +50,7 @@ def interventions(lanes: Sequence[LaneData], rollbacks: int) -> str:
 
 def _exploded(lane: LaneData) -> int:
     """Finite steps that were skipped."""
-    skipped = column(lane.steps, "skipped") > 0
-    return int((skipped & np.isin(column(lane.steps, "outlier"), (1, 3))).sum())
+    return int((left_out(lane) & np.isin(column(lane.steps, "outlier"), (1, 3))).sum())
 
 
 def _factors(events: Iterable[Event]) -> Iterable[float]:

@@ -116,7 +116,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     rows = data.steps
     end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
-    skipped = int(np.sum(column(rows, "skipped") > 0))
+    skipped = int(np.sum(left_out(data)))
     mine = first_optimizer(rows)
     losses = column(rows, "loss")[mine]
     losses = losses[np.isfinite(losses)]
@@ -208,6 +208,16 @@ def _peaks(rows: Rows, names: tuple[str, ...]) -> dict[str, float]:
 def _mean(values: NDArray[np.float32]) -> float:
     known = values[np.isfinite(values)]
     return float(np.mean(known, dtype=np.float64)) if known.size else math.nan
+
+
+def left_out(data: LaneData) -> NDArray[np.bool_]:
+    """Rows of steps that were skipped for what they were.
+
+    A batch that older weights are tried on is handed out a second time only to be looked at.
+    """
+    tried = [e.data.get("replayed") for e in data.events if e.kind in ("rollback", "trial")]
+    replayed = [step for step in tried if isinstance(step, int)]
+    return (column(data.steps, "skipped") > 0) & ~np.isin(data.steps["step"], replayed)
 
 
 def column(rows: Rows, name: str) -> NDArray[np.float32]:
