@@ -71,7 +71,8 @@ def wait_for_torch() -> None:
 
 def _crashed() -> None:
     error = getattr(sys, "last_value", None)
-    if error is None:
+    # After Ctrl-C nothing is imported: code that runs now would change how python exits.
+    if not isinstance(error, Exception):
         return
     from contextlib import suppress
 

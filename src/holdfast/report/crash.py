@@ -59,19 +59,16 @@ def crash_of(finding: Finding) -> CrashDetails | None:
     )
 
 
-def _inner(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the failing call of torch was given, under the name of its function."""
+def _inner(evidence: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The layer at work, and what the failing call of torch was given."""
     inner = _mapping(evidence.get("inner"))
     layer = _mapping(evidence.get("layer_at_work"))
     function = _text(inner.get("function"))
-    found: list[dict[str, Any]] = []
-    for each in map(_mapping, _list(inner.get("values"))):
-        name = _text(each.get("name"))
-        if name == "self" and layer:
-            found.append(dict(layer))
-        else:
-            found.append({**each, "name": f"{function}: {name}"})
-    return found
+    given = [each for each in map(_mapping, _list(inner.get("values"))) if each]
+    return [
+        *([layer] if layer else []),
+        *({**v, "name": f"{function}: {v.get('name')}"} for v in given if v.get("name") != "self"),
+    ]
 
 
 def _row(given: object) -> tuple[str, ...]:
