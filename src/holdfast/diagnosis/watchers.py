@@ -14,6 +14,7 @@ from typing import Any
 from ..config import Settings
 from ..probes.cost_budget import Budget
 from ..probes.step_record import StepRecord
+from .crash.swallowed import SwallowedErrors
 from .memory.watcher import MemoryWatch
 from .throughput.watcher import TimeWatch
 from .training import Training
@@ -32,6 +33,8 @@ class Watchers:
         self.memory = MemoryWatch(training) if wanted.memory else None
         explains = wanted.time and settings.guard.explain
         self.time = TimeWatch(settings, training) if explains else None
+        self.swallowed = SwallowedErrors(training.models, training.record)
+        """Errors that a loop catches on every batch; asked where no step comes."""
         self.on = self.memory is not None or self.time is not None
         self.resumes = math.inf
         """The step from which on they watch again."""

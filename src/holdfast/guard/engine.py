@@ -25,7 +25,6 @@ from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
 from ..diagnosis.crash.record import ends_the_run, record
-from ..diagnosis.crash.swallowed import SwallowedErrors
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.throughput import worker_samples
 from ..diagnosis.watchers import Watchers
@@ -86,9 +85,6 @@ class Engine:
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
         self.watchers = Watchers(settings, self.training, self.writer.budget)
-        self._swallowed = SwallowedErrors(
-            self.training.models, lambda kind, data: self.note(kind, self.steps, data)
-        )
 
     @property
     def may_rewrite(self) -> bool:
@@ -140,7 +136,7 @@ class Engine:
         ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
-        swallowed = self._swallowed
+        swallowed = self.watchers.swallowed
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
             attempt(self, "swallowed errors", swallowed.look, sys._getframe())
@@ -389,7 +385,7 @@ class Engine:
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
         self._previous, self._losses = window, self._new_losses()
         self._early = self._rng = None
-        self._swallowed.batches = 0
+        self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.step_ended, record, sys._getframe())
