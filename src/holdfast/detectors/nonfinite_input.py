@@ -116,7 +116,7 @@ def _culprits(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _columns(given: object) -> list[str]:
     """The bad columns of the tables of a batch, in words."""
-    known = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    known = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
     several = len(known) > 1
     return [
         f"column {column}{f' of {path}' if several else ''}"

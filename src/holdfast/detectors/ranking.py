@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..types import Finding, Severity
 from . import ALL, Detector
@@ -111,8 +111,9 @@ def _soon(cause: Finding, finding: Finding) -> bool:
     """Whether a finding began some steps after a cause, at most."""
     began = finding.evidence.get("spike_start", finding.step)
     start = int(began) if isinstance(began, int | float) else finding.step
-    told = cause.evidence.get("steps")
-    steps = [step for step in told if isinstance(step, int)] if isinstance(told, list) else []
+    told: object = cause.evidence.get("steps")
+    noted = cast("list[Any]", told) if isinstance(told, list) else []
+    steps = [step for step in noted if isinstance(step, int)]
     return any(start - _SOON <= step <= finding.step for step in [*steps, cause.last_step])
 
 

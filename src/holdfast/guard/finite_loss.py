@@ -236,8 +236,7 @@ def _spot(frame: FrameType) -> Spot:
 def _hops(node: Any) -> Iterator[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     for _ in range(_HOPS):
-        name = "" if node is None else node.name()
-        if name not in (_DIVIDED, _MULTIPLIED):
+        if node is None or (name := node.name()) not in (_DIVIDED, _MULTIPLIED):
             return
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:
