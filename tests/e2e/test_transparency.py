@@ -176,7 +176,7 @@ ENDINGS = {
 }
 
 
-# Those that end with an uncaught exception, and its line: it is recorded although nothing trained.
+# Those that end with an uncaught exception, and its line: a record is left behind.
 CRASHES = {"exception": 4, "chained": 4, "own hook": 3, "atexit": 2}
 
 
