@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from .corpus import STATUSES, Case
 from .trial import Found, Trial
@@ -165,7 +166,8 @@ def score(name: str, grades: Sequence[Grade]) -> Score:
 
 def _at(case: Case, found: Found | None, off: int) -> bool:
     return found is not None and any(
-        found.file == file and abs(found.line - line) <= off for file, line in case.places
+        found.file == PurePath(file).name and abs(found.line - line) <= off
+        for file, line in case.places
     )
 
 
