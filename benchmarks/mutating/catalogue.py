@@ -463,8 +463,8 @@ RESUME = (
         theme="resume and predictions",
         name="the report counts steps twice that were done again after a resume",
         file="src/holdfast/report/summary.py",
-        old="before = seen.first_step if resumed else done.get(seen.rank, 0)",
-        new="before = done.get(seen.rank, 0)",
+        old="done[rank] = (first if resumed else done.get(rank, 0)) + steps",
+        new="done[rank] = done.get(rank, 0) + steps",
         tests=("tests/report/test_summary.py",),
     ),
 )
