@@ -525,11 +525,11 @@ def test_the_line_of_a_worker_is_read_from_its_text_where_nothing_else_came():
 def test_the_facts_of_a_worker_travel_with_its_error():
     from torch._utils import ExceptionWrapper
 
-    try:
+    with pytest.raises(KeyError) as raised:
         Labels()[6]
-    except KeyError as error:
-        wrapper = ExceptionWrapper(where="in DataLoader worker process 3")
-        worker_error.carry(wrapper, exception.facts(error))
+    where = "in DataLoader worker process 3"
+    wrapper = ExceptionWrapper((raised.type, raised.value, raised.tb), where)
+    worker_error.carry(wrapper, exception.facts(raised.value))
     with pytest.raises(KeyError) as caught:
         wrapper.reraise()
     facts = exception.facts(caught.value)

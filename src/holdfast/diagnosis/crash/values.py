@@ -90,6 +90,13 @@ def first_few(values: Iterator[Any], count: int) -> list[Any]:
 
 def described(name: str, value: object) -> Facts:
     """A value of any kind: a tensor, an array, a module, or a short text about it."""
+    try:
+        return _described(name, value)
+    except Exception:  # a fake tensor, a broken proxy: its name and type are known all the same
+        return {"name": name, "value": type(value).__name__, "type": type(value).__name__}
+
+
+def _described(name: str, value: object) -> Facts:
     if is_tensor(value):
         return tensor_facts(name, value)
     if type(value).__module__ == "numpy" and hasattr(value, "shape") and hasattr(value, "dtype"):
