@@ -337,7 +337,8 @@ class Recovery:
         trial.failed = not clearly_better(trial.suspicion, trial.tried, trial.before)
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
-            self._settle_trial(trial.tried, self._training.iteration)
+            # The row of a step that is only looked at says nothing: told with the next one.
+            self._settle_trial(trial.tried, self._training.iteration + self.replay.running)
         return trial.failed or self.replay.running
 
     def after_step(self, guard: Guarded, record: StepRecord) -> None:
