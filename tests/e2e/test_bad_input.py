@@ -96,7 +96,7 @@ OTHERS = {
     "report: format": (["report", "--format", "xml"], "xml"),
     "report: option": (["report", "--formt", "json"], "--format"),
     "report: no value": (["report", "--output"], "--output"),
-    "check: nothing": (["check"], "RUN"),
+    "check: nothing": (["check"], "no run found under runs"),
     "check: select": (["check", "future", "--select", "XYZ9"], ""),
     "check: option": (["check", "--selct", "NUM", "future"], "--select"),
     "explain: code": (["explain", "NUM01"], "NUM001"),

@@ -98,7 +98,7 @@ class InputBound(TimedDetector):
         """Share of the time above which it is a warning."""
         seconds: float = 1.0
         """Seconds lost so far above which it is a warning: what is over in less is not worth a
-        change of the script. A guess; the scripts of the corpus lose several."""
+        change of the script. A guess."""
         sample_us: float = 30.0
         """Time of the line per sample above which it is a warning."""
         unnamed: float = 3.0
