@@ -51,7 +51,7 @@ def test_tensor_backward_goes_through_the_patched_name() -> None:
         def backward_begins(self, tensors: object) -> None:
             seen.append(tensors)
 
-        def backward_ends(self) -> None:
+        def backward_ends(self, *, freed: bool = False) -> None:
             seen.append("end")
 
     patches.install(lambda: Spy())  # type: ignore[arg-type,return-value]
