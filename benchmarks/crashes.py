@@ -62,7 +62,7 @@ def block(answer: dict[str, Any], run: Path) -> tuple[str, bool | None]:
 
 def main(argv: list[str] | None = None) -> int:
     """Print everything; 1 when a state was lost."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("kept", type=Path, help="folder given to detection.py --keep")
     parser.add_argument("--collection", default="2026-11-17-crashes")
     args = parser.parse_args(argv)

@@ -103,7 +103,7 @@ def test_a_run_that_is_silent_may_be_stalled(made, capsys):
     run = made("mine", finished=False, meta={PROCESS: ProcessMark.of().to_dict()})
     assert listed(capsys)[1].split()[1] == "running"
     for path in run.path.iterdir():
-        os.utime(path, (time.time() - 3600,) * 2)
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
     assert listed(capsys)[1].split()[1] == "stalled?"
     assert main(["check", "mine"]) == 0
     assert "nothing written for 1 h" in capsys.readouterr().out
@@ -166,7 +166,8 @@ def test_a_run_by_its_name(made, capsys, command, word):
      ["compare", "new1"]],
 )  # fmt: skip
 def test_an_ambiguous_name_is_one_line(made, capsys, command):
-    made("new1"), made("new2")
+    made("new1")
+    made("new2")
     assert main([*command, "new"]) == 2
     error = capsys.readouterr().err
     assert "new1 and new2" in error and error.count("\n") == 1
@@ -222,7 +223,7 @@ def test_a_run_of_another_machine_goes_once_it_was_silent_for_a_day(made, root):
     far = replace(ProcessMark.of(), host="node7").to_dict()
     run = made("far", 30, finished=False, meta={PROCESS: far})
     for path in run.path.iterdir():
-        os.utime(path, (time.time() - 90_000,) * 2)
+        os.utime(path, (time.time() - 90_000, time.time() - 90_000))
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert names(root) == set()
 
@@ -284,7 +285,8 @@ def test_prune_as_json(made, capsys):
 
 
 def test_what_cannot_be_removed_is_told_and_gives_1(made, root, capsys, monkeypatch):
-    made("a", 1), made("b", 2)
+    made("a", 1)
+    made("b", 2)
 
     def refuse(path, missing_ok=False):
         raise PermissionError(13, "Permission denied", str(path))

@@ -49,7 +49,7 @@ def from_a_loader() -> None:
 
 def accumulated() -> None:
     net, optimizer = regression()
-    other = torch.optim.SGD([net.bias], lr=0.01)
+    other = torch.optim.SGD([net.bias], lr=0.01)  # type: ignore[list-item]
     loader = DataLoader(data(), batch_size=8)
     for _ in range(2):
         for i, (x, y) in enumerate(loader):
@@ -190,7 +190,7 @@ def stages(settings: Settings, make_engine: MakeEngine) -> tuple[Engine, Tensor]
     samples.tensors[1].mul_(1000.0)
     train(iter(loader), net, optimizer)
     engine.close()
-    return engine, net.weight.detach()
+    return engine, net.weight.detach()  # type: ignore[operator]
 
 
 def test_a_stage_that_begins_with_a_pass_is_not_skipped(make_engine: MakeEngine) -> None:

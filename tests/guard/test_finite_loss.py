@@ -210,7 +210,7 @@ def test_the_average_of_an_epoch_and_the_plateau_go_on_making_sense(
     make_engine()
     loop = Loop(steps=12, bad=(5,))
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer, patience=0)
-    data = torch.utils.data.DataLoader(list(loop.data), batch_size=1)
+    data = torch.utils.data.DataLoader(list(loop.data), batch_size=1)  # type: ignore[arg-type]
     best, total = math.inf, 0.0
     for step, x in enumerate(data):
         loss = loop.net(x).square().mean() + 1.0

@@ -430,7 +430,7 @@ def test_older_weights_are_not_tried_on_bad_data(
     data = [task.batch() for _ in range(120)]
     for x, _ in data[60:90]:
         x[0, 2] = math.nan
-    for x, y in torch.utils.data.DataLoader(data, batch_size=None):
+    for x, y in torch.utils.data.DataLoader(data, batch_size=None):  # type: ignore[arg-type]
         task.optimizer.zero_grad()
         nn.functional.mse_loss(task.net(x), y).backward()
         task.optimizer.step()

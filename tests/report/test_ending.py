@@ -24,7 +24,7 @@ def left(make_run):
     def make_one(mark: ProcessMark, ago: float = 0.0) -> Run:
         run = make_run(finished=False, meta={PROCESS: mark.to_dict()})
         for path in run.path.iterdir():
-            os.utime(path, (time.time() - ago,) * 2)
+            os.utime(path, (time.time() - ago, time.time() - ago))
         return run
 
     return make_one

@@ -54,12 +54,14 @@ def test_a_snapshot_says_its_step_and_why(make_run: Any, tmp_path: Path) -> None
     note = "step 30 was cut short inside optimizer.step"
     data = {**SAVED, "source": "snapshot", "note": note}
     saved = summarize(run_with(make_run, tmp_path, event("last_state", data))).saved_state
+    assert saved is not None
     assert saved.what == f"newest snapshot, after step 19: {note}, 3 MiB"
 
 
 def test_several_models_are_loaded_by_name(make_run: Any, tmp_path: Path) -> None:
     data = {**SAVED, "models": ["Maker", "Judge"], "optimizers": 2}
     saved = summarize(run_with(make_run, tmp_path, event("last_state", data))).saved_state
+    assert saved is not None
     assert saved.code[1:] == (
         'maker.load_state_dict(state["models"]["Maker"])',
         'judge.load_state_dict(state["models"]["Judge"])',
@@ -71,6 +73,7 @@ def test_several_models_are_loaded_by_name(make_run: Any, tmp_path: Path) -> Non
 def test_of_several_ranks_the_first_is_shown(make_run: Any, tmp_path: Path) -> None:
     events = [event("last_state", SAVED), event("last_state", {**SAVED, "failed": "x"}, rank=1)]
     saved = summarize(run_with(make_run, tmp_path, *events)).saved_state
+    assert saved is not None
     assert saved.path and not saved.failed
 
 
@@ -83,6 +86,7 @@ def test_what_was_not_saved_is_said_in_one_line_with_what_there_is(
     assert "load_checkpoint" not in said
     older = event("checkpoint", {"kind": "time", "bytes": 10}, step=10)
     saved = summarize(run_with(make_run, tmp_path, older, failed, name="two")).saved_state
+    assert saved is not None
     assert saved.failed and saved.what == "checkpoint of step 10, 10 B"
 
 

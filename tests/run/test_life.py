@@ -102,7 +102,7 @@ def test_a_damaged_ring_was_left_open(make) -> None:
 
 def test_what_goes_on_elsewhere_is_not_known(make) -> None:
     run = make(FAR)
-    os.utime(run.path / "run.json", (time.time() - 500,) * 2)
+    os.utime(run.path / "run.json", (time.time() - 500, time.time() - 500))
     life = life_of(run)
     assert (life.state, life.host) == ("unknown", "elsewhere")
     assert 490 < life.silence < 600

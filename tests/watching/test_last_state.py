@@ -47,7 +47,7 @@ def test_an_exception_in_a_with_block_leaves_the_weights(tmp_path: Path) -> None
     assert state["step"] == 19
     other = nn.Linear(4, 1)
     other.load_state_dict(state["model"])
-    assert torch.equal(other.weight, net.weight)
+    assert torch.equal(other.weight, net.weight)  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
