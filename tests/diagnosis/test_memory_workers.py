@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,7 +80,9 @@ def test_what_the_system_tells_of_a_mapped_file(tmp_path: Path) -> None:
     before = workers._private(os.getpid())
     pages[:] = 1
     mapped = workers._private(os.getpid())
-    held = np.ones(8 << 20, dtype=np.uint8)
+    # Fresh pages: an array may get those of another one that is gone.
+    held = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.write(bytes([1]) * len(held))
     after = workers._private(os.getpid())
     assert before is not None and mapped is not None and after is not None
     assert mapped.anonymous - before.anonymous < 4 << 20
