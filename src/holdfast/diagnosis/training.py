@@ -25,6 +25,10 @@ class Training(Protocol):
         """Every optimizer still alive, with the names of its parameters in their order."""
         ...
 
+    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event of a step."""
+        ...
+
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write a measurement down as an Event of the next step: this one's row is written."""
         ...

@@ -33,7 +33,11 @@ class Watchers:
         self.memory = MemoryWatch(training) if wanted.memory else None
         explains = wanted.time and settings.guard.explain
         self.time = TimeWatch(settings, training) if explains else None
-        self.swallowed = SwallowedErrors(training.models, training.record)
+        # Where no step comes there is no next one that an event could belong to.
+        self.swallowed = SwallowedErrors(
+            training.models,
+            lambda kind, data: training.record_at(kind, training.iteration, data),
+        )
         """Errors that a loop catches on every batch; asked where no step comes."""
         self.on = self.memory is not None or self.time is not None
         self.resumes = math.inf
