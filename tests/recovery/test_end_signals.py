@@ -98,3 +98,14 @@ def test_ranks_keep_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     EndSignals(lambda name: None).install()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_training_that_was_not_closed_gives_way(raised: list[Any]) -> None:
+    saved: list[str] = []
+    first, second = EndSignals(lambda name: saved.append("first")), EndSignals(saved.append)
+    first.install()
+    second.install()
+    handler: Any = signal.getsignal(signal.SIGTERM)
+    handler(signal.SIGTERM, None)
+    assert saved == ["SIGTERM"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and len(raised) == 1

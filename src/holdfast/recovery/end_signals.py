@@ -45,7 +45,10 @@ class EndSignals:
         if not alone or not main or multiprocessing.parent_process() is not None:
             return
         for number in _SIGNALS:
-            if signal.getsignal(number) is signal.SIG_DFL:
+            handler = signal.getsignal(number)
+            # The one of a training before this, which was not closed, gives way.
+            before = isinstance(getattr(handler, "__self__", None), EndSignals)
+            if handler is signal.SIG_DFL or before:
                 signal.signal(number, self._handle)
                 self._taken.append(number)
         _installed = self
