@@ -404,7 +404,7 @@ CASES = {
     "prefetch": ("DataLoader([1], prefetch_factor=2)", "DataLoader([1]", "num_workers above 0"),
     "batch of 0": ("DataLoader([1], batch_size=0)", "DataLoader([1]", "division"),
     "scale": (
-        "torch.distributions.Normal(torch.zeros(2), -torch.ones(2))", "Normal", "softplus"),
+        "torch.distributions.Normal(torch.zeros(2), -torch.ones(2), validate_args=True)", "Normal", "softplus"),
     "multinomial": ("torch.multinomial(torch.tensor([float('nan')]), 1)", "multinomial", "NaN"),
     "BCE range": (
         "F.binary_cross_entropy(torch.full((4,), 1.5), torch.zeros(4))", "binary", "WithLogits"),
