@@ -19,6 +19,9 @@ from holdfast.run import LaneData
 
 from .conftest import Bench, Outcome, Record
 
+# A minute for all of them; the same without processes of their own is in tests/guard.
+pytestmark = pytest.mark.slow
+
 CASES = (Path(__file__).parent / "optimizer_cases.py").read_text()
 
 
