@@ -65,13 +65,13 @@ test: install  ## lint, types and the default tests: CPU only, offline
 	@echo "ruff"
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
-	@echo "pyright and the tests of holdfast and liquid, beside the end-to-end tests and the other families: each keeps one core busy"
-	@{ $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((e2e || $$?)); \
+	@echo "tests of holdfast and liquid, beside pyright, the end-to-end tests and the other families: each keeps one core busy"
+	@{ $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((types || e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
 	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
-	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((types || core || $$?)); \
+	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 
 lint: install  ## ruff and pyright
