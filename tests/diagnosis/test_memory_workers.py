@@ -74,7 +74,7 @@ def test_a_file_that_is_filled_through_a_mapping_is_no_growth(
     assert recorded == []
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="Linux tells")
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="told by Linux only")
 def test_what_the_system_tells_of_a_mapped_file(tmp_path: Path) -> None:
     pages = np.memmap(tmp_path / "cache", dtype=np.uint8, mode="w+", shape=(8 << 20,))
     before = workers._private(os.getpid())

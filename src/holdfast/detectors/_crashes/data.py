@@ -184,7 +184,7 @@ def missing_key(crash: Crash) -> Cause | None:
     return Cause(
         headline=f"a sample of the batch has no {crash.message}",
         advice="every sample must have the same keys: add the key in __getitem__ for all of "
-        "them, or leave it out for all",
+        "them, or in none",
     )
 
 

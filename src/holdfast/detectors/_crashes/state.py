@@ -164,7 +164,7 @@ def usage(crash: Crash) -> Cause | None:
         return Cause(
             headline="gradients are unscaled twice",
             advice="call scaler.unscale_(optimizer) once per step and scaler.update() at its end, "
-            "also when a step is left out",
+            "also when a step is skipped",
         )
     return None
 
