@@ -153,7 +153,9 @@ def _saved(record: Record) -> Html | None:
         "Saved state",
         tag("p", failed) if saved.failed else None,
         tag("p", tag("code", saved.path), f" ({saved.what})") if saved.path else None,
-        tag("pre", tag("code", "\n".join(saved.code))) if saved.code else None,
+        tag("pre", tag("code", *(tag("span", line) for line in saved.code)))
+        if saved.code
+        else None,
         key="saved-state",
     )
 
