@@ -28,7 +28,7 @@ from torch import Tensor
 from holdfast.training import Place, Result, Task, Trainer, resolve
 from holdfast_models.liquid.course import Course
 from holdfast_models.liquid.data.opening import open_data
-from holdfast_models.liquid.evaluation.ablation import Measured, ablate
+from holdfast_models.liquid.evaluation.ablation import FEATURES, Measured, ablate
 from holdfast_models.liquid.recipe import RECIPE, build
 from holdfast_models.liquid.run_settings import LiquidSettings
 
@@ -111,29 +111,36 @@ def ablation(args: argparse.Namespace) -> dict[str, Any]:
         log(f"{settings.train.seed.seed} {row['validation']} {row['tokens/s']} tokens/s {lost}")
         return Measured(row["validation"]["loss"], row["tokens/s"], lost)
 
-    table = ablate(settings_of(args.preset, args.set), run, seeds=range(args.seeds))
+    table = ablate(
+        settings_of(args.preset, args.set),
+        run,
+        features=[one for one in FEATURES if not args.features or one.name in args.features],
+        seeds=args.seeds,
+    )
     return {"lines": table.lines(), **table.plain()}
+
+
+WAYS = {
+    "naive": ["continual.consolidation=false"],
+    "consolidation": [],
+    "replay": ["continual.consolidation=false", "continual.replay=true"],
+    "both": ["continual.replay=true"],
+    "joint": ["continual.order=joint"],
+}
 
 
 def forgetting(args: argparse.Namespace) -> dict[str, Any]:
     """Permuted vocabularies: naive, consolidated, replayed, both, and joint training."""
-    ways = {
-        "naive": ["continual.consolidation=false"],
-        "consolidation": [],
-        "replay": ["continual.consolidation=false", "continual.replay=true"],
-        "both": ["continual.replay=true"],
-        "joint": ["continual.order=joint"],
-    }
     common = [
         "continual.on=true", f"continual.num_tasks={args.tasks}",
         "continual.tasks=permuted_vocabulary", "train.steps=null",
         f"train.epochs={args.tasks * args.epochs}",
     ]  # fmt: skip
     found: dict[str, Any] = {}
-    for way, more in ways.items():
-        for seed in range(args.seeds):
+    for way in args.ways:
+        for seed in args.seeds:
             settings = settings_of(
-                args.preset, [*common, *more, f"train.seed.seed={seed}", *args.set]
+                args.preset, [*common, *WAYS[way], f"train.seed.seed={seed}", *args.set]
             )
             row = Fitted(settings).row(settings)
             found.setdefault(way, []).append(row)
@@ -154,7 +161,7 @@ def tasks(args: argparse.Namespace) -> dict[str, Any]:
     }
     for name in args.cases.split(","):
         preset, more = cases[name]
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             settings = settings_of(preset, [*more, f"train.seed.seed={seed}", *args.set])
             row = Fitted(settings).row(settings) | {
                 "baselines": dict(open_data(settings).baselines())
@@ -197,6 +204,14 @@ PARTS = {
 }
 
 
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def seeds(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The liquid family on the trainer.")
     parser.add_argument("--part", choices=PARTS, required=True)
@@ -205,7 +220,9 @@ def main() -> int:
     parser.add_argument("--cases", default="shapes,digits,pendulum,arm,navigation")
     parser.add_argument("--tasks", type=int, default=2, help="of forgetting")
     parser.add_argument("--epochs", type=int, default=1, help="of each task of forgetting")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--features", type=names, default=[], help="of ablation; default: all")
+    parser.add_argument("--ways", type=names, default=[*WAYS], help="of forgetting")
+    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N,N")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out", type=Path, help="a JSON file")
     args = parser.parse_args()

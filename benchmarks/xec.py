@@ -109,8 +109,7 @@ def predictions(task: Task, events: CachedEvents, batch: int = 1024) -> dict[str
     for first in range(0, len(events), batch):
         rows = events.__getitems__(range(first, min(first + batch, len(events)))).batch
         rows = {name: value.to(DEVICE) for name, value in rows.items()}
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-            said = task.predict(model, rows)
+        said = task.predict(model, rows)
         for name, value in said.items():
             found.setdefault(name, []).append(value.cpu())
     return {name: torch.cat(parts).numpy() for name, parts in found.items()}
