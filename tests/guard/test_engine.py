@@ -191,6 +191,7 @@ def test_grad_scaler_on_the_cpu(make_engine: MakeEngine, fused: bool, device_pat
     assert rows["scaler_skipped"][5] == 1
     assert rows["scale"][4] == 1024 and rows["scale"][7] == 512
     assert (rows["loss"][:5] < 100).all(), "the loss is recorded unscaled"
+    assert (rows["grad_norm"][:5] < 100).all(), "so is the norm, whoever takes the scale away"
     assert torch.isfinite(net.weight).all()
 
 

@@ -108,13 +108,16 @@ class OptimizerGuard:
             record.told_to = leave_out
             record.losses_decide = leave_out or (record.loss_bad and losses_decide())
             self._look_on_host(optimizer, record, scale, looked_at)
+            factor = record.row["scale"] if _still_scaled(optimizer) else 1.0
+            if factor != 1.0 and record.reading is not None:
+                record.see_gradients(record.reading.unscaled(factor))
             if not record.bad and not record.late:
                 self.outliers.judge(
                     record,
                     grads,
                     alone=alone,
                     clipped=early is not None,
-                    scale=_still_scaled(optimizer, record.row["scale"]),
+                    scale=factor,
                     may_skip=not self.detect_only,
                 )
             self._act_on_host(optimizer, record, grads)
@@ -128,7 +131,8 @@ class OptimizerGuard:
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
             extras = self._extras(optimizer, record, scale, looked_at, device)
-            unscaled = scale if _still_scaled(optimizer, 2.0) != 1.0 else None
+            record.still_scaled = _still_scaled(optimizer)
+            unscaled = scale if record.still_scaled else None
             asked = self.outliers.question(
                 device,
                 alone=alone,
@@ -358,9 +362,9 @@ def parameters_of(optimizer: Optimizer) -> list[Parameter]:
 grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 
 
-def _still_scaled(optimizer: Optimizer, scale: float) -> float:
-    """Factor on the gradients: a fused kernel undoes a GradScaler's scale itself."""
-    return scale if optimizer.__dict__.get("grad_scale") is not None else 1.0
+def _still_scaled(optimizer: Optimizer) -> bool:
+    """Whether gradients carry the scale of a GradScaler, which a fused kernel undoes itself."""
+    return optimizer.__dict__.get("grad_scale") is not None
 
 
 def _sharded(parameters: Sequence[Tensor]) -> bool:

@@ -82,7 +82,7 @@ class Outliers:
         """Judge a step that is known to be finite; clip it when it is taken.
 
         Args:
-            record: of the step; its row has loss and norm.
+            record: of the step; its row has loss and norm, without a scale.
             grads: its gradients.
             alone: whether there is one rank, which may trust its own loss.
             clipped: whether the user has clipped since the norm was measured.
@@ -93,7 +93,7 @@ class Outliers:
         if self.detect:
             bits = self.baseline.judge(
                 row["loss"],
-                row["grad_norm"] / scale,
+                row["grad_norm"],
                 loss_counts=alone,
                 norm_counts=not clipped,
                 may_skip=self._skips and may_skip,
@@ -103,8 +103,8 @@ class Outliers:
             return
         factor = 1.0
         if self._sized and may_skip:
-            norm = float(_norm(grads)) if clipped else row["grad_norm"]
-            factor = min(1.0, self._most() * scale / (norm + 1e-6))
+            norm = float(_norm(grads)) / scale if clipped else row["grad_norm"]
+            factor = min(1.0, self._most() / (norm + 1e-6))
             if factor < 1.0:
                 torch._foreach_mul_(grads, factor)
         row["clip"] = factor

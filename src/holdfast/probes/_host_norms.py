@@ -42,6 +42,13 @@ class GradientReading:
         """
         return self.bad[-1] if self.bad else -1
 
+    def unscaled(self, scale: float) -> GradientReading:
+        """The same without the scale that a GradScaler has put on the gradients."""
+        if not 0.0 < scale < math.inf:
+            return self
+        norms = np.asarray(self.norms) / scale
+        return GradientReading(norms, self.total / scale, self.bad, self.largest / scale)
+
 
 def plain(grads: list[Tensor]) -> list[Tensor]:
     """Gradients as dense real local tensors, which is all the foreach kernels accept."""

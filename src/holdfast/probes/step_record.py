@@ -56,6 +56,8 @@ class StepRecord:
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
     scaled: bool = False
+    still_scaled: bool = False
+    """Its gradients carry the scale: the optimizer's kernel takes it away while it steps."""
     buffers: Sequence[int] = ()
     parameters: int = 0
 
@@ -116,6 +118,8 @@ class StepRecord:
             self.row["scale"] = float(extras[0])
             self.row["scaler_skipped"] = float(extras[1] > 0)
             extras = extras[2:]
+            if self.still_scaled:
+                reading = reading.unscaled(self.row["scale"])
         self.see_gradients(reading)
         if len(self.buffers):
             bad = [b for b, v in zip(self.buffers, extras, strict=False) if not math.isfinite(v)]
