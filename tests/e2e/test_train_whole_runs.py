@@ -201,16 +201,18 @@ def test_a_bad_sample_on_one_rank_is_a_skipped_step_on_both(tmp_path: Path, reci
     assert all(torch.isfinite(value).all() for value in first.values())
 
 
-def test_a_signal_to_end_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str):
-    command = words(recipe, tmp_path / "run", ["pause=0.02", "train.epochs=50"])
+def test_a_signal_to_the_whole_group_saves_and_says_how_to_go_on(tmp_path: Path, recipe: str):
+    settings = ["pause=0.02", "train.epochs=50", "train.data.workers=2"]
+    command = words(recipe, tmp_path / "run", settings)
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *command],
+        [sys.executable, "-m", "holdfast", *command], start_new_session=True,
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("step 9"):
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)  # as `timeout` does
+            os.killpg(process.pid, signal.SIGTERM)
             break
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err

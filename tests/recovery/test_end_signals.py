@@ -37,13 +37,46 @@ def test_it_saves_once_and_ends_by_the_same_signal(number: int, raised: list[Any
     saved: list[str] = []
 
     def save(name: str) -> None:
-        assert signal.getsignal(number) is signal.SIG_DFL, "a second one ends at once"
+        os.kill(os.getpid(), number)  # `timeout` sends it to the process and to its group
+        assert not raised, "that is one request"
         saved.append(name)
 
     EndSignals(save).install()
     os.kill(os.getpid(), number)
     assert saved == [signal.Signals(number).name]
     assert raised == [(number, signal.SIG_DFL)]
+
+
+def test_a_second_request_ends_at_once(raised: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("holdfast.recovery.end_signals.time.monotonic", lambda: now[0])
+
+    def save(name: str) -> None:
+        now[0] += 1.5
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
+
+    EndSignals(save).install()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_workers_that_end_with_it_do_not_disturb_the_saving(raised: list[Any]) -> None:
+    saved: list[str] = []
+
+    def workers_died(number: int, frame: Any) -> None:
+        raise RuntimeError("DataLoader worker is killed by signal: Terminated")
+
+    def save(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGCHLD)
+        saved.append(name)
+
+    before = signal.signal(signal.SIGCHLD, workers_died)
+    try:
+        EndSignals(save).install()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert saved == ["SIGTERM"] and raised
 
 
 def test_a_failure_or_ctrl_c_while_saving_changes_nothing_about_the_end(raised: list[Any]) -> None:

@@ -16,12 +16,16 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
 from ..probes.ranks import ranks
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+# `timeout` signals its child and then the group of that child: one request, not two.
+_ONE_REQUEST = 1.0  # seconds
 
 _installed: EndSignals | None = None
 
@@ -36,6 +40,7 @@ class EndSignals:
     def __init__(self, save: Callable[[str], object]) -> None:
         self._save = save
         self._taken: list[signal.Signals] = []
+        self._since: float | None = None
 
     def install(self) -> None:
         """Handle the signals that have their default; only in a process that trains alone."""
@@ -68,11 +73,22 @@ class EndSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if signal.getsignal(number) != self._handle:
             return  # called by a handler that took our place: the default would not be called
-        self.remove()  # a second signal ends the process at once
+        if self._since is not None:
+            if time.monotonic() - self._since > _ONE_REQUEST:
+                self._end(number)  # a second request ends the process at once
+            return
+        self._since = time.monotonic()
+        # Loader workers may have been sent the same signal: torch would raise here for their end.
+        with contextlib.suppress(ValueError, AttributeError):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self._save(signal.Signals(number).name)
         finally:
-            signal.raise_signal(number)
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        self.remove()
+        signal.raise_signal(number)
 
 
 def _forked() -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import io
 import math
 import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Callable, Sized
@@ -34,6 +35,7 @@ from .gathered import collate
 from .sampling import EpochBatches, share
 from .streaming import Streamed
 from .transfer import tensors
+from .worker_signals import obey_only
 
 Start = Literal["auto", "fork", "spawn", "forkserver"]
 
@@ -204,10 +206,12 @@ class _WorkerStart:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        self._owner = os.getpid()
 
     def __call__(self, worker: int) -> None:
         # The default device needs no word: a forked worker was forked inside ``on_cpu``.
         torch.set_num_threads(self._threads)
+        obey_only(self._owner)
 
 
 def chunk_of(dataset: Any, settings: DataSettings) -> int | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# `timeout` signals its child and then the group of that child: one request, not two.
+_ONE_REQUEST = 1.0  # seconds
 
 
 class Interrupts:
@@ -15,6 +18,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
+        self._asked_at = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -27,8 +31,11 @@ class Interrupts:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number)
-        self._give_back()
+        if self.asked is None:
+            self.asked, self._asked_at = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._asked_at > _ONE_REQUEST:
+            self._give_back()
+            signal.raise_signal(number)
 
     def _give_back(self) -> None:
         while self._before:
