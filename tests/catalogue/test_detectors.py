@@ -46,6 +46,7 @@ _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31
 TELLS = {
     "RUN001": ("exception", _RAISED),
     "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
+    "RUN003": ("unreadable", _RAISED | {"replaced": True}),
     "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),

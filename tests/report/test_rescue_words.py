@@ -57,6 +57,12 @@ EVENTS = {
         "Kept snapshots of the state in host memory",
         "40 taken, every 16 steps, 1 GiB, 1.5 ms each, 2 dropped",
     ),
+    "unreadable": (
+        {"index": 40, "path": "cats/8.png", "type": "OSError", "message": "truncated",
+         "replaced": True},
+        "Put another sample in the place of sample 40 (cats/8.png)",
+        "OSError: truncated",
+    ),
     "quarantine": (
         {"index": 1046, "file": "cats/7.png", "reason": "NaN in the input"},
         "Quarantined sample 1046 (cats/7.png)",

@@ -21,7 +21,13 @@ from torch.optim.optimizer import (
 
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
-from . import _crash_patches, _memory_patches, _optimizer_patches, _time_patches
+from . import (
+    _crash_patches,
+    _loader_patches,
+    _memory_patches,
+    _optimizer_patches,
+    _time_patches,
+)
 from ._patch import Function, GetEngine, Patch
 
 
@@ -253,6 +259,7 @@ TABLE = (
     *_memory_patches.PATCHES,
     *_time_patches.PATCHES,
     *_crash_patches.PATCHES,
+    *_loader_patches.PATCHES,
 )
 
 _undo: list[Callable[[], None]] = []

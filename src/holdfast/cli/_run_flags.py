@@ -19,6 +19,7 @@ _WATCH_ONLY = {
     "clip.adaptive": "false",
     "scaler.policy": "false",
     "quarantine.skip": "false",
+    "quarantine.replace": "false",
 }
 TAKES_VALUE = (
     "--run-dir",
@@ -71,6 +72,12 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep no snapshots of the state in host memory and never roll back",
     )
+    group.add_argument(
+        "--no-replace-samples",
+        action="store_true",
+        help="let an exception of an unreadable sample go through at once (default: it is read "
+        "again, then another sample takes its place, for 0.1 %% of the samples at most)",
+    )
     group.add_argument("--clip-norm", metavar="X", help="clip gradients to this global L2 norm")
     group.add_argument(
         "--clip-value", metavar="X", help="clip every element of the gradients to this value"
@@ -113,6 +120,7 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "run.quiet": "true" if args.quiet else None,
         "run.health": args.health,
         "track.to": ",".join(args.track) if args.track else None,
+        "quarantine.replace": "false" if args.no_replace_samples else None,
         "rollback.snapshots": "0" if args.no_rollback else None,
         "checkpoint.minutes": args.checkpoint_minutes,
         "watchers.memory": "false" if args.no_watchers else None,

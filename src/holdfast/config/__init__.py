@@ -146,10 +146,11 @@ class ScalerSettings(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuarantineSettings(Section):
-    """Samples that make non-finite values."""
+    """Samples that make non-finite values, and those that cannot be read."""
 
     write: bool = True
     skip: bool = False  # skip them in later epochs
+    replace: bool = True  # put another sample in the place of one that cannot be read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

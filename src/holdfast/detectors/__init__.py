@@ -51,12 +51,14 @@ from .state_not_detached import StateNotDetached
 from .swallowed_exception import SwallowedException
 from .tensors_pile_up import TensorsPileUp
 from .too_big import TooBig
+from .unreadable_sample import UnreadableSample
 from .worker_growth import WorkerGrowth
 
 ALL: tuple[type[Detector], ...] = (
     # what ended the run comes first
     Crash,
     SwallowedException,
+    UnreadableSample,
     NonfiniteInput,
     NonfiniteParameter,
     Divergence,

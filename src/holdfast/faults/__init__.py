@@ -30,4 +30,5 @@ ALL = (
     "stall",
     "crash",
     "swallowed_exception",
+    "unreadable_sample",
 )

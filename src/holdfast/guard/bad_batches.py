@@ -1,4 +1,4 @@
-"""Record the batch of each step and, after a bad one, the samples to blame."""
+"""Record the batch of each step, after a bad one the samples to blame, and unreadable ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..actions.quarantine import Quarantine, Record
+from ..actions.replace_sample import SampleReplacement, loader_begins
 from ..config import QuarantineSettings
+from ..diagnosis.crash import exception
 from ..probes.step_record import StepRecord
 from ..run import Recorder
 
@@ -16,6 +18,25 @@ class BadBatches:
 
     def __init__(self, settings: QuarantineSettings) -> None:
         self.quarantine = Quarantine(settings)
+        self._replace = settings.replace
+        self._loaders: list[SampleReplacement] = []
+
+    def loader_begins(self, loader: Any) -> None:
+        """A loop over a loader is about to begin: what it cannot read may be replaced."""
+        found = loader_begins(loader, exception.facts) if self._replace else None
+        if found is not None and found not in self._loaders:
+            self._loaders.append(found)
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether a loader has met a sample that it could not read."""
+        return any(one.log.grown for one in self._loaders)
+
+    def write_unreadable(self, recorder: Recorder, step: int) -> None:
+        """Record the samples that could not be read."""
+        for one in self._loaders:
+            for sample in one.log.fresh():
+                recorder.event("unreadable", step, sample)
 
     def write(self, recorder: Recorder, record: StepRecord) -> None:
         """Which batch it was; after a bad step it is searched and its samples are named."""
@@ -44,7 +65,8 @@ class BadBatches:
         self._set_aside(recorder, step, cause.get("opt", 0), self.quarantine.accuse(cause))
 
     def close(self, recorder: Recorder, step: int) -> None:
-        """Record how often a quarantined sample was skipped."""
+        """Record how often a quarantined sample was skipped, and what could not be read last."""
+        self.write_unreadable(recorder, step)
         if self.quarantine.left_out:
             recorder.event("quarantine_kept_out", step, {"times": self.quarantine.left_out})
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..actions import replace_sample
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
@@ -136,6 +137,8 @@ class Engine:
         ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
+        if self.training.bad_batches.unreadable:
+            attempt(self, "unreadable samples", self._write_unreadable)
         swallowed = self.watchers.swallowed
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
@@ -489,6 +492,26 @@ class Engine:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
         quarantine = self.training.bad_batches.quarantine
         return (quarantine.kept(iterator, indices, equal=ranks() > 1),)
+
+    @fail_open("unreadable samples")
+    def loader_begins(self, loader: Any) -> None:
+        """A loop over a loader is about to begin."""
+        self.training.bad_batches.loader_begins(loader)
+
+    @fail_open("unreadable samples")
+    def loader_began(self) -> None:
+        """Its iterator is there, with its workers."""
+        replace_sample.loader_began()
+
+    @fail_open("unreadable samples")
+    def fetcher(self, made: Any) -> Any:
+        """What is to make batches in place of what torch has made for it, often the same."""
+        return replace_sample.fetcher(made)
+
+    def _write_unreadable(self) -> None:
+        recorder = self.training.opened()
+        if recorder is not None:
+            self.training.bad_batches.write_unreadable(recorder, self.training.iteration + 1)
 
     def worker_starts(self) -> None:
         """This process is a worker of a loader: it says which lines keep it busy."""

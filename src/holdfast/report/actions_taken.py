@@ -35,6 +35,8 @@ _TOGETHER = {
     "clipping": "switched automatic clipping on or off",
     "lowered_lr": "lowered the learning rate after a gradient norm far above its baseline",
     "quarantine": "quarantined samples",
+    "unreadable": "put other samples in the place of unreadable ones",
+    "unreadable again": "read samples again",
     "scaler": "changed the loss scale",
     "checkpoint": "saved checkpoints",
     "checkpoint failed": "could not save checkpoints",

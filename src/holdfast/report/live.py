@@ -32,7 +32,7 @@ _COLUMN = 88
 # A longer fix is replaced by the advice.
 _FIX = 120
 # Of these the first are printed and then every power of ten, as of findings.
-_OFTEN = {"quarantine", "clipping", "scaler", "level", "checkpoint"}
+_OFTEN = {"quarantine", "unreadable", "clipping", "scaler", "level", "checkpoint"}
 # Printed at the end, in the report.
 _LATER = {"snapshots"}
 

@@ -176,6 +176,19 @@ def _quarantine(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"quarantined sample {name}", why=text_in(data, "reason"))
 
 
+def _unreadable(data: Mapping[str, Any]) -> Rescue:
+    file = text_in(data, "path")
+    name = f"sample {text_in(data, 'index')}{f' ({file})' if file else ''}"
+    if data.get("replaced") is not True:
+        return Rescue(what=f"read {name} again", why=f"after {_error(data)}", variant="again")
+    return Rescue(what=f"put another sample in the place of {name}", why=_error(data))
+
+
+def _error(data: Mapping[str, Any]) -> str:
+    said = (text_in(data, "message").splitlines() or [""])[0]
+    return f"{text_in(data, 'type')}: {said}" if said else text_in(data, "type")
+
+
 def _scaler(data: Mapping[str, Any]) -> Rescue:
     what, scale = text_in(data, "what"), words.figure(number_in(data, "scale"))
     if what == "policy":
@@ -203,6 +216,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "clipping": _clipping,
     "lowered_lr": _lowered,
     "quarantine": _quarantine,
+    "unreadable": _unreadable,
     "scaler": _scaler,
     "resume": _resume,
     "checkpoint": _checkpoint,

@@ -60,8 +60,9 @@ _UNWRITABLE = (TypeError, ValueError, RecursionError)
 
 _Sink = TypeVar("_Sink", SegmentedTable, Stream, SegmentedTable | Stream)
 
-# An event of this kind names a poisoned sample; all of them stand in a file of their own too.
+# Events of these kinds name a bad sample; all of them stand in a file of their own too.
 QUARANTINE = "quarantine"
+_SAMPLES = (QUARANTINE, "unreadable")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +157,7 @@ class LaneWriter:
                     event = Event.from_dict(data)
                     events.append(event)
                     self._push(self._streams["events"], data)
-                    if event.kind == QUARANTINE:
+                    if event.kind in _SAMPLES:
                         sample = {"step": event.step, "time": event.time, **event.data}
                         self._push(self._streams[QUARANTINE], sample)
                 elif kind == BATCH:

@@ -1,0 +1,248 @@
+"""A sample that cannot be read is read again, then replaced by another one.
+
+This happens where a loader makes its batches, in its worker processes as a rule. The batch begins
+anew with the random state it began with, so that every other sample is the one it would have been.
+What was replaced is told to the training process through memory that both share.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    SequentialSampler,
+    Subset,
+    get_worker_info,
+)
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from ..probes.sample_files import file_of, innermost, length_of
+from ._shared_log import SharedLog
+
+# A share of the samples that may be unreadable, and at least so many: the issue's numbers.
+_SHARE, _AT_LEAST = 0.001, 3
+# Seconds before each further try: what storage or a network needs to come back; a guess.
+_PAUSES = (0.0, 0.1, 1.0)
+# Other samples that are tried in its place.
+_OTHERS = 3
+# About files and their content; images, some archives, addresses and time-outs derive from them.
+_OF_DATA = (OSError, EOFError, UnicodeError)
+# Such classes without a common base, by module and name.
+_OF_FORMATS = frozenset(
+    {
+        ("zlib", "error"), ("struct", "error"), ("_struct", "error"), ("binascii", "Error"),
+        ("zipfile", "BadZipFile"), ("tarfile", "TarError"), ("tarfile", "ReadError"),
+        ("_lzma", "LZMAError"), ("lzma", "LZMAError"), ("json.decoder", "JSONDecodeError"),
+        ("_pickle", "UnpicklingError"), ("pickle", "UnpicklingError"), ("_csv", "Error"),
+        ("xml.etree.ElementTree", "ParseError"), ("wave", "Error"),
+        ("http.client", "IncompleteRead"),
+    }
+)  # fmt: skip
+# Errors of programming, in whatever library they are raised or derived from.
+_OF_CODE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError,
+    NameError, NotImplementedError, SyntaxError, TypeError,
+)  # fmt: skip
+# Readers that raise a plain RuntimeError or ValueError about the content of a file, by module.
+_READERS = ("numpy.lib", "torch.serialization", "torchaudio", "torchvision.io", "safetensors")
+
+Describe = Callable[[BaseException], Mapping[str, Any]]
+
+
+def of_data(error: BaseException) -> bool:
+    """Whether an exception is about what is in a file or about reaching it, and not about code.
+
+    >>> of_data(OSError("image file is truncated")), of_data(KeyError("label"))
+    (True, False)
+    """
+    if not isinstance(error, Exception) or isinstance(error, _OF_CODE):
+        return False
+    if isinstance(error, _OF_DATA):
+        return True
+    names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    if names & _OF_FORMATS:
+        return True
+    module = type(error).__module__
+    if module != "builtins":
+        # Classes of decoders and clients; one of the script's own says what its author meant.
+        return module != "__main__" and module.split(".")[0] != "torch" and _installed(module)
+    return isinstance(error, RuntimeError | ValueError) and _raised_in(error).startswith(_READERS)
+
+
+def _installed(module: str) -> bool:
+    path = getattr(sys.modules.get(module.split(".")[0]), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose code was running."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else str(at.tb_frame.f_globals.get("__name__", ""))
+
+
+class SampleReplacement:
+    """What is known of one loader, in the training process and in its forked workers.
+
+    Args:
+        dataset: of the loader.
+        describe: what an Event says of an exception.
+    """
+
+    def __init__(self, dataset: Any, describe: Describe) -> None:
+        self.dataset = dataset
+        self.log = SharedLog()
+        self.failed = False
+        """Whether a sample could not be read, in this process."""
+        self._describe = describe
+        self._most = max(_AT_LEAST, int(_SHARE * length_of(dataset)))
+        self._gone: set[Any] = set()
+
+    def batch(self, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
+        """The samples of a batch that has failed, once more from the state it began with."""
+        _put_back(state)
+        return [self._sample(index) for index in indices]
+
+    def _sample(self, index: Any) -> Any:
+        if index in self._gone:
+            return self._other(index)
+        self.failed = True
+        state, found = random_state(), None
+        for pause in _PAUSES:
+            time.sleep(pause)
+            try:
+                sample = self.dataset[index]
+            except Exception as error:
+                if not of_data(error):
+                    raise
+                found = error
+                _put_back(state)
+            else:
+                if found is not None:
+                    self.log.add({**self._record(index, found), "replaced": False})
+                return sample
+        assert found is not None
+        record = {**self._record(index, found), "replaced": True, "most": self._most}
+        if not self.log.add(record, self._most, "sample"):
+            raise found
+        self._gone.add(index)
+        return self._other(index, found)
+
+    def _other(self, index: Any, found: Exception | None = None) -> Any:
+        """Another sample, always the same one for this index."""
+        state = random_state()
+        for attempt in range(_OTHERS):
+            other = random.Random(f"{index}/{attempt}").randrange(len(self.dataset))
+            try:
+                return self.dataset[other]
+            except Exception as error:
+                if not of_data(error):
+                    raise
+                found = error
+                _put_back(state)
+        assert found is not None
+        raise found
+
+    def _record(self, index: Any, error: Exception) -> dict[str, Any]:
+        said, kind = self._describe(error), type(error)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        inner, number = innermost(self.dataset, index)
+        return {
+            "type": f"{module}{kind.__name__}",
+            **{key: said[key] for key in ("message", "file", "line", "code") if key in said},
+            "sample": number,
+            "index": index,
+            "path": file_of(inner, number),
+        }
+
+
+class ReplacingFetcher(_MapDatasetFetcher):
+    """Makes batches as torch's own does, and once more where a sample cannot be read."""
+
+    replacement: SampleReplacement
+
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        """The batch of these indices."""
+        # Those of Python and numpy take as long as a short step: not on the training thread
+        # before something has failed there.
+        state = random_state(every=get_worker_info() is not None or self.replacement.failed)
+        try:
+            return super().fetch(possibly_batched_index)
+        except Exception as error:
+            if not of_data(error):
+                raise
+        return self.collate_fn(self.replacement.batch(possibly_batched_index, state))
+
+
+_making: SampleReplacement | None = None
+"""Of the loader whose iterator is being made; in a forked worker, of its loader for good."""
+_known: weakref.WeakKeyDictionary[Any, SampleReplacement] = weakref.WeakKeyDictionary()
+
+
+def loader_begins(loader: Any, describe: Describe) -> SampleReplacement | None:
+    """An iterator is about to be made; ``loader_began`` must follow."""
+    global _making
+    _making = _known.get(loader)
+    if _making is None and _trains(loader):
+        _making = _known[loader] = SampleReplacement(loader.dataset, describe)
+    return _making
+
+
+def loader_began() -> None:
+    """The iterator is there, its workers have been forked."""
+    global _making
+    _making = None
+
+
+def fetcher(made: Any) -> Any:
+    """What torch has made to fetch batches, or one that replaces samples."""
+    mine = _making
+    if mine is None or type(made) is not _MapDatasetFetcher or made.dataset is not mine.dataset:
+        return made
+    if not made.auto_collation or not _one_by_one(made.dataset):
+        return made
+    new = ReplacingFetcher(made.dataset, made.auto_collation, made.collate_fn, made.drop_last)
+    new.replacement = mine
+    return new
+
+
+def _trains(loader: Any) -> bool:
+    """Whether what it loads is trained on: shuffled, and gradients are on."""
+    if not isinstance(loader, DataLoader) or not torch.is_grad_enabled():
+        return False
+    sampler: Any = loader.sampler
+    if isinstance(sampler, DistributedSampler):
+        return bool(sampler.shuffle)
+    return not isinstance(sampler, SequentialSampler) and length_of(loader.dataset) > 0
+
+
+def _one_by_one(dataset: Any) -> bool:
+    """Whether torch asks for samples singly, as it does behind a ``Subset``."""
+    if type(dataset) is Subset:
+        return _one_by_one(dataset.dataset)
+    return not getattr(dataset, "__getitems__", None)
+
+
+def random_state(*, every: bool = True) -> tuple[Any, ...]:
+    """The state of torch's generator, or of all that a dataset may draw from without asking."""
+    of_torch = torch.random.default_generator.get_state()
+    return (
+        (of_torch, random.getstate(), np.random.get_state(legacy=False)) if every else (of_torch,)
+    )
+
+
+def _put_back(state: Sequence[Any]) -> None:
+    torch.random.default_generator.set_state(state[0])
+    if len(state) > 1:
+        random.setstate(state[1])
+        np.random.set_state(state[2])

@@ -1,0 +1,102 @@
+"""RUN003: samples cannot be read and were replaced by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..types import Event, Finding, Severity
+from ._window import Window
+from .base import Detector
+
+_MESSAGE = 90
+
+
+class UnreadableSample(Detector):
+    """A sample of the training data cannot be read; another one was taken in its place.
+
+    What it detects:
+        Reading a sample has raised an exception about its file (missing, cut off, not decodable)
+        or about reaching it, three times in a row with the random state put back.
+
+    Why it matters:
+        One broken file among a million ends a run in the middle of the night. The run goes on
+        without the sample; what it would have taught is lost, so the file wants repair.
+
+    Evidence:
+        ``sample``: its index in the dataset that holds it; ``path``: its file where that dataset
+        keeps a list; ``error``: class and message; ``replaced``: samples so far; ``most``: how
+        many may be replaced before the exception goes through; ``cause``: the statement.
+
+    Usual causes:
+        - A download or a copy that was cut short.
+        - A path in a list whose file has been moved.
+        - Storage or a network that is gone for longer than a second.
+
+    What to do:
+        1. Repair or remove the files in ``quarantine.rN.jsonl``.
+        2. Where the run shall end at the first one: ``--no-replace-samples``.
+
+    False alarms:
+        A dataset that raises ``OSError`` on purpose. Only a shuffled loader over a map-style
+        dataset is helped, and never on errors of programming (KeyError, TypeError, ...).
+
+    Cost:
+        The state of torch's generator is copied for each batch; in workers those of Python and
+        numpy too.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.unreadable_sample`` goes on where
+        ``python -m holdfast.faults.unreadable_sample`` ends.
+    """
+
+    code = "RUN003"
+    name = "unreadable_sample"
+    severity = Severity.WARNING
+    needs = ("loss",)
+    since = "0.1"
+    within = 20
+    judges_events = True
+
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """Each event, with the first row that is not older than it."""
+        first, count = len(window) - window.fresh, 0
+        for event in window.events:
+            if event.kind != "unreadable" or event.data.get("replaced") is not True:
+                continue
+            count += 1
+            rows = np.flatnonzero(window.rows["step"] >= event.step)
+            if rows.size and rows[0] >= first:
+                yield self._finding(window.ending(int(rows[0])), event, count)
+
+    def check(self, window: Window) -> Finding | None:
+        """The same for one row."""
+        return next(self.scan(replace(window, fresh=1)), None)
+
+    def _finding(self, window: Window, event: Event, count: int) -> Finding:
+        data = event.data
+        path = str(data.get("path") or "")
+        said = (str(data.get("message") or "").splitlines() or [""])[0]
+        error = f"{data.get('type', '')}: {said}".rstrip(": ")
+        finding = self.finding(
+            window,
+            f"sample {data.get('sample')}{f' ({path})' if path else ''} cannot be read "
+            f"({error[:_MESSAGE]}); another one was taken in its place",
+            "repair or remove the file; all such samples are in quarantine.rN.jsonl, and "
+            "--no-replace-samples ends the run at the first one",
+            severity=self.severity,
+            evidence={
+                "sample": data.get("sample"),
+                "path": path,
+                "error": error[:400],
+                "replaced": count,
+                "most": data.get("most"),
+                "cause": {"code": data["code"]} if "code" in data else {},
+            },
+        )
+        line = data.get("line")
+        return replace(
+            finding, file=str(data.get("file") or ""), line=line if isinstance(line, int) else 0
+        )
