@@ -99,6 +99,18 @@ def test_beyond_the_budget_the_exception_goes_through(workers: int) -> None:
         epoch(Noisy(bad), workers)
 
 
+def test_workers_of_the_next_epoch_do_not_try_it_again() -> None:
+    loader = DataLoader(Noisy({11: OSError()}), batch_size=8, shuffle=True, num_workers=1)
+    told: list[int] = []
+    for _ in range(3):
+        found = replace_sample.loader_begins(loader, lambda e: {})
+        iterator = iter(loader)
+        replace_sample.loader_began()
+        assert found is not None and len(list(iterator)) == 8
+        told.append(len(found.fresh()))
+    assert told == [1, 0, 0]
+
+
 def test_a_share_of_a_large_set_may_be_replaced() -> None:
     class Large(Noisy):
         def __len__(self) -> int:

@@ -108,6 +108,13 @@ class SampleReplacement:
         self._most = max(_AT_LEAST, int(_SHARE * length_of(dataset)))
         self._gone: set[Any] = set()
 
+    def fresh(self) -> list[dict[str, Any]]:
+        """What could not be read since the last call, in any of its processes."""
+        found = self.log.fresh()
+        # Workers of the next epoch are forked from here and need not try it again.
+        self._gone |= {one["index"] for one in found if one["replaced"]}
+        return found
+
     def batch(self, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
         """The samples of a batch that has failed, once more from the state it began with."""
         _put_back(state)

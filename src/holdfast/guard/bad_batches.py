@@ -35,7 +35,7 @@ class BadBatches:
     def write_unreadable(self, recorder: Recorder, step: int) -> None:
         """Record the samples that could not be read."""
         for one in self._loaders:
-            for sample in one.log.fresh():
+            for sample in one.fresh():
                 recorder.event("unreadable", step, sample)
 
     def write(self, recorder: Recorder, record: StepRecord) -> None:
