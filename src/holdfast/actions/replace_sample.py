@@ -7,6 +7,7 @@ What was replaced is told to the training process through memory that both share
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 import time
@@ -106,7 +107,7 @@ class SampleReplacement:
         """Whether a sample could not be read, in this process."""
         self._describe = describe
         self._most = max(_AT_LEAST, int(_SHARE * length_of(dataset)))
-        self._gone: set[Any] = set()
+        self._gone: set[int] = set()
 
     def fresh(self) -> list[dict[str, Any]]:
         """What could not be read since the last call, in any of its processes."""
@@ -120,7 +121,11 @@ class SampleReplacement:
         _put_back(state)
         return [self._sample(index) for index in indices]
 
-    def _sample(self, index: Any) -> Any:
+    def _sample(self, given: Any) -> Any:
+        try:
+            index = operator.index(given)
+        except TypeError:  # not a number: nobody knows which other ones there are
+            return self.dataset[given]
         if index in self._gone:
             return self._other(index)
         self.failed = True
@@ -145,7 +150,7 @@ class SampleReplacement:
         self._gone.add(index)
         return self._other(index, found)
 
-    def _other(self, index: Any, found: Exception | None = None) -> Any:
+    def _other(self, index: int, found: Exception | None = None) -> Any:
         """Another sample, always the same one for this index."""
         state = random_state()
         for attempt in range(_OTHERS):
@@ -160,7 +165,7 @@ class SampleReplacement:
         assert found is not None
         raise found
 
-    def _record(self, index: Any, error: Exception) -> dict[str, Any]:
+    def _record(self, index: int, error: Exception) -> dict[str, Any]:
         said, kind = self._describe(error), type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         inner, number = innermost(self.dataset, index)
