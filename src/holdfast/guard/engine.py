@@ -556,8 +556,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self.training.guards())
-        return self.training.iteration + stepped
+        return self.training.iteration + (not self.writer.waiting)
 
     @property
     def run(self) -> Run | None:
@@ -636,10 +635,9 @@ class Engine:
     @fail_open("last state")
     def save_last_state(self, why: str) -> None:
         """The run ends early: save the state after its last complete step, once."""
-        guards = self.training.guards()
-        if any(guard.stepped for _, guard in guards) or self.recovery.snapshots.count:
+        if not self.writer.waiting or self.recovery.snapshots.count:
             doubt = ""
-            if any(id(optimizer) in self._open for optimizer, _ in guards):
+            if any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
                 doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
