@@ -249,6 +249,13 @@ class Engine:
         self._fast_path.forget()
         self.training.registry.of(optimizer, models)
 
+    @fail_open("parting snapshot")
+    def leaves(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to be freed; the state after the last step would go with it."""
+        whole = not out_of_reach() and id(optimizer) not in self._open
+        last = whole and self.writer.stepped_last(self.training.registry.find(optimizer))
+        self.recovery.leaves(optimizer, self.training.iteration, last=last)
+
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -645,6 +652,8 @@ class Engine:
             self._last_state.save(Moment(why, doubt, self._rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
+        if not guard.stepped:
+            attempt(self, "parting snapshot", self.recovery.live.first_step)
         record = StepRecord(self.writer.number(guard), guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
