@@ -317,7 +317,7 @@ CASES = {
         history = torch.as_tensor(np.ones((3, 2, 4)))
         predict(Net(), history)
         """, "self.rnn(window)", "window is float64, the weights are float32|window.float()|"
-        "train.py:17: history = torch"),
+        "train.py:16: history = torch"),
     "bfloat16 array": (
         "import numpy as np\nx = torch.zeros(2, dtype=torch.bfloat16)\nnp.asarray(x)", "np.asarray",
         "numpy has no bfloat16|.float() before .numpy()"),
