@@ -221,6 +221,18 @@ CASES = {
         agent.update(torch.ones(2, 4))
         """, "policy_loss.backward()", "weight self.critic.0.weight or self.critic.1.weight "
         "changed|self.opt_c.step() at train.py:17|policy_loss was computed before|detach()"),
+    "derivative without gradients": ("""
+        class Force:
+            def __init__(self, net):
+                self.net = net
+            def at(self, x):
+                x = x.requires_grad_()
+                return torch.autograd.grad(self.net(x).sum(), x)[0]
+        @torch.no_grad()
+        def validate(force):
+            return force.at(torch.ones(2, 3)).norm()
+        validate(Force(nn.Linear(3, 1)))
+        """, "torch.autograd.grad", "gradients are off since train.py:13|@torch.no_grad()|enable_grad"),
     "leaf": ("w = torch.zeros(3, requires_grad=True)\nw += 1", "w += 1", "no_grad"),
     "carried state": ("""
         rnn = nn.GRUCell(4, 4)
@@ -363,6 +375,9 @@ CASES = {
             o.step()
             s.step()
         """, "s.step()", "has 2 steps"),
+    "used up filter": (
+        "f = filter(torch.is_tensor, nn.Linear(2, 2).parameters())\nlist(f)\ntorch.optim.SGD(f, 0.1)", "SGD(f",
+        "f is a filter and was used up|train.py:6"),
     "used up": (
         "p = nn.Linear(1, 1).parameters()\nn = sum(1 for _ in p)\ntorch.optim.SGD(p, 0.1)", "SGD",
         "used up"),

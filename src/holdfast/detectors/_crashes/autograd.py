@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .facts import Cause, Crash, Line, listed, mapping, numbers, text
+from .facts import Cause, Crash, Line, line_of, listed, mapping, numbers, text
 
 _OPS = {"relu": ("relu",), "sigmoid": ("sigmoid",), "exp": ("exp",), "softmax": ("softmax",),
         "tanh": ("tanh",), "sqrt": ("sqrt",), "div": ("/",), "mul": ("*",)}  # fmt: skip
@@ -178,6 +178,13 @@ def without_graph(crash: Crash) -> Cause | None:
             headline=f"{headline}: every parameter is frozen",
             advice="no parameter of the model requires grad: set requires_grad = True for those "
             "that are to be trained, or put a new head on the frozen part",
+        )
+    off = line_of(mapping(crash.data.get("no_grad")))
+    if off.line:
+        return Cause(
+            headline=f"{headline}: gradients are off since {off.where}",
+            advice=f"what needs derivatives must run outside of it{off.told()}, or inside of with "
+            "torch.enable_grad():; detach() the result where only its value is wanted",
         )
     if cuts:
         what = text(cuts[0].about.get("what"))

@@ -40,6 +40,7 @@ def facts(blamed: Sequence[Call], models: Sequence[Any]) -> Facts:
         "in_place": [line for file in files for line in _overwrites(file)][:_LINES],
         "backward_lines": [_line(last.file, node.lineno) for node in _calls(scope, "backward")],
         "step_lines": [_step(node, last, models) for node in _calls(scope, "step")],
+        "no_grad": next(filter(None, map(_without_grad, reversed(users))), {}),
         "trainable": sum(p.requires_grad for model in models for p in model.parameters())
         if models
         else -1,
@@ -65,6 +66,31 @@ def _loop(call: Call) -> ast.stmt | None:
         if isinstance(node, LOOPS) and node.lineno <= call.line <= (node.end_lineno or 0)
     ]
     return around[-1] if around else None
+
+
+def _without_grad(call: Call) -> Facts:
+    """The ``with torch.no_grad()`` around a call, or the decorator of its function."""
+    function = function_of(call)
+    first = function.lineno if function is not None else 0
+    for node, _, _ in statements(call.file):
+        if not isinstance(node, ast.With) or not any(map(_switches_off, _contexts(node))):
+            continue
+        if first <= node.lineno < call.line <= (node.end_lineno or 0):
+            return _line(call.file, node.lineno)
+    for decorator in getattr(function, "decorator_list", ()):
+        if _switches_off(decorator):
+            return _line(call.file, decorator.lineno)
+    return {}
+
+
+def _contexts(node: ast.With) -> list[ast.expr]:
+    return [item.context_expr for item in node.items]
+
+
+def _switches_off(node: ast.expr) -> bool:
+    named = node.func if isinstance(node, ast.Call) else node
+    word = ast.unparse(named).rpartition(".")[2]
+    return word in ("no_grad", "inference_mode")
 
 
 def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> Facts:
