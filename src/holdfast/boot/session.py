@@ -68,7 +68,8 @@ def _make_engine() -> None:
             return _open_recorder(settings.run.ring_mib)
         except HoldfastError as error:
             # Without a record the parent has nothing to say at the end.
-            sys.stderr.write(f"holdfast: nothing of this run can be recorded: {error}\n")
+            if not settings.run.quiet:
+                sys.stderr.write(f"holdfast: nothing of this run can be recorded: {error}\n")
             raise
 
     _engine = Engine(settings, open_recorder)
