@@ -29,6 +29,8 @@ class Spy:
 
     def made(self, optimizer: object) -> None: ...
 
+    def leaves(self, optimizer: object) -> None: ...
+
     def scheduled(self, scheduler: object) -> bool:
         return True
 

@@ -204,6 +204,19 @@ def test_what_a_step_needs_by_part_and_by_module(make_event):
     assert finding.evidence["modules"]["blocks.*.attn"] == sizes
 
 
+@pytest.mark.parametrize(("of", "blamed"), [(1e6, True), (8e8, False)])
+def test_an_expression_that_blows_up_its_parts_is_to_blame(make_event, of, blamed):
+    facts = {"expression": "a[:, None] - b", "made_of": [["a[:, None]", [9, 1]], ["b", [9]]],
+             "result": [9, 9], "result_dtype": "float32", "result_bytes": 2e9}  # fmt: skip
+    judge = Judge()
+    judge.feed(None, [make_event("out_of_memory", 0, 1, asked=2e9, made_of_bytes=of, **facts)])
+    (finding,) = judge.close()
+    told = "`a[:, None] - b` makes (9, 9) float32, 1.9 GiB, of a[:, None] (9, 1) and b (9,)"
+    assert (told in finding.message) is blamed
+    assert ("torch.cdist" in finding.advice) is blamed
+    assert ("halve the batch" in finding.advice) is not blamed
+
+
 def test_two_events_of_one_step_and_one_line(make_rows, make_event):
     judge = Judge()
     events = [

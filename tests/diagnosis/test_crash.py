@@ -9,6 +9,7 @@ torch are noticed.
 from __future__ import annotations
 
 import linecache
+import resource
 import textwrap
 import traceback
 from pathlib import Path
@@ -201,6 +202,37 @@ CASES = {
             o.step()
             two.backward()
         """, "two.backward()", "changed between forward and backward|train.py:12"),
+    "step of one of two": ("""
+        class Agent:
+            def __init__(self):
+                self.actor, self.critic = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+                self.opt_a = torch.optim.SGD(self.actor.parameters(), 1.0)
+                self.opt_c = torch.optim.Adam(self.critic.parameters())
+            def update(self, x):
+                value = self.critic(self.actor(x)).mean()
+                value_loss = (value - 1) ** 2
+                policy_loss = -value
+                value_loss.backward(retain_graph=True)
+                self.opt_c.step()
+                policy_loss.backward()
+                self.opt_a.step()
+        agent = Agent()
+        actor, critic = agent.actor, agent.critic
+        agent.update(torch.ones(2, 4))
+        """, "policy_loss.backward()", "weight self.critic.0.weight or self.critic.1.weight "
+        "changed|self.opt_c.step() at train.py:17|policy_loss was computed before|detach()"),
+    "derivative without gradients": ("""
+        class Force:
+            def __init__(self, net):
+                self.net = net
+            def at(self, x):
+                x = x.requires_grad_()
+                return torch.autograd.grad(self.net(x).sum(), x)[0]
+        @torch.no_grad()
+        def validate(force):
+            return force.at(torch.ones(2, 3)).norm()
+        validate(Force(nn.Linear(3, 1)))
+        """, "torch.autograd.grad", "gradients are off since train.py:13|@torch.no_grad()|enable_grad"),
     "leaf": ("w = torch.zeros(3, requires_grad=True)\nw += 1", "w += 1", "no_grad"),
     "carried state": ("""
         rnn = nn.GRUCell(4, 4)
@@ -272,6 +304,35 @@ CASES = {
     "devices": (
         "m = nn.Linear(3, 2, device='meta')\nx = torch.zeros(1, 3)\nm(x)", "m(x)",
         "two devices|x on cpu|x.to(device)"),
+    "constant of a module": ("""
+        class Attention(nn.Module):
+            def __init__(self, length, device):
+                super().__init__()
+                self.qk = nn.Linear(4, 4, device=device)
+                self.mask = torch.zeros(length, length).bool()
+            def scores(self, x):
+                h = self.qk(x)
+                return (h @ h.transpose(-1, -2)).masked_fill(self.mask, -9)
+        Attention(5, "meta").scores(torch.zeros(2, 5, 4, device="meta"))
+        """, "masked_fill(self.mask", "self.mask on cpu|plain attribute|"
+        "self.register_buffer('mask', torch.zeros(length, length).bool()), at train.py:11"),
+    "recurrent float64": ("""
+        import numpy as np
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.GRU(4, 8)
+            def forward(self, window):
+                return self.rnn(window)[0]
+        def predict(net, series):
+            net(series)
+        history = torch.as_tensor(np.ones((3, 2, 4)))
+        predict(Net(), history)
+        """, "self.rnn(window)", "window is float64, the weights are float32|window.float()|"
+        "train.py:16: history = torch"),
+    "bfloat16 array": (
+        "import numpy as np\nx = torch.zeros(2, dtype=torch.bfloat16)\nnp.asarray(x)", "np.asarray",
+        "numpy has no bfloat16|.float() before .numpy()"),
     "float64": (
         "import numpy\nx = torch.from_numpy(numpy.zeros((1, 3)))\nm = nn.Linear(3, 2)\nm(x)", "m(x)",
         "x is float64, the weights are float32|x.float()|train.py:7"),
@@ -314,6 +375,9 @@ CASES = {
             o.step()
             s.step()
         """, "s.step()", "has 2 steps"),
+    "used up filter": (
+        "f = filter(torch.is_tensor, nn.Linear(2, 2).parameters())\nlist(f)\ntorch.optim.SGD(f, 0.1)", "SGD(f",
+        "f is a filter and was used up|train.py:6"),
     "used up": (
         "p = nn.Linear(1, 1).parameters()\nn = sum(1 for _ in p)\ntorch.optim.SGD(p, 0.1)", "SGD",
         "used up"),
@@ -437,6 +501,16 @@ CASES = {
     "division": ("done, total = 3, 0\ndone / total", "done / total", "total is 0"),
     "operands": ("None + 1", "None + 1", "one of the two is None"),
     "call of a value": ("x = 3\nx(1)", "x(1)", "a int is used as if it were callable"),
+    "attribute of another name": ("""
+        class Fit:
+            def __init__(self):
+                self.epoch_count, self.history_of_loss, self.lr = 3, [], 0.1
+            def plot(self):
+                return self.loss_curve
+        Fit().plot()
+        """, "return self.loss_curve", "Fit has no loss_curve|history_of_loss (list)"),
+    "key in another case": ("table = {'Cat': 0, 'Dog': 1}\ntable['CAT']", "table[", "did you mean 'Cat'?"),
+    "file too large": ("raise OSError(27, 'File too large')", "raise", "larger than the limit|ulimit -f"),
     "module": ("import sklearn_of_nowhere", "import sk", "pip install sklearn_of_nowhere"),
     "no forward": ("nn.ModuleList([nn.Linear(1, 1)])(1)", "ModuleList", "has no forward"),
     "assertion": ("x = torch.zeros(2, 3)\nassert x.shape[1] == 4", "assert x", "x (2, 3)"),
@@ -536,6 +610,44 @@ def test_the_facts_of_a_worker_travel_with_its_error():
     assert (facts["message"], facts["sample"]) == ("6", 6)
     assert facts["process"] == "DataLoader worker process 3"
     assert "traceback" in facts and facts["function"] == "__getitem__"
+
+
+def test_a_worker_without_a_line_of_the_users_is_told_by_the_loop():
+    from torch._utils import ExceptionWrapper
+    from torch.utils.data import default_collate
+
+    with pytest.raises(RuntimeError) as raised:
+        default_collate([torch.zeros(2), torch.zeros(3)])
+    error = raised.value
+    inner = error.__traceback__
+    assert inner is not None
+    error.__traceback__ = inner.tb_next  # as in the worker, where nothing of this file ran
+    wrapper = ExceptionWrapper((type(error), error, error.__traceback__), "in a worker")
+    worker_error.carry(wrapper, exception.facts(error))
+    with pytest.raises(RuntimeError) as caught:
+        wrapper.reraise()
+    facts = exception.facts(caught.value)
+    assert facts["code"] == "wrapper.reraise()" and facts["function"].startswith("test_a_worker")
+    assert facts["message"].startswith("stack expects") and "called_from" not in facts
+
+
+def test_a_write_beyond_the_limit_for_files_names_the_limit_and_the_largest_part(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        found, cause = crash(
+            tmp_path,
+            f"""
+            import resource
+            state = {{"model": {{"w": torch.zeros(9)}}, "replay": [torch.zeros(1 << 20)]}}
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, {hard}))
+            torch.save(state, {str(tmp_path / "state.pt")!r})
+            """,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found.place.code.startswith("torch.save")
+    assert "larger than the limit of 1.0 MiB" in cause.headline
+    assert "largest in state: 'replay', 4.0 MiB" in cause.advice
 
 
 def test_a_syntax_error_of_a_helper_has_its_own_line(tmp_path: Path, monkeypatch: Any):

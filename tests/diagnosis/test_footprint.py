@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import resource
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.detectors.judge import Judge
-from holdfast.diagnosis.memory import footprint
+from holdfast.diagnosis.memory import expression, footprint
 from holdfast.types import Event
 
 MIB = 2**20
@@ -145,3 +147,45 @@ def test_the_room_that_is_left() -> None:
         assert footprint.room() <= 64 << 20 < there
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limit)
+
+
+N = 1 << 22
+BLOWN_UP = {
+    "x[:, None] - y": ([[N, 1], [N]], [N, N]),
+    "x.unsqueeze(1) * y[None, :]": ([[N, 1], [1, N]], [N, N]),
+    "torch.outer(x, y)": ([[N], [N]], [N, N]),
+    "wide.expand(-1, len(x), 64).clone()": ([[N, N, 64]], [N, N, 64]),
+    "torch.cat([table.T, table.T]) @ table": ([[2 * N, 2], [2, N]], [2 * N, N]),
+}
+
+
+@pytest.mark.parametrize("code", BLOWN_UP)
+def test_the_expression_that_did_not_fit_is_named_with_its_shapes(code: str) -> None:
+    x = y = torch.zeros(N)
+    wide, table = x[:, None, None], torch.zeros(2, N)
+    path = f"<ipython-input-{abs(hash(code))}>"  # a cell of a notebook is the user's own code
+    linecache.cache[path] = len(code), None, [code + "\n"], path
+    with pytest.raises(RuntimeError) as caught:
+        exec(compile(code, path, "exec"), dict(x=x, y=y, wide=wide, table=table, torch=torch))
+    assert footprint.ran_out(caught.value)
+    (asked,) = re.findall(r"allocate (\d+) bytes", str(caught.value))
+    found = expression.facts(caught.value, float(asked))
+    parts, result = BLOWN_UP[code]
+    assert [shape for _, shape in found["made_of"]] == parts
+    assert (found["result"], found["expression"]) == (result, code)
+    assert found["made_of_bytes"] <= 64 * N
+    assert expression.facts(caught.value, float(asked) / 2) == {}
+
+
+def test_nothing_of_the_users_is_called_for_it() -> None:
+    asked: list[str] = []
+
+    def pairs(x: torch.Tensor) -> torch.Tensor:
+        asked.append("called")
+        return x[:, None] - x
+
+    x = torch.zeros(N)
+    with pytest.raises(RuntimeError) as caught:
+        pairs(x)
+    found = expression.facts(caught.value, None)
+    assert asked == ["called"] and found["result"] == [N, N]

@@ -66,3 +66,33 @@ def test_a_backward_that_raises_names_the_line_that_overwrote(bench: Bench):
     (finding,) = bench.record.findings()
     assert (finding.step, finding.line) == (2, line_of(BACKWARD, "backward"))
     assert f"script.py:{line_of(BACKWARD, 'h *= 2')}" in str(finding.evidence["headline"])
+
+
+LIMITED = """
+import resource
+import torch
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+def train():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(30):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+train()
+with open("big.bin", "wb", buffering=0) as file:
+    for _ in range(8):
+        file.write(bytes(100_000))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_with_a_limit_for_files_is_recorded_and_its_last_state_kept(bench: Bench):
+    """Neither the ring nor the model of a function that has returned may be lost."""
+    bench.same(bench.write(LIMITED))
+    (finding,) = bench.record.findings()
+    assert (finding.code, finding.step) == ("RUN001", 30)
+    assert finding.line == line_of(LIMITED, "file.write")
+    assert "larger than the limit of 0.4 MiB" in str(finding.evidence["headline"])
+    (state,) = bench.record.events("last_state")
+    assert state.step == 29 and "failed" not in state.data

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import shutil
 import signal
+import weakref
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -177,17 +179,95 @@ def test_a_poisoned_state_gives_way_to_the_snapshot_before_it(
     assert event["source"] == "snapshot" and "holds NaN" in event["note"]
 
 
-def test_a_model_that_is_gone_leaves_its_snapshot(make_engine: MakeEngine, tmp_path: Path) -> None:
+class Tied(nn.Module):
+    """A layer under two names, and buffers of both kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_net()
+        self.again = self.net[0]
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.net(x)
+
+
+def trained(steps: int, wrap: type[nn.Module] | None = None) -> dict[str, Tensor]:
+    """Train in a function that lets model and optimizer go; what the weights were at its end."""
+    torch.manual_seed(1)
+    net = Tied()
+    model = net if wrap is None else wrap(net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return copy.deepcopy(net.state_dict())
+
+
+@pytest.mark.parametrize(("steps", "wrap"), [(1, None), (21, nn.DataParallel)])
+def test_a_model_that_is_gone_with_its_function_is_saved_as_it_was(
+    make_engine: MakeEngine, tmp_path: Path, steps: int, wrap: type[nn.Module] | None
+) -> None:
     engine = make_engine(settings(tmp_path))
-    task = Task()
-    crashed(engine, task, 20)
-    last = task.losses[-1]
-    task.__dict__.clear()
-    del task
+    then = trained(steps, wrap)
     engine.end(Crash())
     (event,) = saved(engine)
     assert event["source"] == "snapshot" and "no longer in memory" in event["note"]
-    assert math.isfinite(last.item())
+    net = Tied()
+    optimizer = torch.optim.Adam(net.parameters())
+    state = holdfast.load_checkpoint(event["file"])
+    net.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    assert state["step"] == steps - 1
+    assert all(torch.equal(value, then[name]) for name, value in net.state_dict().items())
+    assert optimizer.state[next(net.parameters())]["step"] == steps
+    ((_, step, _),) = [e for e in engine.memory.events if e[0] == "exception"]  # type: ignore[attr-defined]
+    assert step == steps
+
+
+def test_a_model_that_outlives_its_optimizer_is_saved_with_it(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    engine = make_engine(settings(tmp_path))
+    task = Task()
+    crashed(engine, task, 20)
+    del task.optimizer, task.scheduler
+    engine.end(Crash())
+    (event,) = saved(engine)
+    assert (event["source"], event["optimizers"]) == ("snapshot", 1)
+    assert Path(event["file"]).name.startswith("step-0000000019")
+
+
+def test_an_optimizer_that_goes_with_each_batch_costs_no_snapshot_each(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    engine = make_engine(settings(tmp_path, "rollback.every=1000"))
+    for _ in range(40):
+        trained(2)
+    assert not engine.off
+    assert 10 < engine.recovery.snapshots.count < 20
+
+
+def test_parameters_with_hooks_keep_nothing_alive(make_engine: MakeEngine, tmp_path: Path) -> None:
+    """A hook that knows the optimizer makes a circle, which only python may cut."""
+    make_engine(settings(tmp_path))
+    task = Task(torch.optim.SGD)
+    optimizer = task.optimizer
+    for parameter in task.net.parameters():
+        parameter.register_hook(lambda grad, known=optimizer: None)
+    task.run(10, crash="")
+    gone = weakref.ref(task.net[0].weight)  # type: ignore[index]
+    del optimizer, parameter
+    task.__dict__.clear()
+    gc.collect()
+    task = Task()
+    task.run(10, crash="")
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_lost_device_leaves_the_newest_complete_snapshot(

@@ -151,9 +151,19 @@ def test_a_ring_is_not_made_over_another(path: Path) -> None:
 def test_no_space_is_said_at_once_and_leaves_nothing(
     path: Path, full_disk: Callable[[int], AbstractContextManager[None]]
 ) -> None:
-    with full_disk(100_000), pytest.raises(RunFolderError, match=r"ring\.r0\.bin.*free some space"):
+    with full_disk(10_000), pytest.raises(RunFolderError, match=r"ring\.r0\.bin.*free some space"):
         Ring.create(path)
     assert os.listdir(path.parent) == []
+
+
+def test_a_process_whose_files_are_limited_gets_a_smaller_ring(
+    path: Path, full_disk: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    with full_disk(100_000):
+        ring = Ring.create(path)
+    assert path.stat().st_size <= 100_000
+    assert ring.put(1, bytes(40_000))
+    assert Ring.attach(path).drain() == [(1, bytes(40_000))]
 
 
 def test_space_is_reserved_without_fallocate(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,10 @@ class Patch:
 
     target: str
     why: str
-    make: Callable[[GetEngine, Function], Function]
+    make: Callable[[GetEngine, Any], Function]
     aliases: tuple[str, ...] = ()
     when: Callable[[], bool] = _always
     on_order: bool = False
     """Installed only while a measurement needs it."""
+    adds: bool = False
+    """The target is a method that torch does not have."""

@@ -99,6 +99,15 @@ def _optimizer_made(engine_of: GetEngine, original: Function) -> Function:
     return __init__
 
 
+def _optimizer_freed(engine_of: GetEngine, original: Function | None) -> Function:
+    def __del__(self: Any) -> None:
+        engine = engine_of()
+        if engine is not None:
+            engine.leaves(self)
+
+    return __del__
+
+
 def _clip(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -207,6 +216,14 @@ TABLE = (
         make=_optimizer_made,
     ),
     Patch(
+        target="torch.optim.Optimizer.__del__",
+        why="an optimizer that is freed takes the state after the last step with it; it is copied "
+        "before, for a script that crashes later",
+        make=_optimizer_freed,
+        when=lambda: not hasattr(torch.optim.Optimizer, "__del__"),
+        adds=True,
+    ),
+    Patch(
         target="torch.nn.utils.clip_grad.clip_grad_norm_",
         aliases=("torch.nn.utils.clip_grad_norm_",),
         why="clipping by a NaN norm makes every gradient NaN and hides which one was first",
@@ -310,7 +327,7 @@ def _take_out_order() -> None:
 def _replace(patch: Patch, engine_of: GetEngine, undo: list[Callable[[], None]]) -> None:
     owner, name = locate(patch.target)
     # Through the class dictionary: getattr would bind or inherit.
-    original = owner.__dict__.get(name, getattr(owner, name))
+    original = owner.__dict__.get(name, None if patch.adds else getattr(owner, name))
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = patch.make(engine_of, original)
     for target in (patch.target, *patch.aliases):

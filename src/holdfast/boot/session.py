@@ -12,6 +12,7 @@ from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import HoldfastError
 from ..torch_version import check_torch
 from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 
@@ -63,7 +64,13 @@ def _make_engine() -> None:
         if multiprocessing.parent_process() is not None:
             # Children of multiprocessing leave through os._exit, past atexit.
             multiprocessing_util.Finalize(None, _end, exitpriority=100)
-        return _open_recorder(settings.run.ring_mib)
+        try:
+            return _open_recorder(settings.run.ring_mib)
+        except HoldfastError as error:
+            # Without a record the parent has nothing to say at the end.
+            if not settings.run.quiet:
+                sys.stderr.write(f"holdfast: nothing of this run can be recorded: {error}\n")
+            raise
 
     _engine = Engine(settings, open_recorder)
 

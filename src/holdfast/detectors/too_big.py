@@ -30,6 +30,7 @@ class TooBig(MemoryDetector):
         together (``layers.*.mlp``); ``capacity``: bytes of the device or host; ``within``: the
         module that was running; ``batch``: samples in the batch, ``fits``: how many would have
         fitted, if activations grow with them; ``largest``: the module with the most weights;
+        ``expression``: the expression whose result did not fit, with the shapes of its parts;
         ``not_counted``: why activations are missing; ``what``: ``error``.
 
     Usual causes:
@@ -42,6 +43,8 @@ class TooBig(MemoryDetector):
            ``torch.utils.checkpoint``.
         2. Optimizer state the largest part: a leaner optimizer, or sharding (FSDP).
         3. One module with most of the weights (an embedding, a head): make it smaller.
+        4. One expression that makes a large tensor of small ones (all pairs by broadcasting):
+           compute it in parts, or by a function that does not build it (``torch.cdist``).
 
     False alarms:
         None known: there is no finding without an out-of-memory error that ends the script.
@@ -74,11 +77,14 @@ class TooBig(MemoryDetector):
             backward: factor on the activations: backward needs some of what forward
                 keeps once more for a moment.
             loss: factor on the outputs: a loss copies its inputs.
+            blown_up: how many times as large as its parts the result of an expression is, when
+                the expression is to blame and not the batch.
         """
 
         filled: float = 0.92
         backward: float = 1.3
         loss: float = 3.0
+        blown_up: float = 4.0
 
     def what(self, event: Event) -> str:
         """The failed allocation, and what a step needs."""
@@ -86,7 +92,9 @@ class TooBig(MemoryDetector):
         wanted = f"allocating {amount(asked)} failed" if asked == asked else "an allocation failed"
         within = str(event.data.get("within") or "")
         where = f" in {within}" if within else ""
-        told = [f"out of memory{where}, {wanted}", _needed(event) or _sum(_parts(event))]
+        told = [f"out of memory{where}, {wanted}"]
+        told += [made] if (made := self._made(event)) else []
+        told.append(_needed(event) or _sum(_parts(event)))
         largest = [
             f"{name} {amount(sum(_sizes(needs).values()))}"
             for name, needs in _mapping(event.data.get("modules")).items()
@@ -106,6 +114,12 @@ class TooBig(MemoryDetector):
                 f"about {fits:.0f} of the {batch:.0f} samples would have fitted: accumulate "
                 f"over {turns:.0f} smaller ones, use bf16 autocast, or checkpoint activations "
                 "(torch.utils.checkpoint)"
+            )
+        if self._made(event):
+            return (
+                "this one tensor is too large, whatever the batch: compute it in parts (for part "
+                "in x.split(256): ...) and keep only what is needed of each, or without building "
+                "it: torch.cdist for distances, @ or einsum where a dimension is summed afterwards"
             )
         if number(event, "asked") > sum(parts.values()):
             largest = "one tensor"
@@ -134,9 +148,19 @@ class TooBig(MemoryDetector):
             "what": "error",
             **{
                 name: str(event.data.get(name) or "")
-                for name in ("largest", "within", "not_counted")
+                for name in ("largest", "within", "not_counted", "expression")
             },
         }
+
+    def _made(self, event: Event) -> str:
+        """The expression that makes a large tensor of small ones; empty where none does."""
+        size, of = number(event, "result_bytes"), number(event, "made_of_bytes")
+        if not size > self.options.blown_up * of:
+            return ""
+        pairs = [pair for pair in _lists(event.data.get("made_of")) if len(pair) == 2]
+        parts = " and ".join(f"{text} {_shape(shape)}" for text, shape in pairs)
+        result = f"{_shape(event.data.get('result'))} {event.data.get('result_dtype')}"
+        return f"`{event.data.get('expression')}` makes {result}, {amount(size)}, of {parts}"
 
     def _fits(self, event: Event) -> int:
         """Samples that would have fitted, or 0: activations grow with them, the rest does not."""
@@ -156,6 +180,15 @@ def _mapping(given: object) -> Mapping[str, object]:
         return {}
     named = cast("Mapping[object, object]", given)
     return {str(name): value for name, value in named.items()}
+
+
+def _lists(given: object) -> list[list[object]]:
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    return [cast("list[object]", each) for each in listed if isinstance(each, list)]
+
+
+def _shape(given: object) -> str:
+    return str(tuple(cast("list[object]", given))) if isinstance(given, list) else "?"
 
 
 def _sizes(given: object) -> dict[str, float]:

@@ -252,6 +252,13 @@ class Engine:
         self._fast_path.forget()
         self.training.registry.of(optimizer, models)
 
+    @fail_open("parting snapshot")
+    def leaves(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to be freed; the state after the last step would go with it."""
+        whole = not out_of_reach() and id(optimizer) not in self._open
+        last = whole and self.writer.stepped_last(self.training.registry.find(optimizer))
+        self.recovery.leaves(optimizer, self.training.iteration, last=last)
+
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -579,8 +586,7 @@ class Engine:
     @property
     def steps(self) -> int:
         """How many steps the run has made."""
-        stepped = any(guard.stepped for _, guard in self.training.guards())
-        return self.training.iteration + stepped
+        return self.training.iteration + (not self.writer.waiting)
 
     @property
     def run(self) -> Run | None:
@@ -659,10 +665,9 @@ class Engine:
     @fail_open("last state")
     def save_last_state(self, why: str) -> None:
         """The run ends early: save the state after its last complete step, once."""
-        guards = self.training.guards()
-        if any(guard.stepped for _, guard in guards) or self.recovery.snapshots.count:
+        if not self.writer.waiting or self.recovery.snapshots.count:
             doubt = ""
-            if any(id(optimizer) in self._open for optimizer, _ in guards):
+            if any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
                 doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
@@ -670,6 +675,8 @@ class Engine:
             self._last_state.save(Moment(why, doubt, self._rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
+        if not guard.stepped:
+            attempt(self, "parting snapshot", self.recovery.live.first_step)
         record = StepRecord(self.writer.number(guard), guard.index)
         row = record.row
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0

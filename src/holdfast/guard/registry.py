@@ -59,6 +59,10 @@ class OptimizerRegistry:
             self.buffers.add(buffers_of(roots))
         return guard, parameters
 
+    def find(self, optimizer: Optimizer) -> OptimizerGuard | None:
+        """The guard of an optimizer; None where it has none, or no longer."""
+        return self._guards.get(optimizer)
+
     def __len__(self) -> int:
         return len(self._guards)
 

@@ -113,6 +113,17 @@ class StepWriter:
         self._stepped.add(guard.index)
         return self.training.iteration
 
+    def stepped_last(self, guard: OptimizerGuard | None) -> bool:
+        """Whether an optimizer took part in the last iteration.
+
+        Where its guard is gone, python is freeing a cycle of objects: then it did, if no other
+        optimizer did that is left.
+        """
+        if guard is not None:
+            return guard.index in self._stepped
+        left = {other.index for _, other in self.training.guards()}
+        return bool(self._stepped) and not left & self._stepped
+
     def wants_parameters(self, record: StepRecord) -> bool:
         """Whether this step checks the weights too: at the start, periodically, after bad steps."""
         return self._suspicious or record.step % self.often(self._settings.parameters_every) == 0

@@ -153,7 +153,7 @@ class LastState:
     def _live(self, moment: Moment, reasons: list[str]) -> dict[str, Any] | None:
         """The live state; None when it is not all there any more."""
         live = self._recovery.live
-        live.changed()
+        live.look()
         training_state = live.training_state()
         try:
             tree = training_state.state()
@@ -229,7 +229,7 @@ def _has_weights(tree: Mapping[str, Any]) -> bool:
 def _why_not(tree: Mapping[str, Any]) -> str:
     """Why a live state cannot be saved; empty when it can."""
     if not _has_weights(tree):
-        return "the model is no longer in memory"
+        return "the model or its optimizer is no longer in memory"
     tensors = flatten(tree)[1]
     if any(hasattr(tensor, "_local_tensor") for tensor in tensors):
         # Reading a value would ask other ranks, which may be gone.

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from ..checkpoint.module_state import buffers_in
+from ..checkpoint.module_state import buffers_in, unwrapped
 from ..checkpoint.training_state import TrainingState
 from ..probes.model_state import live_modules
 from .training import Training
+
+# Optimizers whose model is looked up with their first step. More are made by scripts that need a
+# new one for every batch; those pay for a look only with every snapshot.
+_STAGES = 16
 
 # Averages of the weights are looked for among all live objects: not in short runs.
 _SETTLED = 30.0
@@ -28,14 +32,20 @@ LOOSE = "parameters"
 class LiveState:
     """Knows what belongs to the run without keeping any of it alive.
 
+    Where a function returns, its model may be freed a moment before its optimizer: the tensors of
+    a model are known without it, and let go together with the optimizer.
+
     ``given`` is a training state that the caller has named; nothing is searched for then.
     """
 
     def __init__(self, training: Training) -> None:
         self.given: TrainingState | None = None
         self._training = training
-        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._optimizers: list[tuple[int, weakref.ref[Optimizer]]] = []
         self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._outlines: dict[str, Outline] = {}
+        self._new = False
+        self._stages = 0
         self._loose = False
         self._averages: dict[str, weakref.ref[nn.Module]] | None = None
         self._schedulers: dict[int, weakref.ref[Any]] = {}
@@ -53,25 +63,66 @@ class LiveState:
             self._scaler = weakref.ref(scaler)
 
     def changed(self) -> bool:
-        """Whether the optimizers are not those of the last look; takes a new look then."""
+        """Whether the optimizers are not those of the last time it was asked."""
+        self.look()
+        new, self._new = self._new, False
+        return new
+
+    def look(self) -> None:
+        """Learn what the run consists of, if its optimizers are not those of the last look."""
         if self.given is not None:
-            return False
+            return
         live = [optimizer for optimizer, _ in self._training.guards()]
-        if [reference() for reference in self._optimizers] == live:
-            return False
-        self._optimizers = list(map(weakref.ref, live))
+        if [reference() for _, reference in self._optimizers] == live:
+            return
+        self._optimizers = [(id(optimizer), weakref.ref(optimizer)) for optimizer in live]
         models = _named(self._training.models())
         self._models = {name: weakref.ref(model) for name, model in models.items()}
+        self._outlines = {}
+        if all(map(_tells_its_end, live)):
+            self._outlines = {name: Outline(unwrapped(model)) for name, model in models.items()}
         self._loose = bool(_without_module(models.values(), live))
         self._averages = None
-        return True
+        self._new = True
+
+    def first_step(self) -> None:
+        """An optimizer takes its first step."""
+        self._stages += 1
+        if not self.many_stages:
+            self.look()
+
+    @property
+    def many_stages(self) -> bool:
+        """Whether the script makes so many optimizers that one more or less is no event."""
+        return self._stages > _STAGES
+
+    def leaving(self, optimizer: Optimizer) -> TrainingState | None:
+        """The state with an optimizer that is about to be freed; None where not all is left."""
+        leaving = {id(optimizer): optimizer}
+        optimizers = [leaving.get(key, reference()) for key, reference in self._optimizers]
+        if optimizer not in optimizers or None in optimizers:
+            return None
+        return self._state([one for one in optimizers if one is not None])
+
+    def left(self, optimizer: Optimizer) -> None:
+        """It is freed now: the tensors of its model must not stay because of us."""
+        if id(optimizer) in dict(self._optimizers):
+            self._outlines = {}
 
     def training_state(self) -> TrainingState:
         """Everything that is still alive."""
         if self.given is not None:
             return self.given
-        optimizers = _alive(self._optimizers)
-        models = {n: m for n, r in self._models.items() if (m := r()) is not None}
+        return self._state(_alive(reference for _, reference in self._optimizers))
+
+    def _state(self, optimizers: list[Optimizer]) -> TrainingState:
+        models: dict[str, nn.Module] = {}
+        for name, reference in self._models.items():
+            model = reference()
+            if model is None and name in self._outlines:
+                model = self._outlines[name].module()
+            if model is not None:
+                models[name] = model
         if self._averages is None and time.monotonic() - self._began > _SETTLED:
             found = _named(_mirrors(models.values(), optimizers), "ema")
             self._averages = {name: weakref.ref(module) for name, module in found.items()}
@@ -90,6 +141,57 @@ class LiveState:
         """Buffers of the models, as a state calls them."""
         models = self.training_state().models.items()
         return {f"models.{name}.{key}" for name, model in models for key, _ in buffers_in(model)}
+
+
+class Outline:
+    """The tensors of a module under their names, without the modules.
+
+    The dictionaries are the modules' own, so that a buffer that is replaced is seen here too.
+    Parameters that refer to more than data are left out.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._root = id(module)
+        self._parts = {
+            id(part): (
+                _tensors_of(part),
+                {n: id(c) for n, c in part._modules.items() if c is not None},
+            )
+            for part in module.modules()
+        }
+
+    def module(self) -> nn.Module:
+        """A plain module with the same tensors."""
+        made = {key: nn.Module() for key in self._parts}
+        for key, (tensors, children) in self._parts.items():
+            vars(made[key]).update(tensors)
+            made[key]._modules.update((name, made[child]) for name, child in children.items())
+        return made[self._root]
+
+
+def _children(module: nn.Module) -> dict[str, int]:
+    return {name: id(child) for name, child in module._modules.items() if child is not None}
+
+
+def _tensors_of(module: nn.Module) -> dict[str, Any]:
+    """The dictionaries of a module that hold tensors."""
+    parameters = module._parameters
+    if any(p is not None and refers(p) for p in parameters.values()):
+        parameters = dict[str, Any]()
+    shared = ("_buffers", "_non_persistent_buffers_set")
+    return {"_parameters": parameters, **{name: vars(module)[name] for name in shared}}
+
+
+def refers(parameter: Tensor) -> bool:
+    """Whether a parameter may keep other objects alive: through a hook, or an attribute."""
+    hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
+    return any(hooks) or bool(vars(parameter))
+
+
+def _tells_its_end(optimizer: Optimizer) -> bool:
+    """Whether we are told when it is freed: a class may have a ``__del__`` of its own."""
+    ours = getattr(Optimizer, "__del__", None)
+    return ours is not None and getattr(type(optimizer), "__del__", None) is ours
 
 
 def _without_module(

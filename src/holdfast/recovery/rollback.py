@@ -24,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch.optim import Optimizer
+
 from ..config import Settings
 from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
@@ -276,6 +278,21 @@ class Recovery:
         self.snapshots.take(self.live.training_state(), step, self._level, self._epoch)
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
+
+    def leaves(self, optimizer: Optimizer, step: int, *, last: bool) -> None:
+        """An optimizer is about to be freed; ``last``: it took part in the last step.
+
+        Its state cannot be had any more when the run ends with an error later, so it is copied.
+        """
+        newest = self.snapshots.newest()
+        wanted = last and self._settings.checkpoint.at_end and not self.live.many_stages
+        if wanted and not self.trying and (newest is None or newest.step < step):
+            state = self.live.leaving(optimizer)
+            if state is not None:
+                taken = self.snapshots.take(state, step, self._level, self._epoch)
+                if taken is not None:
+                    taken.wait()  # its memory will be somebody else's in a moment
+        self.live.left(optimizer)
 
     def _go_back(
         self,

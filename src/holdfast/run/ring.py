@@ -34,6 +34,7 @@ import errno
 import mmap
 import os
 import struct
+import sys
 import weakref
 from collections import deque
 from pathlib import Path
@@ -95,9 +96,10 @@ class Ring:
         """Make the ring file for this process to write; an empty file there is a claim.
 
         The blocks are reserved now, because a page the disk has no room for would end the
-        training with SIGBUS later. Failure is a ``RunFolderError``.
+        training with SIGBUS later. A process whose files may not be that large (``ulimit -f``)
+        gets a smaller ring. Failure is a ``RunFolderError``.
         """
-        capacity = max(capacity, 256) & ~7
+        capacity = max(min(capacity, _largest_file() - HEADER), 256) & ~7
         name = owner.encode("utf-8", "replace")[:_OWNER_MAX]
         temp = path.with_name(path.name + TEMPORARY)
         try:
@@ -367,6 +369,16 @@ def _disown() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
+
+
+def _largest_file() -> int:
+    """Bytes that a file of this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .facts import Cause, Crash, Line, listed, mapping, numbers, text
+from .facts import Cause, Crash, Line, line_of, listed, mapping, numbers, text
 
 _OPS = {"relu": ("relu",), "sigmoid": ("sigmoid",), "exp": ("exp",), "softmax": ("softmax",),
         "tanh": ("tanh",), "sqrt": ("sqrt",), "div": ("/",), "mul": ("*",)}  # fmt: skip
@@ -14,21 +14,19 @@ def overwritten(crash: Crash) -> Cause | None:
     """A tensor that backward needs was changed in place after its use."""
     found = crash.find(r"modified by an inplace operation: \[torch\.\S+ \[?(.*?)\]\]?, which is "
                        r"output (\d+) of (\w+), is at version (\d+)")  # fmt: skip
+    version = 0
     if found is None:
         if not crash.find("modified by an inplace operation"):
             return None
         shape, op = (), ""
     else:
         shape, op = numbers(found[1]), found[3].removesuffix("0").removesuffix("Backward")
-    weight = _weight(crash, shape) if op in ("", "T", "AsStrided", "Transpose", "View") else ""
-    steps = crash.lines("step_lines")
-    if weight and steps:
-        return Cause(
-            headline=f"weight {weight} changed between forward and backward",
-            advice=f"optimizer.step(){steps[0].told()} ran before this backward, whose graph needs "
-            "the old weights: call every backward first and then the steps, or compute the loss "
-            "again after the step",
-        )
+        version = int(found[4])
+    weights: list[str] = []
+    if op in ("", "T", "AsStrided", "Transpose", "View"):
+        weights = _weights(crash, shape, version)
+    if weights and crash.lines("step_lines"):
+        return _stepped(crash, weights)
     line = _guilty(crash, op)
     what = f"the output of {op.lower()} {tuple(shape)}" if op else "a tensor"
     if line.line:
@@ -45,13 +43,42 @@ def overwritten(crash: Crash) -> Cause | None:
     )
 
 
-def _weight(crash: Crash, shape: tuple[int, ...]) -> str:
-    """A weight of this shape, which a layer may use transposed."""
-    for pair in listed(crash.data.get("weights")):
-        each = listed(pair)
-        if len(each) == 2 and tuple(listed(each[1])) in (shape, shape[::-1]):
-            return text(each[0])
-    return ""
+def _stepped(crash: Crash, weights: list[str]) -> Cause:
+    """A step that changed weights between a forward pass and its backward."""
+    steps = crash.lines("step_lines")
+
+    def changed(line: Line) -> list[str]:
+        return [name for name in weights if name in listed(line.about.get("changes"))]
+
+    # The last one before this backward, of an optimizer that has such a weight.
+    here = crash.place.line
+    step = max(steps, key=lambda line: (bool(changed(line)), line.line < here, line.line))
+    weight = " or ".join((changed(step) or weights)[:2])
+    name = step.name or "optimizer"
+    loss = text(mapping(crash.data.get("loss")).get("name")) or "this loss"
+    headline = f"weight {weight} changed between forward and backward"
+    ran = f"{name}.step() at {step.where} changed it, and {loss} was computed before that step"
+    if len({line.name for line in steps}) > 1:
+        return Cause(
+            headline=headline,
+            advice=f"{ran}: finish one optimizer first (forward, backward, {name}.step()), then "
+            f"compute what {loss} is made of again with the new weights, and only then call its "
+            "backward; detach() what the first loss must not train",
+        )
+    return Cause(
+        headline=headline,
+        advice=f"{ran}: call every backward before {name}.step(), or compute {loss} again after it",
+    )
+
+
+def _weights(crash: Crash, shape: tuple[int, ...], version: int) -> list[str]:
+    """Weights of this shape, which a layer may use transposed, that were changed so often."""
+    found: list[str] = []
+    for each in map(listed, listed(crash.data.get("weights"))):
+        fits = len(each) > 1 and tuple(listed(each[1])) in (shape, shape[::-1])
+        if fits and (not version or len(each) < 3 or each[2] == version):
+            found.append(text(each[0]))
+    return found
 
 
 def _guilty(crash: Crash, op: str) -> Line:
@@ -151,6 +178,13 @@ def without_graph(crash: Crash) -> Cause | None:
             headline=f"{headline}: every parameter is frozen",
             advice="no parameter of the model requires grad: set requires_grad = True for those "
             "that are to be trained, or put a new head on the frozen part",
+        )
+    off = line_of(mapping(crash.data.get("no_grad")))
+    if off.line:
+        return Cause(
+            headline=f"{headline}: gradients are off since {off.where}",
+            advice=f"what needs derivatives must run outside of it{off.told()}, or inside of with "
+            "torch.enable_grad():; detach() the result where only its value is wanted",
         )
     if cuts:
         what = text(cuts[0].about.get("what"))

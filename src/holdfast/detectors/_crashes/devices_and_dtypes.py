@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, Value
+from .facts import Cause, Crash, Line, Value
 
 _WORDS = {
     "Double": "float64", "Float": "float32", "Half": "float16", "Long": "int64", "Int": "int32",
@@ -31,15 +31,35 @@ def devices(crash: Crash) -> Cause | None:
     if len(seen) < 2:
         one, other = (each.rstrip(".") or "cpu" for each in found.groups())
         told = f"{one} and {other}"
-    lagging = next((v for v in seen.values() if v.device == "cpu"), None)
+    headline = f"tensors on two devices: {told}"
+    for line in crash.lines("plain_attributes"):
+        device = next((v.device for v in named if v.name == line.name), "")
+        if len(seen) > 1 and device in seen:
+            return Cause(headline=headline, advice=_buffer(line, device))
+    empty = seen.get("meta")
+    lagging = empty if empty and not empty.module else seen.get("cpu")
     move = f"{lagging.name}.to(device)" if lagging and not lagging.module else "x.to(device)"
     if lagging and lagging.module:
         move = f"{lagging.name}.to(device) before the loop"
+    if lagging and lagging.device == "meta":
+        move = f"{lagging.name} has no data on meta: make it outside of torch.device('meta')"
     origin = crash.origin(lagging.name).told() if lagging else ""
     return Cause(
-        headline=f"tensors on two devices: {told}",
+        headline=headline,
         advice=f"move what lags behind: {move}{origin}; new tensors take device=x.device, "
         "constants of a module belong into register_buffer, layers into a ModuleList",
+    )
+
+
+def _buffer(line: Line, device: str) -> str:
+    """A tensor that a module holds as a plain attribute, and how it would move with the module."""
+    name = line.name.rpartition(".")[2]
+    value = line.code.partition("=")[2].strip() if line.code.startswith(f"{line.name} =") else "…"
+    after = " and fill it after to_empty, which leaves no data" if device == "meta" else ""
+    return (
+        f"{line.name} is a plain attribute, which .to(device) and to_empty do not move: register "
+        f"it, self.register_buffer({name!r}, {value}){after}{line.told() if value == '…' else ''}"
+        + (f", at {line.where}" if line.where and value != "…" else "")
     )
 
 
@@ -49,9 +69,11 @@ def dtypes(crash: Crash) -> Cause | None:
         crash.find(r"mat1 and mat2 must have the same dtype, but got (\w+) and (\w+)")
         or crash.find(r"Input type \((.+?)\) and (?:bias|weight) type \((.+?)\) should be the same")
         or crash.find(r"expected m1 and m2 to have the same dtype, but got: (.+?) != (.+)")
+        or crash.find(r"input dtype \((.+?)\) does not match weight dtype \((.+?)\)")
     )
     if found:
-        one, other = (_WORDS.get(each.removeprefix("torch."), each) for each in found.groups())
+        plain = [each.removeprefix("torch.") for each in found.groups()]
+        one, other = (_WORDS.get(each, each) for each in plain)
         given = next((v for v in crash.operands if v.shape is not None and v.dtype == one), None)
         name = given.name if given else "the input"
         cast = {"float64": ".float()", "uint8": ".float() / 255"}.get(one, f".to(torch.{other})")
@@ -109,7 +131,15 @@ def dtypes(crash: Crash) -> Cause | None:
 
 
 def to_numpy(crash: Crash) -> Cause | None:
-    """A tensor of a device as an array."""
+    """A tensor as an array that cannot be one."""
+    found = crash.find(r"unsupported ScalarType (BFloat16|Float8\w*|ComplexHalf)")
+    if found:
+        dtype = _WORDS.get(found[1], found[1])
+        return Cause(
+            headline=f"numpy has no {dtype}",
+            advice="put .float() before .numpy(), as in x.detach().float().cpu().numpy()"
+            + ("; under torch.autocast results are bfloat16" if dtype == "bfloat16" else ""),
+        )
     if not crash.find(r"can't convert \S+ device type tensor to numpy"):
         return None
     name = next((t.name for t in crash.operands if t.shape is not None), "x")

@@ -62,6 +62,8 @@ class Value:
     """Attributes in which a module hides others from torch: plain lists and dictionaries."""
     made: Line = field(default_factory=Line)
     """The line that makes a module."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """Bytes of tensors in the entries of a dictionary, the largest first."""
 
     @property
     def size(self) -> str:
@@ -171,6 +173,11 @@ class Crash:
         found = listed(self.data.get("near"))
         return text(found[0]) if found else ""
 
+    def akin(self) -> str:
+        """``best_loss (float), best_weights (dict)``: existing names with a word in common."""
+        pairs = [listed(each) for each in listed(self.data.get("akin"))]
+        return ", ".join(f"{pair[0]} ({pair[1]})" for pair in pairs if len(pair) == 2)
+
     @property
     def sample(self) -> str:
         """``sample 481 (cat.png)``; empty where none is to blame."""
@@ -214,6 +221,7 @@ def value(data: Mapping[str, Any]) -> Value:
         weights=weights,
         lists=tuple(map(str, listed(data.get("lists")))),
         made=line_of(mapping(data.get("made"))),
+        parts=tuple((text(p[0]), p[1]) for p in listed(data.get("parts")) if len(listed(p)) == 2),
     )
 
 

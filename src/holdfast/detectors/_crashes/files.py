@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .facts import Cause, Crash, base_name, text
+from .facts import Cause, Crash, base_name, text, whole
 
 
 def checkpoint(crash: Crash) -> Cause | None:
@@ -62,16 +62,23 @@ def refused(crash: Crash) -> Cause | None:
             advice="check its owner and mode (ls -l); in a container or on a cluster write below a "
             "folder of your own",
         )
-    if crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122") or (
-        crash.find(r"PytorchStreamWriter failed|unexpected pos|file write failed")
-    ):
+    writing = crash.find(r"PytorchStreamWriter failed|unexpected pos|file write failed")
+    limit = whole(crash.data.get("file_limit")) or 0
+    if crash.find(r"File too large|Errno 27") or (writing and limit):
+        size = f" of {limit / 2**20:.1f} MiB" if limit else ""
+        return Cause(
+            headline=f"a file would be larger than the limit{size} for this process",
+            advice=f"write less into it{_largest(crash)}; or raise the limit (ulimit -f, "
+            "resource.RLIMIT_FSIZE; on the file system a quota)",
+        )
+    if crash.find(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122") or writing:
         where = "/dev/shm" in crash.message
         return Cause(
             headline="shared memory is full" if where else "the disk is full",
             advice="give the container more (--shm-size), or use fewer loader workers"
             if where
             else "free space or write elsewhere (df -h, also inodes: df -i); keep fewer "
-            "checkpoints",
+            f"checkpoints{_largest(crash)}",
         )
     if crash.find(r"Too many open files|Errno 24|received 0 items of ancdata"):
         return Cause(
@@ -86,6 +93,15 @@ def refused(crash: Crash) -> Cause | None:
             "exist_ok=True) for folders that may be there",
         )
     return None
+
+
+def _largest(crash: Crash) -> str:
+    """`` (largest in state: hard_samples 1.2 MiB)``, where a dictionary with tensors is written."""
+    for value in crash.operands:
+        if value.parts:
+            name, size = value.parts[0]
+            return f" (largest in {value.name}: {name!r}, {size / 2**20:.1f} MiB)"
+    return ""
 
 
 def damaged(crash: Crash) -> Cause | None:

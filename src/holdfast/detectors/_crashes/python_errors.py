@@ -55,7 +55,9 @@ def names(crash: Crash) -> Cause | None:
     found = crash.find(r"name '(.+?)' is not defined")
     near = crash.near()
     if found:
+        akin = crash.akin()
         hint = f"did you mean {near}?" if near else "it is misspelt, not imported, or defined later"
+        hint += f"; there is {akin}" if akin and not near else ""
         return Cause(headline=f"no variable {found[1]}", advice=f"{hint} (python reads names when "
                      "the line runs)")  # fmt: skip
     found = crash.find(r"cannot access (?:local|free) variable '(.+?)'") or crash.find(
@@ -105,6 +107,12 @@ def attributes(crash: Crash) -> Cause | None:
             headline=f"a {owner} where a tensor or an object is expected",
             advice=f"{name} belongs to a part of it: unpack it (output, state = lstm(x)), index "
             "it, or join it with torch.stack",
+        )
+    if akin := crash.akin():
+        return Cause(
+            headline=f"{owner} has no {name}",
+            advice=f"nothing has set it; {owner} has {akin}: use one of these, or assign "
+            f"self.{name} before this line runs",
         )
     return Cause(
         headline=f"{owner} has no {name}",

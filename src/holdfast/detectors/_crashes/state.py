@@ -6,6 +6,7 @@ import re
 
 from .facts import Cause, Crash
 
+_ITERATORS = ("generator", "filter", "map", "chain", "zip")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "encoder.", "backbone.")
 
 
@@ -104,7 +105,7 @@ def schedule(crash: Crash) -> Cause | None:
 def parameters(crash: Crash) -> Cause | None:
     """What an optimizer is given."""
     if crash.find("optimizer got an empty parameter list"):
-        consumed = any(v.type == "generator" for v in crash.operands)
+        consumed = next((v for v in crash.operands if v.type in _ITERATORS), None)
         hidden = next((v for v in crash.operands if v.lists), None)
         if hidden is not None:
             return Cause(
@@ -114,7 +115,8 @@ def parameters(crash: Crash) -> Cause | None:
             )
         return Cause(
             headline="the optimizer gets no parameters",
-            advice="the generator was used up before: pass list(model.parameters())"
+            advice=f"{consumed.name} is a {consumed.type} and was used up before: make a list "
+            f"of it where it is made{crash.origin(consumed.name).told()}"
             if consumed
             else "model.parameters() is a generator that is empty after one use, layers in a plain "
             "list are not seen (use nn.ModuleList), and a filter may have dropped all: print "

@@ -23,6 +23,7 @@ from .values import Facts, described, is_module, is_tensor, local_facts
 
 _LONGEST = 2000
 _FRAMES = 24
+_PLACE = ("file", "line", "function", "code", "start", "excerpt", "library", "frames")
 
 
 def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()) -> Facts:
@@ -41,6 +42,7 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
         "line": 0,
         "error_file": str(getattr(error, "filename", None) or ""),
     }
+    _add(data, _file_limit)
     _add(data, lambda: {"traceback": text_of(error)})
     _add(data, lambda: _place(error, blamed))
     if blamed:
@@ -57,7 +59,7 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
     told = told_by(str(error))
     noted = worker_error.noted(calls(error.__traceback__))
     if noted is not None:
-        data |= {"called_from": _short_place(data), **noted}
+        data |= _from_worker(noted, data)
     elif told is not None:
         _add(data, lambda: _from_text(told, data))
     if told is not None:
@@ -75,6 +77,14 @@ def _add(data: Facts, measure: Callable[[], Facts]) -> None:
     """Each part for itself: one that fails must not lose the others."""
     with contextlib.suppress(Exception):
         data |= measure()
+
+
+def _file_limit() -> Facts:
+    """How large a file of this process may be, where that is limited (``ulimit -f``)."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return {"file_limit": limit} if limit != resource.RLIM_INFINITY else {}
 
 
 def _message(error: BaseException) -> str:
@@ -134,6 +144,7 @@ def _scene(blamed: Sequence[Call]) -> Facts:
         found = [origins.origin(name, to_user) for name in origins.names_in(last)]
         data["origins"] = [place for place in found if place is not None]
         data["reshapes"] = origins.reshapes(blamed)
+        data["plain_attributes"] = origins.plain_attributes(last)
     inner = blamed[-1]
     if not inner.is_users:
         data["inner"] = {
@@ -185,6 +196,13 @@ def _rows(data: Facts) -> list[int]:
 
 def _short_place(data: Facts) -> str:
     return f"{data['file']}:{data['line']}" if data["file"] else ""
+
+
+def _from_worker(noted: Facts, data: Facts) -> Facts:
+    """The facts of a worker; the line is the loop's where no code of the user's failed there."""
+    if not noted.get("line"):
+        return {name: value for name, value in noted.items() if name not in _PLACE}
+    return {"called_from": _short_place(data), **noted}
 
 
 def _from_text(told: Told, data: Facts) -> Facts:

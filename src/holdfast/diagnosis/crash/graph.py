@@ -12,13 +12,14 @@ from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of
 from ..source.loops import LOOPS, statements
 from ..source.slicing import called
-from .operands import value_of
-from .origins import assigned_before, file_of_class
+from .operands import known, value_of
+from .origins import assigned_before, attribute_line, file_of_class, function_of
 from .traceback_frames import Call
 from .values import Facts, is_tensor
 
 _LINES = 8
 _DEPTH = 3
+_WEIGHTS = 64
 _IN_PLACE = re.compile(r"[a-z0-9]_$")
 # End with an underscore and change no tensor that backward needs.
 _HARMLESS = {"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_", "unscale_"}
@@ -31,20 +32,23 @@ def facts(blamed: Sequence[Call], models: Sequence[Any]) -> Facts:
         return {}
     last = users[-1]
     loop = _loop(last)
+    # A training step in a function of its own has its loop elsewhere.
+    scope = loop or function_of(last)
     files = dict.fromkeys([last.file, *_files(models), *(call.file for call in users)])
     data: Facts = {
         "carried": [*_carried(last, loop), *_kept(models)],
         "in_place": [line for file in files for line in _overwrites(file)][:_LINES],
-        "backward_lines": [_line(last.file, node.lineno) for node in _calls(loop, "backward")],
-        "step_lines": [_line(last.file, node.lineno) for node in _calls(loop, "step")],
+        "backward_lines": [_line(last.file, node.lineno) for node in _calls(scope, "backward")],
+        "step_lines": [_step(node, last, models) for node in _calls(scope, "step")],
+        "no_grad": next(filter(None, map(_without_grad, reversed(users))), {}),
         "trainable": sum(p.requires_grad for model in models for p in model.parameters())
         if models
         else -1,
         "weights": [
-            [name, [int(s) for s in weight.shape]]
+            [name, [int(s) for s in weight.shape], int(weight._version)]
             for model in models
-            for name, weight in model.named_parameters()
-        ][:64],
+            for name, weight in _weights(model, last)
+        ][:_WEIGHTS],
     }
     loss = _loss(last)
     if loss is not None:
@@ -62,6 +66,55 @@ def _loop(call: Call) -> ast.stmt | None:
         if isinstance(node, LOOPS) and node.lineno <= call.line <= (node.end_lineno or 0)
     ]
     return around[-1] if around else None
+
+
+def _without_grad(call: Call) -> Facts:
+    """The ``with torch.no_grad()`` around a call, or the decorator of its function."""
+    function = function_of(call)
+    first = function.lineno if function is not None else 0
+    for node, _, _ in statements(call.file):
+        if not isinstance(node, ast.With) or not any(map(_switches_off, _contexts(node))):
+            continue
+        if first <= node.lineno < call.line <= (node.end_lineno or 0):
+            return _line(call.file, node.lineno)
+    for decorator in getattr(function, "decorator_list", ()):
+        if _switches_off(decorator):
+            return _line(call.file, decorator.lineno)
+    return {}
+
+
+def _contexts(node: ast.With) -> list[ast.expr]:
+    return [item.context_expr for item in node.items]
+
+
+def _switches_off(node: ast.expr) -> bool:
+    named = node.func if isinstance(node, ast.Call) else node
+    word = ast.unparse(named).rpartition(".")[2]
+    return word in ("no_grad", "inference_mode")
+
+
+def _step(node: ast.Call, call: Call, models: Sequence[Any]) -> Facts:
+    """A call of ``step``: whose it is, and the weights that it changes."""
+    line = _line(call.file, node.lineno)
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if owner is None:
+        return line
+    optimizer = value_of(owner, call)
+    held: set[int] = set()
+    for group in getattr(optimizer, "param_groups", ()) if known(optimizer) else ():
+        held |= {id(parameter) for parameter in group["params"]}
+    names = [n for model in models for n, weight in _weights(model, call) if id(weight) in held]
+    return {"name": ast.unparse(owner), "changes": names[:_WEIGHTS], **line}
+
+
+def _weights(model: Any, call: Call) -> Iterator[tuple[str, Any]]:
+    """The weights of a model, behind the name that the failing function has for it."""
+    held = dict(call.frame.f_locals)
+    fields = getattr(held.get("self"), "__dict__", {})
+    held |= {f"self.{name}": value for name, value in fields.items()}
+    name = next((name for name, value in held.items() if value is model), "")
+    for path, weight in model.named_parameters():
+        yield f"{name}.{path}" if name and name != "self" else path, weight
 
 
 def _calls(loop: ast.stmt | None, name: str) -> list[ast.Call]:
@@ -117,22 +170,9 @@ def _kept(models: Iterable[Any]) -> Iterator[Facts]:
             for name, value in vars(module).items():
                 if not name.startswith("_") and has_graph(value):
                     file = file_of_class(type(module))
-                    line = _attribute_line(file, name) if file else 0
-                    place = _line(file, line) if file and line else {}
+                    line = attribute_line(file, name)
+                    place = _line(file, line) if line else {}
                     yield {"name": ".".join(filter(None, ["self", name])), "path": path, **place}
-
-
-def _attribute_line(file: str, name: str) -> int:
-    """The last line of a file that assigns ``self.name``."""
-    found = [
-        part.lineno
-        for node, _, _ in statements(file)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for part in ast.walk(target)
-        if isinstance(part, ast.Attribute) and part.attr == name
-    ]
-    return max(found, default=0)
 
 
 def has_graph(value: Any, depth: int = 0) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -14,18 +15,21 @@ from .traceback_frames import Call
 from .values import Facts, first_few, is_module
 
 _KEYS = 40
+_AKIN = 4
 
 
 def near(error: BaseException, call: Call) -> Facts:
     """The nearest existing names, and the keys of a mapping without the one that was asked for."""
     if isinstance(error, NameError):
         scopes = (call.frame.f_locals, call.frame.f_globals, call.frame.f_builtins)
-        return _closest(str(getattr(error, "name", "") or ""), (n for s in scopes for n in s))
+        name = str(getattr(error, "name", "") or "")
+        return _closest(name, (n for s in scopes for n in s)) | _akin(name, call.frame.f_locals)
     if isinstance(error, AttributeError):
         owner = getattr(error, "obj", None)
         name = str(getattr(error, "name", "") or "")
         facts = _closest(name, _attributes(owner)) if owner is not None else {}
-        return facts | {"owner": type(owner).__name__}
+        held = _akin(name, getattr(owner, "__dict__", {}))
+        return facts | held | {"owner": type(owner).__name__}
     if isinstance(error, KeyError) and error.args:
         return _keys(error.args[0], call)
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
@@ -58,5 +62,24 @@ def _keys(wanted: object, call: Call) -> Facts:
 def _closest(name: str, others: Iterable[str]) -> Facts:
     if not name:
         return {}
-    found = difflib.get_close_matches(name, [o for o in set(others) if o != name], n=2, cutoff=0.7)
-    return {"near": found} if found else {}
+    others = sorted({other for other in others if other != name})
+    found = [other for other in others if other.casefold() == name.casefold()]
+    found += difflib.get_close_matches(name, others, n=2, cutoff=0.7)
+    return {"near": list(dict.fromkeys(found))} if found else {}
+
+
+def _akin(name: str, held: Mapping[str, Any]) -> Facts:
+    """Names with a word in common, with their types: best_state and best_weights."""
+    words = _words(name)
+    found = [
+        (-len(words & _words(other)), -difflib.SequenceMatcher(None, name, other).ratio(), other)
+        for other in held
+        if words & _words(other)
+    ]
+    return {"akin": [[other, type(held[other]).__name__] for *_, other in sorted(found)[:_AKIN]]}
+
+
+def _words(name: str) -> set[str]:
+    """``bestLoss`` and ``best_loss`` have two words each; single letters are none."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)
+    return {part.lower() for part in parts if len(part) > 1}

@@ -13,7 +13,7 @@ from ..source.loops import statements, tree_of
 from ..source.slicing import called, writes
 from .operands import known, value_of
 from .traceback_frames import Call
-from .values import Facts, is_module
+from .values import Facts, is_module, is_tensor
 
 _CALLERS = 6
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -22,12 +22,13 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 def origin(name: str, calls: Sequence[Call]) -> Facts | None:
     """Where a name of the last call got its value: there, or in the call that passed it on."""
     users = [call for call in calls if call.is_users][-_CALLERS:]
+    asked = name  # callers may have another name for it
     while users:
         call = users.pop()
-        function = _function(call)
+        function = function_of(call)
         found = _assigned(name, call, function)
         if found is not None:
-            return _line(call.file, found.lineno, name)
+            return _line(call.file, found.lineno, asked)
         passed = _passed(name, function, users[-1] if users else None)
         if passed is None:
             return None
@@ -37,7 +38,7 @@ def origin(name: str, calls: Sequence[Call]) -> Facts | None:
 
 def assigned_before(name: str, call: Call) -> ast.stmt | None:
     """The last statement of a call's function, before its line, that binds a name."""
-    return _assigned(name, call, _function(call))
+    return _assigned(name, call, function_of(call))
 
 
 def made_at(module: Any, calls: Sequence[Call]) -> tuple[str, Facts | None]:
@@ -76,6 +77,36 @@ def reshapes(calls: Sequence[Call]) -> list[Facts]:
         if isinstance(node, ast.Call) and called(node) in ("view", "reshape")
         if len(node.args) > 1 and ast.unparse(node.args[0]) == "-1"
     ][:4]
+
+
+def plain_attributes(call: Call) -> list[Facts]:
+    """Tensors of the failing expression that a module holds beside its parameters and buffers.
+
+    ``.to(device)``, ``.half()`` and ``to_empty`` leave them as they are.
+    """
+    found: dict[str, Facts] = {}
+    for part in ast.walk(call.expression() or call.statement() or ast.Pass()):
+        if not isinstance(part, ast.Attribute):
+            continue
+        owner = value_of(part.value, call)
+        if known(owner) and is_module(owner) and is_tensor(vars(owner).get(part.attr)):
+            name, file = ast.unparse(part), file_of_class(type(owner))
+            line = attribute_line(file, part.attr)
+            found[name] = _line(file, line, name) if line else {"name": name}
+    return list(found.values())
+
+
+def attribute_line(file: str, name: str) -> int:
+    """The last line of a file of the user's that assigns ``self.name``; 0 for none."""
+    found = [
+        part.lineno
+        for node, _, _ in (statements(file) if kind_of(file) == "user" else ())
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for part in ast.walk(target)
+        if isinstance(part, ast.Attribute) and part.attr == name
+    ]
+    return max(found, default=0)
 
 
 def _construction(root: Any, path: str, calls: Sequence[Call]) -> Facts | None:
@@ -122,7 +153,7 @@ def _path(root: Any, path: str, calls: Sequence[Call]) -> str:
 
 
 def _by_variable(name: str, path: str, call: Call) -> Facts | None:
-    function = _function(call)
+    function = function_of(call)
     assigned = _assigned(name, call, function)
     if assigned is None:
         return None
@@ -164,7 +195,7 @@ def _is_method(call: Call) -> bool:
     return call.frame.f_code.co_varnames[:1] == ("self",)
 
 
-def _function(call: Call) -> Any:
+def function_of(call: Call) -> Any:
     """The syntax tree of the function of a call; None at the top of a file."""
     around = [
         node

@@ -19,6 +19,8 @@ _ENTRIES = 24
 _WEIGHTS = 6
 # Whole numbers of a tensor that are searched for the smallest and the largest.
 _SEARCHED = 1 << 24
+# Entries of a dictionary or a list that are searched for tensors.
+_SEARCHED_ENTRIES = 512
 
 
 def is_tensor(value: object) -> bool:
@@ -103,7 +105,28 @@ def _described(name: str, value: object) -> Facts:
         return array_facts(name, value)
     if is_module(value):
         return module_facts(name, value)
-    return {"name": name, "value": in_words(name, value), "type": type(value).__name__}
+    facts: Facts = {"name": name, "value": in_words(name, value), "type": type(value).__name__}
+    if isinstance(value, dict) and (parts := _tensor_bytes(cast("dict[Any, Any]", value))):
+        facts["parts"] = parts
+    return facts
+
+
+def _tensor_bytes(held: dict[Any, Any]) -> list[list[Any]]:
+    """Entries of a dictionary by the bytes of the tensors in them, the largest first."""
+    sizes = [
+        [str(key)[:40], sum(t.numel() * t.element_size() for t in _tensors(value))]
+        for key, value in first_few(iter(held.items()), _SEARCHED_ENTRIES)
+    ]
+    return sorted((s for s in sizes if s[1]), key=lambda pair: -pair[1])[:4]
+
+
+def _tensors(held: Any, depth: int = 4) -> Iterator[Any]:
+    if is_tensor(held):
+        yield held
+    elif depth and isinstance(held, dict | list | tuple):
+        parts = cast("Any", held.values() if isinstance(held, dict) else held)
+        for part in first_few(iter(parts), _SEARCHED_ENTRIES):
+            yield from _tensors(part, depth - 1)
 
 
 def in_words(name: str, value: object) -> str:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ...probes.ranks import ranks
 from ..source.place import kind_of, place_told
 from ..training import Training
-from . import activations
+from . import activations, expression
 
 _MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
 # What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
@@ -72,6 +72,7 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     asked = _ASKED.search(str(found))
     if asked is not None:
         facts["asked"] = float(asked[1]) * 1024.0 ** _UNITS[asked[2].lower()]
+    facts |= expression.facts(found, facts.get("asked"))
     if modules:
         facts["largest"] = max(modules, key=lambda name: modules[name]["weights"])
     facts |= _of_the_call(found, modules, training)
