@@ -189,3 +189,8 @@ def test_nothing_of_the_users_is_called_for_it() -> None:
         pairs(x)
     found = expression.facts(caught.value, None)
     assert asked == ["called"] and found["result"] == [N, N]
+
+    rows = [x, x]
+    with pytest.raises(RuntimeError) as caught:
+        torch.sub(rows.pop()[:, None], x)
+    assert expression.facts(caught.value, None) == {} and len(rows) == 1

@@ -147,7 +147,7 @@ class Outline:
     """The tensors of a module under their names, without the modules.
 
     The dictionaries are the modules' own, so that a buffer that is replaced is seen here too.
-    Parameters that refer to more than data are left out.
+    Parameters that refer to more than data are skipped.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -167,10 +167,6 @@ class Outline:
             vars(made[key]).update(tensors)
             made[key]._modules.update((name, made[child]) for name, child in children.items())
         return made[self._root]
-
-
-def _children(module: nn.Module) -> dict[str, int]:
-    return {name: id(child) for name, child in module._modules.items() if child is not None}
 
 
 def _tensors_of(module: nn.Module) -> dict[str, Any]:

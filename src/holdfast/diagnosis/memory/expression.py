@@ -29,6 +29,8 @@ _OPERATORS: dict[type[ast.AST], Any] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 
+_FUNCTIONS = ("torch", "torch.functional", "torch.nn.functional")
+
 
 class _UnknownError(Exception):
     """A part that cannot be worked out without running the user's code."""
@@ -130,9 +132,7 @@ def _called(node: ast.Call, call: Call) -> Any:
         if not known(found) and isinstance(node.func, ast.Attribute):
             owner = _value(node.func.value, call)
             function = getattr(owner, node.func.attr) if isinstance(owner, Tensor) else None
-        elif isinstance(found, BuiltinFunctionType) or (
-            getattr(found, "__module__", "") in ("torch", "torch.functional", "torch.nn.functional")
-        ):
+        elif _of_torch(found):
             function = found
     if function is None:
         raise _UnknownError
@@ -142,6 +142,14 @@ def _called(node: ast.Call, call: Call) -> Any:
         for keyword in node.keywords
     }
     return function(*(_value(argument, call) for argument in node.args), **named)
+
+
+def _of_torch(function: Any) -> bool:
+    """Whether a function is torch's: ``rows.pop`` is built in as well, and would change a list."""
+    if isinstance(function, BuiltinFunctionType):
+        module = getattr(function.__self__, "__name__", "")
+        return module == "torch._C._nn" or getattr(torch, function.__name__, None) is function
+    return getattr(function, "__module__", "") in _FUNCTIONS
 
 
 def _on_meta(held: Any) -> Any:
