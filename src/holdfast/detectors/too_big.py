@@ -86,11 +86,14 @@ class TooBig(MemoryDetector):
             backward: factor on the activations: backward needs some of what forward
                 keeps once more for a moment.
             loss: factor on the outputs: a loss copies its inputs.
+            small: share of the capacity below which weights, gradients and optimizer state are
+                not what filled it.
         """
 
         filled: float = 0.92
         backward: float = 1.3
         loss: float = 3.0
+        small: float = 0.1
 
     def believes(self, event: Event) -> bool:
         """Any error; of processes that were gone without a word those that lacked memory."""
@@ -139,7 +142,13 @@ class TooBig(MemoryDetector):
                 f"over {turns:.0f} smaller ones, use bf16 autocast, or checkpoint activations "
                 "(torch.utils.checkpoint)"
             )
-        if number(event, "asked") > sum(parts.values()):
+        asked, capacity = number(event, "asked"), number(event, "capacity")
+        if not asked > 0 and sum(parts.values()) < self.options.small * capacity:
+            return (
+                f"model and optimizer take only {amount(sum(parts.values()))}: look at what this "
+                "line makes and what the script keeps (lists, caches, data read at once)"
+            )
+        if asked > sum(parts.values()):
             largest = "one tensor"
         if largest == "optimizer state":
             return "shard the optimizer state or use a leaner optimizer; then a smaller batch"

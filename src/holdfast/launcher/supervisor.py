@@ -107,9 +107,7 @@ def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
     return ended.status
 
 
-def _wait(
-    pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe
-) -> Ended:
+def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> Ended:
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
