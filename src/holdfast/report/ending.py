@@ -12,7 +12,9 @@ from ..run import Life, Run, life_of
 from ..types import Event
 from . import words
 
-KINDS = ("exception", "stop", "training_ended", "resume", DIED, READING)
+LEFT = "left"
+"""The Event of an exception that left a watched loop, whatever became of it."""
+KINDS = ("exception", "stop", "training_ended", "resume", LEFT, DIED, READING)
 """The events that an ending is told from."""
 
 # A run that has written nothing for so long is told as quiet, and on another machine not called
@@ -63,6 +65,9 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.get("interrupted"):
         return Ending(word="interrupted", line="interrupted from the keyboard")
+    left = _first(events, LEFT)
+    if code in (None, 0) and left is not None:
+        return _left(left)
     if code is None or code == 0:
         return Ending(word="finished", line=line)
     return _failure(code, exception, _first(events, DIED))
@@ -129,11 +134,27 @@ def _failure(
         return Ending(word="killed", line=_killed(name, died))
     if exception is None:
         return Ending(word="failed", line=f"failed with exit code {code}")
+    what = _raised(exception)
+    if exception.get("gave_up") is not None:
+        how = f"gave up with exit code {code} after {what}, which the script caught"
+        return Ending(word="failed", line=how)
+    return Ending(word="failed", line=f"crashed with {what}")
+
+
+def _left(left: Mapping[str, Any]) -> Ending:
+    """The end of a watched loop that an exception left, and the script went on."""
+    if left.get("type") == "KeyboardInterrupt":
+        return Ending(word="interrupted", line="interrupted from the keyboard")
+    line = f"left early with {_raised(left)}, which the script caught"
+    return Ending(word="interrupted", line=line)
+
+
+def _raised(exception: Mapping[str, Any]) -> str:
+    """``ValueError: bad at train.py:3``."""
     lines = str(exception.get("message", "")).strip().splitlines()
     what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
     file, line = exception.get("file"), exception.get("line")
-    where = f" at {file}:{line}" if file else ""
-    return Ending(word="failed", line=f"crashed with {what}{where}")
+    return f"{what} at {file}:{line}" if file else what
 
 
 def _killed(name: str, died: Mapping[str, Any] | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -31,12 +30,6 @@ _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
 PARTS = ("weights", "gradients", "optimizer state", "activations")
 # Modules that are named each; of more, numbers in their names are left open.
 _NAMED = 8
-
-
-def error() -> BaseException | None:
-    """The error that ends the script, if one does."""
-    found = getattr(sys, "last_value", None)
-    return found if isinstance(found, BaseException) else None
 
 
 def ran_out(found: BaseException | None) -> bool:
