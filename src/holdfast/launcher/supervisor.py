@@ -99,12 +99,13 @@ def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
         ended = None
         try:
             ended = _wait(pid, watched, drain, signal_probe)
+            status = ended.status
         finally:
             drain.close(ended)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
-    return ended.status
+    return status
 
 
 def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> Ended:
