@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from holdfast.boot import hook
+from holdfast.boot import exits as noted_exits
 from holdfast.diagnosis.crash.given_up import behind, given_up, returned
 
 
@@ -38,7 +38,8 @@ def helper() -> None:
         (helper, True),
         (lambda: sys.exit(0), False),
         (lambda: sys.exit(), False),
-        (lambda: sys.exit(""), False),
+        (lambda: sys.exit(False), False),
+        (lambda: sys.exit(""), True),
     ],
 )
 def test_by_code(leave: Callable[[], object], explained: bool) -> None:
@@ -101,16 +102,16 @@ def test_whether_a_call_that_is_over_was_left_by_an_exception() -> None:
 
 
 def test_the_exit_is_noted_and_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "leaving", None)
-    noting = hook._noting(sys.exit, "exit", 0)
+    monkeypatch.setattr(noted_exits, "leaving", None)
+    noting = noted_exits._noting(sys.exit, "exit", 0)
     leaving = exits(lambda: caught(lambda: noting(3)))
     assert leaving.code == 3 and isinstance(leaving.__context__, KeyError)
-    noted = hook.leaving
+    noted = noted_exits.leaving
     assert noted is not None and noted.code == 3 and noted.outermost.f_back is None
     found = given_up(noted.handled, noted.code, noted.caller)
     assert found is leaving.__context__
     exits(lambda: noting(1))
-    assert hook.leaving is None, "the last exit counts"
+    assert noted_exits.leaving is None, "the last exit counts"
     with pytest.raises(TypeError) as plain:
         sys.exit(1, 2)  # type: ignore[call-arg]
     with pytest.raises(TypeError) as ours:

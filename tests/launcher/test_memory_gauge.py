@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.config import Settings
 from holdfast.detectors import ALL
+from holdfast.detectors.kills import Kill
 from holdfast.launcher import memory_gauge
 from holdfast.launcher.drain import Drain
 from holdfast.launcher.memory_gauge import Ended, MemoryGauge
@@ -176,6 +177,16 @@ def test_killed_together_with_holdfast(tmp_path: Path, host: SimpleNamespace) ->
         assert seen.ending.line.startswith(line), used
         assert [f.code for f in seen.findings] == (["MEM008"] if used == 15.0 else [])
         assert seen.sick
+
+
+@pytest.mark.parametrize(
+    ("limit", "process", "out"),
+    [("machine", 0.5, False), ("machine", 4, True), ("cgroup", 0.5, True)],
+)
+def test_a_machine_that_others_have_filled(limit: str, process: float, out: bool) -> None:
+    data = {"limit": limit, "bytes": 64 * GIB, "used": 62 * GIB, "process": process * GIB}
+    assert Kill(data={**data, "signal": "SIGKILL"}).ran_out is out
+    assert Kill(data={**data, "signal": "SIGKILL", "machine_oom_kills": 1}).ran_out
 
 
 def _mark() -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """Wait for ``import torch`` and then install the patches; no cost for scripts without torch.
 
-Nothing but ``sys``, ``builtins`` and ``atexit``, which are part of the interpreter, is imported
-here: a module that is loaded before the script can no longer be replaced by one of the same name
-beside it.
+Nothing but ``sys`` and ``atexit``, which are part of the interpreter, is imported here: a module
+that is loaded before the script can no longer be replaced by one of the same name beside it.
 """
 
 from __future__ import annotations
 
 import atexit
-import builtins
 import sys
+
+from . import exits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,57 +65,17 @@ class _Announcing:
         atexit.unregister(_crashed)
 
 
-class Leaving:
-    """The last call of ``sys.exit``: python forgets what the script was handling then."""
-
-    def __init__(self, handled: BaseException, code: Any, caller: Any) -> None:
-        self.handled, self.code, self.caller = handled, code, caller
-        outermost = caller
-        while outermost.f_back is not None:
-            outermost = outermost.f_back
-        self.outermost = outermost
-
-
-leaving: Leaving | None = None
-
-
-def _noting(original: Any, name: str, place: int) -> Any:
-    """``sys.exit``, or ``exit()`` of the site module, noting what is being handled.
-
-    Args:
-        original: the function.
-        name: its own.
-        place: where it takes the exit code.
-    """
-
-    def exit(*args: Any, **named: Any) -> Any:
-        global leaving
-        handled = sys.exc_info()[1]
-        code = args[place] if len(args) > place else named.get("code")
-        leaving = None
-        if handled is not None and code is not None and code != 0:
-            leaving = Leaving(handled, code, sys._getframe(1))
-        return original(*args, **named)
-
-    exit.__name__ = exit.__qualname__ = name
-    exit.__doc__ = original.__doc__
-    return exit
-
-
 def wait_for_torch() -> None:
     """Install the import hook, and note what ends a script before ``import torch``."""
     sys.meta_path.insert(0, _TorchFinder())  # pyright: ignore[reportArgumentType]
     atexit.register(_crashed)
-    sys.exit = _noting(sys.exit, "exit", 0)
-    quitter: Any = type(getattr(builtins, "exit", None))
-    if quitter.__name__ == "Quitter":  # python -S has none
-        quitter.__call__ = _noting(quitter.__call__, "__call__", 1)
+    exits.note_exits()
 
 
 def _crashed() -> None:
     error = getattr(sys, "last_value", None)
     # After Ctrl-C nothing is imported: code that runs now would change how python exits.
-    if not isinstance(error, Exception) and leaving is None:
+    if not isinstance(error, Exception) and exits.leaving is None:
         return
     from contextlib import suppress
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..torch_version import check_torch
-from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, hook
+from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, exits
 
 if TYPE_CHECKING:
     from ..guard.engine import Engine
@@ -138,11 +138,11 @@ def _ended_by() -> tuple[BaseException | None, object]:
     if isinstance(error, SystemExit):
         # torch.multiprocessing leaves so after an exception that it has reported.
         return (error.__context__ if error.code else None), None
-    if error is not None or hook.leaving is None:
+    if error is not None or exits.leaving is None:
         return error, None
     from ..diagnosis.crash.given_up import given_up, returned
 
-    leaving = hook.leaving
+    leaving = exits.leaving
     if returned(leaving.outermost):
         return None, None
     return given_up(leaving.handled, leaving.code, leaving.caller), leaving.code

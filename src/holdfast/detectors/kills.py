@@ -36,10 +36,13 @@ class Options:
         near: used part of the limit in the last reading. A guess: readings are up to 0.4 s old,
             in which a process fills a few GiB at most.
         perhaps: from here on it is called possible.
+        part: of the used memory of a machine that the process must have had: the kernel kills a
+            large one, and others may have filled the machine. A guess.
     """
 
     near: float = 0.9
     perhaps: float = 0.75
+    part: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,9 @@ class Kill:
     def ran_out(self) -> bool:
         """Whether it was killed for lack of memory, as far as that can be told."""
         seen = self.together or self.data.get("signal") == "SIGKILL"
-        return self.counted or (seen and self.share >= self.options.near)
+        small = self._number("process") < self.options.part * self._number("used")
+        small = small and self.data.get("limit") == "machine"
+        return self.counted or (seen and self.share >= self.options.near and not small)
 
     @property
     def perhaps(self) -> bool:

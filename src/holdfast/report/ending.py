@@ -70,7 +70,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return _left(left)
     if code is None or code == 0:
         return Ending(word="finished", line=line)
-    return _failure(code, exception, _first(events, DIED))
+    return _failure(code, exception, _death(events))
 
 
 def _open_end(life: Life, exception: Mapping[str, Any] | None, events: Sequence[Event]) -> Ending:
@@ -171,6 +171,13 @@ def _killed(name: str, died: Mapping[str, Any] | None) -> str:
     if kill.perhaps:
         return f"killed by SIGKILL, perhaps out of host memory{read}"
     return f"killed by SIGKILL, not for lack of memory{read}"
+
+
+def _death(events: Sequence[Event]) -> Mapping[str, Any] | None:
+    """What was read when the script was killed; others that it had started may have died, too."""
+    died = [event for event in events if event.kind == DIED]
+    own = [event for event in died if event.data.get("signal")]
+    return _first(own or died, DIED)
 
 
 def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:

@@ -25,7 +25,7 @@ def given_up(
         code: of the exit.
         caller: the call that asked for it.
     """
-    if not code or handled is None:
+    if handled is None or code is None or (isinstance(code, int) and code == 0):
         return None
     found = next((each for each in chain(handled) if not isinstance(each, SystemExit)), None)
     if found is None:
