@@ -71,6 +71,14 @@ def test_what_a_process_took_after_the_last_reading_counts(host: SimpleNamespace
     assert before["used"] == GIB and before["first"] == GIB, "a peak of long ago is none"
 
 
+def test_a_process_that_was_gone_before_the_first_reading(host: SimpleNamespace) -> None:
+    gauge = MemoryGauge()
+    host.process = host.peak = 0
+    gauge.look([7])
+    seen = gauge.last_words(7, Ended(7, signal.SIGKILL, 14 * GIB))
+    assert (seen["process"], seen["used"]) == (14 * GIB, 15 * GIB)
+
+
 def dead() -> int:
     child = subprocess.Popen(["true"])
     child.wait()

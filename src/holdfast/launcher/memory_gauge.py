@@ -94,8 +94,8 @@ class MemoryGauge:
         """
         facts = self._facts(pid)
         seen = self._processes.get(pid, _Process())
-        if ended is not None and seen.peak and ended.peak > seen.peak and facts:
-            # It had more after the last reading than ever before.
+        if ended is not None and ended.peak > seen.peak and facts:
+            # It had more after the last reading than ever before, or was never read.
             rise = max(0, ended.peak - seen.now)
             facts |= {"process": seen.now + rise, "used": facts["used"] + rise}
         kills = _risen(self._kills, host_memory.oom_kills())
