@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli._run_table import table
 from holdfast.config import Settings
 from holdfast.detectors import ALL
 from holdfast.detectors.kills import Kill
@@ -185,6 +186,9 @@ def test_killed_together_with_holdfast(tmp_path: Path, host: SimpleNamespace) ->
         assert seen.ending.line.startswith(line), used
         assert [f.code for f in seen.findings] == (["MEM008"] if used == 15.0 else [])
         assert seen.sick
+        (row,) = (read_row(one) for one in found_runs(tmp_path) if one.path == folder)
+        cell = "killed for lack of memory" if used == 15.0 else "killed"
+        assert f"  {cell}  " in "".join(span.text for span in table([row], {})[1])
 
 
 @pytest.mark.parametrize(
