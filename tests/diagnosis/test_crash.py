@@ -22,6 +22,7 @@ from torch import nn
 from holdfast.detectors._crashes import Cause, Crash, explain
 from holdfast.diagnosis.crash import exception, worker_error
 from holdfast.diagnosis.crash.traceback_frames import hide_ours
+from holdfast.run.host_memory import MemoryLimit
 
 HEAD = """
 import torch
@@ -658,3 +659,21 @@ def test_a_syntax_error_of_a_helper_has_its_own_line(tmp_path: Path, monkeypatch
     facts = exception.facts(caught.value)
     assert facts["file"].endswith("helper_with_error.py") and facts["line"] == 2
     assert explain(facts).headline == "SyntaxError in helper_with_error.py:2"
+
+
+def test_a_memory_error_names_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = MemoryLimit(name="slurm", bytes=2**30, used=2**30)
+    monkeypatch.setattr(exception, "shared_limits", lambda: [limit])
+    _, cause = crash(tmp_path, "raise MemoryError()")
+    assert cause.headline == "out of memory at the memory of its SLURM job, 1.0 GiB"
+    assert "sbatch --mem" in cause.advice
+
+
+@pytest.mark.parametrize(("kills", "words"), [(1, "by the OOM killer"), (0, "was killed (Killed)")])
+def test_a_worker_that_the_kernel_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, words: str
+) -> None:
+    monkeypatch.setattr(exception, "oom_kills", lambda: (exception._KILLED_BEFORE or 0) + kills)
+    said = "DataLoader worker (pid 12) is killed by signal: Killed. "
+    _, cause = crash(tmp_path, f"raise RuntimeError({said!r})")
+    assert words in cause.headline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import re
 import resource
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.memory import expression, footprint
-from holdfast.types import Event
+from holdfast.run.host_memory import MemoryLimit
+from holdfast.types import Event, Finding
 
 MIB = 2**20
 
@@ -67,9 +69,7 @@ def test_the_batch_that_would_have_fitted(monkeypatch: pytest.MonkeyPatch) -> No
     for capacity, fits in ((16 * MIB, True), (MIB, False)):
         monkeypatch.setattr(footprint, "capacity", lambda device, there=capacity: there)
         facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1), rows=4096)
-        judge = Judge()
-        judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
-        (finding,) = judge.close()
+        finding = judged(facts)
         activations = 4 * 512 * (1.3 * 3 + 3.0)  # of which one is the output
         weights = 2 * facts["needs"]["weights"]
         wanted = int((0.92 * capacity - weights) / activations) if fits else None
@@ -128,6 +128,9 @@ def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
         (RuntimeError("could not create a primitive"), 1 << 40, False),
         (RuntimeError("shapes cannot be multiplied"), 1 << 20, False),
         (MemoryError(), 1 << 40, True),
+        (RuntimeError("std::bad_alloc"), 1 << 40, True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1 << 40, True),
+        (FileNotFoundError(errno.ENOENT, "No such file"), 1 << 20, False),
         (None, 1 << 20, False),
     ],
 )
@@ -194,3 +197,37 @@ def test_nothing_of_the_users_is_called_for_it() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.sub(rows.pop()[:, None], x)
     assert expression.facts(caught.value, None) == {} and len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "more"),
+    [
+        ("ulimit -v", "failed at the limit of its address space (ulimit -v), 8.0 MiB", "ulimit"),
+        ("slurm", "failed at the memory of its SLURM job, 8.0 MiB", "sbatch --mem"),
+        ("cgroup", "(memory.max), 8.0 MiB", "docker run --memory"),
+        ("machine", "allocating 1.5 GiB failed; ", "accumulate"),
+    ],
+)
+def test_the_limit_that_was_met_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, words: str, more: str
+) -> None:
+    limit = MemoryLimit(name=name, bytes=8 * MIB, used=7 * MIB)
+    monkeypatch.setattr(footprint, "host_limit", lambda: limit)
+    model = Stack(2)
+    facts = died(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    finding = judged(facts)
+    assert words in finding.message and more in finding.advice
+    assert (finding.evidence["limit"], finding.evidence["limit_bytes"]) == (name, 8 * MIB)
+
+
+def test_memory_that_went_into_something_else() -> None:
+    facts = {"parts": {"weights": 4 * MIB}, "needs": {}, "capacity": 8192 * MIB, "limit": "machine"}
+    assert "model and optimizer take only 4.0 MiB" in judged(facts).advice
+    assert "smaller" in judged(facts | {"capacity": 8 * MIB}).advice
+
+
+def judged(facts: dict) -> Finding:
+    judge = Judge()
+    judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
+    (finding,) = judge.close()
+    return finding

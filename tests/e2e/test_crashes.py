@@ -96,3 +96,64 @@ def test_a_process_with_a_limit_for_files_is_recorded_and_its_last_state_kept(be
     assert "larger than the limit of 0.4 MiB" in str(finding.evidence["headline"])
     (state,) = bench.record.events("last_state")
     assert state.step == 29 and "failed" not in state.data
+
+
+GIVEN_UP = """
+import sys
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for step in range(4):
+        labels = torch.zeros(2 if step < 2 else 3, dtype=torch.long)
+        loss = torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+LEAVE = """
+try:
+    train()
+except ValueError as error:
+    print("training failed:", error)
+    sys.exit(3)
+finally:
+    print("bye")
+"""
+QUIET = {
+    "with code 0": LEAVE.replace("(3)", "(0)"),
+    "the exit is caught": f"def main():{LEAVE.replace(chr(10), chr(10) + '    ')}\n"
+    "try:\n    main()\nexcept SystemExit as left:\n    print(left.code)\n",
+    "wrong arguments": "import argparse\nargparse.ArgumentParser().parse_args(['--no'])",
+    "an exit of its own": "train.__code__\nsys.exit(4)",
+}
+
+
+def test_an_exception_that_the_script_gives_up_on_is_explained(bench: Bench):
+    seen = bench.same(bench.write(GIVEN_UP + LEAVE))
+    assert seen.code == 3
+    (finding,) = bench.record.findings()
+    assert (finding.code, finding.step) == ("RUN001", 2)
+    assert finding.line == line_of(GIVEN_UP, "cross_entropy")
+    assert finding.message.endswith("caught by the script, which left with sys.exit(3)")
+    assert bench.record.events("last_state")
+    report = bench.cli("report", str(bench.path))
+    assert "gave up with exit code 3 after ValueError" in report.words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUIET)
+def test_other_exits_are_the_scripts_own_business(bench: Bench, case: str):
+    seen = bench.same(bench.write(GIVEN_UP + QUIET[case]))
+    assert seen.code == {"wrong arguments": 2, "an exit of its own": 4}.get(case, 0)
+    assert b"holdfast" not in seen.err
+    assert not bench.path.exists() or bench.record.findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", ["exit(5)", "sys.exit(5)", "quit(code=5)"])
+def test_given_up_before_torch(bench: Bench, leave: str):
+    script = f"import sys\ntry:\n    import no_such_module\nexcept ImportError:\n    {leave}\n"
+    assert bench.same(bench.write(script)).code == 5
+    (finding,) = bench.record.findings()
+    assert (finding.code, finding.line) == ("RUN001", 3)

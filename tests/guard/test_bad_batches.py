@@ -15,9 +15,11 @@ from holdfast.boot import patches
 from holdfast.config import (
     GuardSettings,
     QuarantineSettings,
+    RuleSettings,
     ScalerSettings,
     Settings,
 )
+from holdfast.errors import Stopped
 from holdfast.guard import engine as engine_module
 from holdfast.guard.engine import Engine
 from holdfast.guard.optimizer_guard import OptimizerGuard
@@ -38,9 +40,10 @@ def make() -> Iterator[Make]:
     patches.install(lambda: current[-1] if current else None)
 
     def made(
-        quarantine: Any = None, scaler: Any = None, guard: Any = None
+        quarantine: Any = None, scaler: Any = None, guard: Any = None, policy: Any = None
     ) -> tuple[Engine, MemoryRecorder]:
         settings = Settings(
+            policy=policy or {},
             guard=GuardSettings(**(guard or {})),
             quarantine=QuarantineSettings(**(quarantine or {})),
             scaler=ScalerSettings(**(scaler or {})),
@@ -245,6 +248,23 @@ def test_a_healthy_run_draws_as_ever(make: Make) -> None:
     assert train(DataLoader(data, 8)) == [[8, 8]] * EPOCHS
     close(engine, recorder)
     assert not engine.training.bad_batches.quarantine.skips
+
+
+@pytest.mark.parametrize("device_path", [False, True])
+@pytest.mark.parametrize("code", ["NUM005", "NUM001", "NUM002"])
+def test_a_policy_on_bad_data_acts_on_bad_data(make: Make, code: str, device_path: bool) -> None:
+    """Whose fault a bad step is must be known when the policy is asked."""
+    policy = {code: RuleSettings(do=("stop",))}
+    engine, recorder = make(policy=policy, guard={"device_path": device_path, "explain": False})
+    loader = DataLoader(Pictures(), 8)
+    if code != "NUM005":
+        train(loader)
+    else:
+        with pytest.raises(Stopped, match="the policy says stop on NUM005"):
+            train(loader)
+    stops = [data["code"] for kind, _, data in recorder.events if kind == "stop"]
+    assert stops == (["NUM005"] if code == "NUM005" else [])
+    assert engine.off == set()
 
 
 # ---------------------------------------------------------------- the scaler of a script

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import sys
 
+from . import exits
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,19 +66,20 @@ class _Announcing:
 
 
 def wait_for_torch() -> None:
-    """Install the import hook, and note an exception that ends a script before ``import torch``."""
+    """Install the import hook, and note what ends a script before ``import torch``."""
     sys.meta_path.insert(0, _TorchFinder())  # pyright: ignore[reportArgumentType]
     atexit.register(_crashed)
+    exits.note_exits()
 
 
 def _crashed() -> None:
     error = getattr(sys, "last_value", None)
     # After Ctrl-C nothing is imported: code that runs now would change how python exits.
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) and exits.leaving is None:
         return
     from contextlib import suppress
 
     with suppress(Exception):  # a folder that is gone: what the script printed must stay its own
         from . import session
 
-        session.record_without_torch(error)
+        session.record_without_torch()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HoldfastError
 from ..torch_version import check_torch
-from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
+from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, exits
 
 if TYPE_CHECKING:
     from ..guard.engine import Engine
@@ -110,17 +110,19 @@ def _show(kind: type[BaseException], error: BaseException, traceback: Any) -> No
     sys.__excepthook__(kind, error, error.__traceback__)
 
 
-def record_without_torch(error: BaseException) -> None:
-    """A script that never imported torch is ending with an error."""
+def record_without_torch() -> None:
+    """A script that never imported torch is ending, perhaps with an error."""
     from ..diagnosis.crash import exception
     from ..diagnosis.crash.record import ends_the_run, record
 
-    if not ends_the_run(error):
+    error, gave_up = _ended_by()
+    if error is None or not ends_the_run(error):
         return
     recorder = _open_recorder(1)
     environment = {"pid": os.getpid(), "rank": recorder.rank, "python": platform.python_version()}
     recorder.event("start", 0, environment)
-    record(recorder, 0, exception.facts(error))
+    told = {} if gave_up is None else {"gave_up": str(gave_up)}
+    record(recorder, 0, exception.facts(error) | told)
     recorder.close()
 
 
@@ -130,16 +132,24 @@ def _end() -> None:
     engine, _engine = _engine, None
     if engine is not None:
         with contextlib.suppress(KeyboardInterrupt):  # python would print where it met us
-            engine.end(_ended_by())
+            engine.end(*_ended_by())
 
 
-def _ended_by() -> BaseException | None:
-    """The exception that ends this process, if any."""
+def _ended_by() -> tuple[BaseException | None, object]:
+    """The exception that ends this process, if any; the exit code where it was given up on."""
     error = getattr(sys, "last_value", None)
-    if error is None:
-        # A child of multiprocessing is still inside its exception here.
-        error = sys.exc_info()[1]
+    if error is not None:
+        return error, None
+    # A child of multiprocessing is still inside its exception here.
+    error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         # torch.multiprocessing leaves so after an exception that it has reported.
-        error = error.__context__ if error.code else None
-    return error
+        return (error.__context__ if error.code else None), None
+    if error is not None or exits.leaving is None:
+        return error, None
+    from ..diagnosis.crash.given_up import given_up, returned
+
+    leaving = exits.leaving
+    if returned(leaving.outermost):
+        return None, None
+    return given_up(leaving.handled, leaving.code, leaving.caller), leaving.code

@@ -98,7 +98,7 @@ def age(seconds: float) -> str:
 
 
 def _cells(row: RunRow, entry: Entry | None) -> tuple[str, ...]:
-    signal = row.ending.startswith("killed by")
+    signal = row.ending.startswith(("killed by", "killed for"))
     status = "stalled?" if row.status == "stalled" else row.status
     return (
         clip(visible(row.name), _LONGEST),

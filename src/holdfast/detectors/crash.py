@@ -25,7 +25,9 @@ class Crash(Detector):
     What it detects:
         Any exception that python prints a traceback for and exits, before the first step too: at
         import of the script's own modules, in the first batch, in a loader worker, in backward.
-        Not ``sys.exit`` and not Ctrl-C; out of memory has a code of its own (MEM008).
+        Also one that the script caught and gave up on: ``sys.exit(1)``, ``exit(1)`` inside of
+        ``except`` (with ``holdfast.watch`` where that is inside of its ``with``). Not any other
+        ``sys.exit`` and not Ctrl-C; out of memory has a code of its own (MEM008).
 
     Why it matters:
         The last line of a traceback is mostly in torch. What helps is the line of the script, the
@@ -96,6 +98,8 @@ class Crash(Detector):
         where = f" at {place.where}" if place.line else ""
         where += f" in {_process(process)}" if process else ""
         where += f" ({facts.sample})" if facts.sample else ""
+        if (left := data.get("gave_up")) is not None:
+            where += f", caught by the script, which left with sys.exit({clip(str(left), 20)})"
         sample = {"sample": data["sample"]} if facts.sample else {}
         evidence: dict[str, Any] = {
             "error": said[:400],

@@ -25,7 +25,9 @@ from ..actions import replace_sample
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
-from ..diagnosis.crash.record import ends_the_run, record
+from ..diagnosis.crash.given_up import behind
+from ..diagnosis.crash.record import ends_the_run
+from ..diagnosis.memory.watcher import OUT
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.throughput import worker_samples
 from ..diagnosis.watchers import Watchers
@@ -49,6 +51,7 @@ from .fast_path import FastPath
 from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
+from .last_words import LastWords
 from .optimizer_guard import OptimizerGuard
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
@@ -594,6 +597,12 @@ class Engine:
         recorder = self.training.recorder
         return None if recorder is None else recorder.run
 
+    @property
+    def lane(self) -> str:
+        """The lane of this process in the run folder; empty while it is not open."""
+        recorder = self.training.recorder
+        return "" if recorder is None else recorder.lane
+
     def open(self) -> Run | None:
         """Open the run folder now, not with the first backward pass; may raise an error."""
         self.training.opened()
@@ -644,23 +653,38 @@ class Engine:
                     guard.skip.settle(optimizer, None)
         self.training.failure(where, error)
 
-    def end(self, error: object = None) -> None:
-        """End of the process, with its ``error`` if any: record it and close."""
-        memory = self.watchers.memory
-        ran_out = memory is not None and memory.ran_out
-        if self.training.recorder is None and not ran_out and not ends_the_run(error):
+    def end(self, error: BaseException | None = None, gave_up: object = None) -> None:
+        """End of the process, with its ``error`` if any: record it and close.
+
+        ``gave_up``: what the script exited with after it had caught the error.
+        """
+        if isinstance(error, SystemExit):
+            gave_up, error = error.code, behind(error)
+        if self.training.recorder is None and not ends_the_run(error):
             return
         try:
             recorder = self.training.opened(acts=False)
-            if isinstance(error, BaseException) and recorder is not None:
+            if error is not None and recorder is not None:
                 # First what cannot be had again.
                 self.save_last_state(type(error).__name__)
-                facts = exception.facts(error, self._here()[0], self.training.models())
-                # Out of memory is the memory watcher's to explain.
-                record(recorder, self.steps, {**facts, "explained": "memory" if ran_out else ""})
+                self.last_words(error, gave_up).write(recorder)
             self.close()
         except Exception as failure:
             self.failed("closing", failure)
+
+    def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
+        """What can be said of an exception that ends the training; nothing is written."""
+        facts = exception.facts(error, self._here()[0], self.training.models())
+        memory = self.watchers.memory
+        found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
+        found = found or []
+        # Out of memory is the memory watcher's to explain.
+        ran_out = any(kind == OUT for kind, _ in found)
+        facts |= {"explained": "memory" if ran_out else ""}
+        if gave_up is not None:
+            facts |= {"gave_up": str(gave_up)}
+        following = self.training.iteration + 1
+        return LastWords.of(error, self.steps, facts, [(k, following, data) for k, data in found])
 
     @fail_open("last state")
     def save_last_state(self, why: str) -> None:

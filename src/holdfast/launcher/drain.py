@@ -27,6 +27,7 @@ from ..run import (
     rank_of,
 )
 from ..types import Event, Finding
+from .memory_gauge import Ended, MemoryGauge
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Drain:
         self._policy = Policy.of(settings)
         self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
         self._live = Live(say, quiet=settings.run.quiet, health=settings.run.health)
+        self._gauge = MemoryGauge()
         self._lanes: dict[str, _Lane] = {}
         self._done: set[str] = set()
         self._foreign: set[str] = set()
@@ -72,18 +74,33 @@ class Drain:
                 rows += self._drain(lane)
             except (HoldfastError, OSError, ValueError) as error:
                 self._give_up(lane, error)
+        self._read_memory()
         return rows
+
+    def _read_memory(self) -> None:
+        try:
+            read = self._gauge.look(lane.ring.pid for lane in self._lanes.values())
+        except (OSError, ValueError):  # a system that tells it in another way
+            return
+        for lane in list(self._lanes.values()) if read else ():
+            self._note(lane, "host_memory", read[lane.ring.pid])
 
     @property
     def findings(self) -> list[Finding]:
         """All findings of the lanes still open, worst first within a lane."""
         return [f for lane in self._lanes.values() for f in lane.judge.findings]
 
-    def close(self) -> None:
-        """End of training: drain completely and release the rings."""
+    def close(self, ended: Ended | None = None) -> None:
+        """End of training: drain completely and release the rings.
+
+        ``ended`` says how the script ended, where it was a child of this process.
+        """
         while self.tick():
             pass
         for lane in list(self._lanes.values()):
+            if not lane.ring.closed and not _alive(lane.ring):
+                mine = ended if ended is not None and ended.pid == lane.ring.pid else None
+                self._note(lane, "died", self._gauge.last_words(lane.ring.pid, mine))
             self._live.show(lane.judge.close())
             self._tell_errors(lane)
             lane.writer.write_findings(lane.judge.findings)
@@ -153,6 +170,14 @@ class Drain:
             lane.orders = []
 
     @staticmethod
+    def _note(lane: _Lane, kind: str, data: dict[str, Any]) -> None:
+        """Write an Event of our own, about the training: it belongs to the next step."""
+        step = int(lane.judge.newest_step) + 1
+        event = Event(time=time.time(), rank=lane.judge.rank, step=step, kind=kind, data=data)
+        lane.writer.write_events([event])
+        lane.judge.feed(None, [event])
+
+    @staticmethod
     def _tell_errors(lane: _Lane) -> None:
         if lane.judge.errors:
             lane.writer.write_events(lane.judge.errors)
@@ -173,6 +198,11 @@ class Drain:
         self.errors.append(f"{lane.name}: {error}")
         self._done.add(lane.name)
         del self._lanes[lane.name]
+
+
+def _alive(ring: Ring) -> bool:
+    mark = ring.process
+    return mark is not None and mark.is_alive() is not False
 
 
 class DrainThread:

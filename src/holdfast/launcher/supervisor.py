@@ -29,6 +29,7 @@ from ..detectors import ALL, load_plugins
 from ..report import end_summary, make_page
 from ..run import Run
 from .drain import Drain
+from .memory_gauge import Ended
 from .signal_probe import SignalProbe
 
 _TICK = 0.5
@@ -38,6 +39,8 @@ _FORWARDED = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 )
+# Linux counts in KiB, macOS in bytes.
+_MAXRSS = 1 if sys.platform == "darwin" else 1024
 # The kernel raised it: Ctrl-C on the terminal, which the script has received as well.
 _FROM_TERMINAL = 0x80
 _TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -93,17 +96,19 @@ def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
             child_environment(run, owner, settings),
             setsigmask=mask,
         )
+        ended = None
         try:
-            status = _wait(pid, watched, drain, signal_probe)
+            ended = _wait(pid, watched, drain, signal_probe)
+            status = ended.status
         finally:
-            drain.close()
+            drain.close(ended)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
     return status
 
 
-def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> int:
+def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> Ended:
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
@@ -111,9 +116,9 @@ def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: Si
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, info.si_signo)
             continue
-        done, status = os.waitpid(pid, os.WNOHANG)
+        done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
-            return status
+            return Ended(pid, status, used.ru_maxrss * _MAXRSS)
         drain.tick()
 
 

@@ -124,17 +124,25 @@ class Batch:
     """By the path of a table: the columns that hold its bad values."""
     dataset: Callable[[], Any] | None = None
     """Gives what the indices are of, as long as it lives."""
+    searched: bool = False
+    """Whether ``bad`` is known."""
 
-    def look(self) -> int:
-        """Search the content for non-finite values and let go of it; returns how many tensors."""
-        if self.content is not None:
+    def search(self) -> int:
+        """Search the content for non-finite values; returns how many tensors hold some."""
+        if self.content is not None and not self.searched:
+            self.searched = True
             self.bad = nonfinite(self.content)
             if self.bad:
                 paths = dict(self.bad)
                 named = {p: bad_columns(t) for p, t in tensors(self.content) if p in paths}
                 self.columns = {path: columns for path, columns in named.items() if columns}
-            self.content = None
         return len(self.bad)
+
+    def look(self) -> int:
+        """The same, and let go of the content."""
+        found = self.search()
+        self.content = None
+        return found
 
     def record(self) -> dict[str, Any]:
         """What is written to ``batches.rN.jsonl``."""
@@ -252,7 +260,7 @@ class LoaderLedger:
 
     def hand_out_again(self, batch: Batch, content: object) -> None:
         """A batch of before is given to the loop once more."""
-        self._fresh.append(dataclasses.replace(batch, content=content, bad=[]))
+        self._fresh.append(dataclasses.replace(batch, content=content, bad=[], searched=False))
 
     def ran_out(self) -> None:
         """The iterator is at its end: what was fetched ahead is used up next."""

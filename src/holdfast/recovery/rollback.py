@@ -31,7 +31,7 @@ from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
-from ..probes.batches import Batch, nonfinite
+from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
@@ -148,10 +148,7 @@ class Recovery:
 
     def _ask(self, record: StepRecord) -> None:
         """A step was skipped: decide whether that may go on."""
-        code = "OPT002"
-        if record.bad:
-            code = "NUM001" if record.loss_bad else "NUM002"
-            code = "NUM005" if record.row["input_bad"] > 0 else code
+        code = _code(record) if record.bad else "OPT002"
         decision = self._policy.allow(code, record.step)
         if decision.stop:
             self._ending = code, decision, record.step
@@ -502,9 +499,16 @@ class Recovery:
 
 def _cause(record: StepRecord) -> str:
     """What tells one cause of non-finite steps from another: the code, and the layer to blame."""
-    if any(nonfinite(batch.content) for batch in record.batches if batch.content is not None):
+    code = _code(record)
+    return f"{code} {record.row['grad_layer']:.0f}" if code == "NUM002" else code
+
+
+def _code(record: StepRecord) -> str:
+    """The finding that a non-finite step belongs to."""
+    # The row learns of it when it is written, after this.
+    if any([batch.search() for batch in record.batches]):
         return "NUM005"
-    return "NUM001" if record.loss_bad else f"NUM002 {record.row['grad_layer']:.0f}"
+    return "NUM001" if record.loss_bad else "NUM002"
 
 
 def _not_in_vain(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..detectors.kills import DIED, READING, Kill
 from ..run import Life, Run, life_of
 from ..types import Event
 from . import words
 
-KINDS = ("exception", "stop", "training_ended", "resume")
+LEFT = "left"
+"""The Event of an exception that left a watched loop, whatever became of it."""
+KINDS = ("exception", "stop", "training_ended", "resume", LEFT, DIED, READING)
 """The events that an ending is told from."""
 
 # A run that has written nothing for so long is told as quiet, and on another machine not called
@@ -19,7 +22,7 @@ KINDS = ("exception", "stop", "training_ended", "resume")
 _QUIET = 600.0
 # Nor is it believed alive after so long: a guess, far beyond any step or validation.
 _LOST = 24 * 3600.0
-_GONE = "killed together with holdfast: by SIGKILL, out of memory or a reboot"
+_GONE = "killed together with holdfast"
 _DEAD = ("failed", "killed", "stopped")
 
 
@@ -49,7 +52,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     trained = _first(events, "training_ended")
     life = life_of(run)
     if life.state not in ("ended", "closed"):
-        return _open_end(life, exception)
+        return _open_end(life, exception, events)
     if stop is not None:
         why = " ".join(str(stop.get("why") or stop.get("code", "")).split())
         return Ending(word="stopped", line=f"stopped by holdfast, {why}")
@@ -62,17 +65,27 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
         return Ending(word="unfinished", line=f"not finished: status {run.meta.get('status')!r}")
     if code in (None, 0) and trained is not None and trained.get("interrupted"):
         return Ending(word="interrupted", line="interrupted from the keyboard")
+    left = _first(events, LEFT)
+    if code in (None, 0) and left is not None:
+        return _left(left)
     if code is None or code == 0:
         return Ending(word="finished", line=line)
-    return _failure(code, exception)
+    return _failure(code, exception, _death(events))
 
 
-def _open_end(life: Life, exception: Mapping[str, Any] | None) -> Ending:
+def _open_end(life: Life, exception: Mapping[str, Any] | None, events: Sequence[Event]) -> Ending:
     """The end of a run that ``run.json`` calls running, by who is left of it."""
     if life.state == "killed":
         if exception is not None:
             return _failure(1, exception)
-        return Ending(word="killed", line=_GONE)
+        died = gone_together(events)
+        kill = Kill(data={} if died is None else died.data, together=True)
+        if kill.ran_out:
+            why = f"killed for lack of memory, most likely, together with holdfast: {kill.used}"
+            return Ending(word="killed", line=why)
+        also = ", out of memory" if kill.perhaps else ""
+        read = f" ({kill.used})" if kill.used and kill.perhaps else ""
+        return Ending(word="killed", line=f"{_GONE}: by SIGKILL{also}{read} or a reboot")
     where = f" on {life.host}" if life.host else ""
     if life.state == "running":
         line = f"still running, process {life.pid}"
@@ -92,7 +105,21 @@ def _open_end(life: Life, exception: Mapping[str, Any] | None) -> Ending:
     )
 
 
-def _failure(code: object, exception: Mapping[str, Any] | None) -> Ending:
+def gone_together(events: Sequence[Event]) -> Event | None:
+    """What the last reading of the memory says of a run that was killed together with holdfast.
+
+    An Event as the supervisor would have written it; None where nothing was read.
+    """
+    read = [event for event in events if event.kind == READING]
+    if not read:
+        return None
+    last = max(read, key=lambda event: event.time)
+    return replace(last, kind=DIED, data={**last.data, "signal": "", "together": True})
+
+
+def _failure(
+    code: object, exception: Mapping[str, Any] | None, died: Mapping[str, Any] | None = None
+) -> Ending:
     """The end of a run whose exit code is not 0."""
     if not isinstance(code, int):
         return Ending(word="failed", line=f"ended with {code!r}")
@@ -104,15 +131,53 @@ def _failure(code: object, exception: Mapping[str, Any] | None) -> Ending:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
-        hint = ", perhaps out of host memory" if name == "SIGKILL" else ""
-        return Ending(word="killed", line=f"killed by {name}{hint}")
+        return Ending(word="killed", line=_killed(name, died))
     if exception is None:
         return Ending(word="failed", line=f"failed with exit code {code}")
+    what = _raised(exception)
+    if exception.get("gave_up") is not None:
+        how = f"gave up with exit code {code} after {what}, which the script caught"
+        return Ending(word="failed", line=how)
+    return Ending(word="failed", line=f"crashed with {what}")
+
+
+def _left(left: Mapping[str, Any]) -> Ending:
+    """The end of a watched loop that an exception left, and the script went on."""
+    if left.get("type") == "KeyboardInterrupt":
+        return Ending(word="interrupted", line="interrupted from the keyboard")
+    line = f"left early with {_raised(left)}, which the script caught"
+    return Ending(word="interrupted", line=line)
+
+
+def _raised(exception: Mapping[str, Any]) -> str:
+    """``ValueError: bad at train.py:3``."""
     lines = str(exception.get("message", "")).strip().splitlines()
     what = f"{exception.get('type', 'an exception')}{': ' + lines[0][:200] if lines else ''}"
     file, line = exception.get("file"), exception.get("line")
-    where = f" at {file}:{line}" if file else ""
-    return Ending(word="failed", line=f"crashed with {what}{where}")
+    return f"{what} at {file}:{line}" if file else what
+
+
+def _killed(name: str, died: Mapping[str, Any] | None) -> str:
+    """By which signal, and what the memory had to do with it."""
+    if name != "SIGKILL":
+        return f"killed by {name}"
+    # A shell between holdfast and the script tells the signal by its exit code alone.
+    kill = Kill(data={**(died or {}), "signal": name})
+    if kill.counted:
+        return f"killed by the OOM killer, {kill.used or 'which the kernel counted'}"
+    read = f": {kill.used}" if kill.used else ""
+    if kill.ran_out:
+        return f"killed for lack of memory (SIGKILL), most likely{read}"
+    if kill.perhaps:
+        return f"killed by SIGKILL, perhaps out of host memory{read}"
+    return f"killed by SIGKILL, not for lack of memory{read}"
+
+
+def _death(events: Sequence[Event]) -> Mapping[str, Any] | None:
+    """What was read when the script was killed; others that it had started may have died, too."""
+    died = [event for event in events if event.kind == DIED]
+    own = [event for event in died if event.data.get("signal")]
+    return _first(own or died, DIED)
 
 
 def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..detectors.kills import DIED
 from ..errors import RunFolderError
 from ..run import (
     LaneData,
     Rows,
     Run,
+    life_of,
     read_run,
 )
 from ..types import Event, Finding
 from . import pace
+from .ending import gone_together
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
 
@@ -74,13 +77,23 @@ def trusted(run: Run, lane: LaneData) -> LaneData:
             f"{run.path}; restore the files or remove this run"
         )
     events = [e for e in lane.events if sane_event(e)]
+    events += _last_words(run, events)
     findings = [f for f in lane.findings if sane_finding(f)]
     batches = [b for b in lane.batches if isinstance(b.get("step"), int)]
-    lost = len(lane.events) + len(lane.findings) + len(lane.batches)
-    lost -= len(events) + len(findings) + len(batches)
+    lost = sum(not sane_event(e) for e in lane.events)
+    lost += len(lane.findings) + len(lane.batches) - len(findings) - len(batches)
     return replace(
         lane, events=events, findings=findings, batches=batches, corrupt=lane.corrupt + lost
     )
+
+
+def _last_words(run: Run, events: Sequence[Event]) -> list[Event]:
+    """What the supervisor would have written, had it not been killed together with the script."""
+    told = any(event.kind in ("end", DIED) for event in events)
+    if told or life_of(run).state != "killed":
+        return []
+    died = gone_together(events)
+    return [] if died is None else [died]
 
 
 def sane_event(event: Event) -> bool:

@@ -213,6 +213,11 @@ class Run:
         """The traceback of the exception that ended a lane, as text."""
         return self.path / f"traceback.{lane}.txt"
 
+    def write_traceback(self, lane: str, text: str) -> None:
+        """Write the traceback of a lane; a disk that takes no file may still take the event."""
+        with contextlib.suppress(OSError):
+            self.traceback_path(lane).write_text(f"{text}\n", encoding="utf-8")
+
     def stream_path(self, stream: str, lane: str) -> Path:
         """The lane's JSON lines of one stream."""
         return self.path / f"{stream}.{lane}.jsonl"

@@ -23,18 +23,20 @@ from ..checkpoint.search import Resume, find
 from ..checkpoint.store import FOLDER
 from ..checkpoint.training_state import TrainingState
 from ..config import Settings
-from ..detectors import ALL, load_plugins
-from ..errors import RunFolderError, UsageError
+from ..detectors import ALL, Detector, load_plugins
+from ..errors import HoldfastError, RunFolderError, UsageError
 from ..guard.engine import Engine
 from ..guard.finite_loss import frees_graph
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
 from ..report import end_summary, make_page, saved_words
+from ..report.ending import LEFT
 from ..run import LaneReader, ProcessMark, Recorder, Run
 from ..run.life import PROCESS
 from ..types import Finding
 from .checkpoints import LoopCheckpoints, gather
+from .left_loop import LeftLoop, settle_all
 
 B = TypeVar("B")
 
@@ -76,6 +78,7 @@ def watch(
     Calling it again for the same optimizer (a notebook cell run twice) ends the former watch.
     Under ``holdfast run`` the run that is already being recorded is used.
     """
+    settle_all()  # a cell before this one may have ended with an exception
     models = [model] if isinstance(model, nn.Module) else list(model)
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     for given in optimizers:
@@ -114,6 +117,8 @@ class Watch:
         self._thread: DrainThread | None = None
         self._follower: Follower | None = None
         self._closed = False
+        # An exception of before this loop is none of it: a notebook keeps the last one.
+        self._earlier = id(getattr(sys, "last_value", None))
         self._undo: list[Callable[[], None]] = []
         engine = session.current()
         self._own = engine is None
@@ -349,6 +354,7 @@ class Watch:
     @property
     def findings(self) -> list[Finding]:
         """Findings so far."""
+        settle_all()
         run = self.run
         if run is None:
             return []
@@ -356,11 +362,13 @@ class Watch:
 
     def report(self) -> str:
         """The summary a finished run prints; may be asked for at any time after ``close``."""
+        settle_all()
         return "" if self.run is None else end_summary(self.run)
 
     def close(self) -> None:
         """End the watch: remove hooks, write the last rows. Safe to call twice."""
-        self._close(getattr(sys, "last_value", None))
+        error = getattr(sys, "last_value", None)
+        self._close(None if id(error) == self._earlier else error)
 
     def _close(self, error: BaseException | None) -> None:
         if self._closed:
@@ -377,17 +385,53 @@ class Watch:
             self.engine.save_last_state(type(error).__name__)
         self.engine.state_is(None)
         if self._own:
-            self.engine.close()
+            code = self._end_engine(error)
             if self._thread is not None:
                 self._thread.close()
             if self.run is not None and session.rank() == 0:
                 with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
-                    self.run.update_meta(status="finished", exit_code=0 if error is None else 1)
+                    self.run.update_meta(status="finished", exit_code=code)
                 make_page(self.run, self._say)
                 if error is not None and (left := saved_words(self.run)):
                     self._say(left)  # nobody else prints a summary here
             if self._follower is not None:
                 self._follower.end()
+
+    def _end_engine(self, error: BaseException | None) -> int:
+        """Write the last records; the exit code of the loop, as far as it is known here."""
+        code = 0 if error is None else 1
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        left = None
+        if error is None:
+            self.engine.close()
+        elif isinstance(error, SystemExit) or error is getattr(sys, "last_value", None):
+            self.engine.end(error)
+            if self.run is None:  # nothing was recorded
+                self.engine.close()
+        else:
+            # Somebody further out may catch it. Errors of ours end a run, whoever tells of them.
+            code = int(isinstance(error, HoldfastError))
+            left = self.engine.last_words(error)
+            if self.run is not None:
+                self.engine.note(LEFT, self.engine.steps, left.place)
+            self.engine.close()
+        if left is not None:
+            LeftLoop(left, self._lane(), _detectors(), self._say)
+        return code
+
+    def _lane(self) -> Callable[[], tuple[Run, str]]:
+        """Where this loop is recorded; makes a run where it had none, without holding the loop."""
+        run, lane, settings, script = self.run, self.engine.lane, self.engine.settings, self._script
+
+        def found() -> tuple[Run, str]:
+            return run or start_run(settings, script, sys.argv), lane or f"r{session.rank()}"
+
+        return found
+
+    @property
+    def _script(self) -> str:
+        return self._name or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
 
     def __enter__(self) -> Self:
         return self
@@ -396,20 +440,22 @@ class Watch:
         self._close(error)
 
     def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
-        script = self._name or (os.path.basename(sys.argv[0]) if sys.argv else "")
         try:
             run = _former(settings) if again else None
-            run = run or start_run(settings, script or "session", sys.argv)
+            run = run or start_run(settings, self._script, sys.argv)
         except RunFolderError as error:
             say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
             raise
         owner = uuid.uuid4().hex
         recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
-        detectors = (*ALL, *load_plugins(os.environ, ALL).detectors)
-        self._thread = DrainThread(Drain(run, owner, settings, detectors, say))
+        self._thread = DrainThread(Drain(run, owner, settings, _detectors(), say))
         if session.rank() == 0:
             self._follower = Follower.start(run.path, settings, say)
         return recorder
+
+
+def _detectors() -> Sequence[type[Detector]]:
+    return (*ALL, *load_plugins(os.environ, ALL).detectors)
 
 
 def _to_stderr(line: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .._memory import amount
+from ..kills import limit_advice, limit_words
 from .facts import Cause, Crash, listed, text
 
 
@@ -252,6 +254,20 @@ def assertion(crash: Crash) -> Cause | None:
     )
 
 
+def memory(crash: Crash) -> Cause | None:
+    """Python's own out of memory; where torch trains it is MEM008."""
+    if "MemoryError" not in crash.type:
+        return None
+    size = crash.data.get("limit_bytes")
+    known = isinstance(size, int | float)
+    told = f" at {limit_words(crash.data)}, {amount(size)}" if known else ""
+    return Cause(
+        headline=f"out of memory{told}",
+        advice="read the data when it is needed (np.memmap, one file per sample) and keep arrays "
+        f"instead of lists of objects; or {limit_advice(crash.data)}",
+    )
+
+
 RULES = (
-    imports, syntax, names, attributes, arguments, key, numbers, assertion,
+    memory, imports, syntax, names, attributes, arguments, key, numbers, assertion,
 )  # fmt: skip

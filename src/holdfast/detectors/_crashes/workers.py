@@ -48,6 +48,13 @@ def killed(crash: Crash) -> Cause | None:
             advice="a library crashed in the worker: run once with num_workers=0 and python -X "
             "faulthandler to see where; cv2.setNumThreads(0) helps with OpenCV",
         )
+    kills = crash.data.get("oom_kills")
+    if "Killed" in signal and isinstance(kills, int) and kills > 0:
+        return Cause(
+            headline="a loader worker was killed by the OOM killer",
+            advice="use fewer workers or a smaller prefetch_factor, keep less in the dataset "
+            "(arrays instead of lists of objects, np.memmap), or give the run more memory",
+        )
     how = "was killed" if "Killed" in signal else "was killed or left"
     return Cause(
         headline=f"a loader worker {how} ({signal or 'no signal'})",

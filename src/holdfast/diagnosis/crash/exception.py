@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from ...redaction import redact_text
+from ...run.host_memory import nearest, oom_kills, own_limits, shared_limits
 from ..source.excerpts import source_of
 from ..source.files import from_here, kind_of, short_name
 from . import origins, worker_error
@@ -24,6 +25,8 @@ from .values import Facts, described, is_module, is_tensor, local_facts
 _LONGEST = 2000
 _FRAMES = 24
 _PLACE = ("file", "line", "function", "code", "start", "excerpt", "library", "frames")
+# Kills for lack of memory before this process trained: those that follow may be of its workers.
+_KILLED_BEFORE = oom_kills()
 
 
 def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[Any] = ()) -> Facts:
@@ -56,6 +59,10 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
                 _add(data, lambda: graph.facts(blamed, models))
             if "sample" not in data and "indices" not in data:
                 _add(data, lambda: samples.at_work(batches, _rows(data)))
+    if isinstance(error, MemoryError):
+        _add(data, _host_limit)
+    if "DataLoader worker" in data["message"]:
+        _add(data, lambda: {"oom_kills": (oom_kills() or 0) - (_KILLED_BEFORE or 0)})
     told = told_by(str(error))
     noted = worker_error.noted(calls(error.__traceback__))
     if noted is not None:
@@ -85,6 +92,11 @@ def _file_limit() -> Facts:
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return {"file_limit": limit} if limit != resource.RLIM_INFINITY else {}
+
+
+def _host_limit() -> Facts:
+    limit = nearest([*own_limits(), *shared_limits()])
+    return {} if limit is None else {"limit": limit.name, "limit_bytes": limit.bytes}
 
 
 def _message(error: BaseException) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from ...run import Recorder
 from .values import Facts
 
@@ -17,8 +15,6 @@ def ends_the_run(error: object) -> bool:
 
 
 def record(recorder: Recorder, step: int, facts: Facts) -> None:
-    """Write both; a disk that takes no file may still take the event."""
+    """Write both."""
     recorder.event("exception", step, facts)
-    with contextlib.suppress(OSError):
-        text = str(facts.get("traceback") or "")
-        recorder.run.traceback_path(recorder.lane).write_text(f"{text}\n", encoding="utf-8")
+    recorder.run.write_traceback(recorder.lane, str(facts.get("traceback") or ""))

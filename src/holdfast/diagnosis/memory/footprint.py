@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import re
-import resource
-import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +14,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...probes.ranks import ranks
+from ...run.host_memory import MemoryLimit, nearest, own_limits, shared_limits
 from ..source.place import kind_of, place_told
 from ..training import Training
 from . import activations, expression
 
-_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.I)
+_MEMORY = re.compile(
+    r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc", re.I
+)
 # What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
 _NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
 _FULL = 256 << 20
@@ -30,16 +32,12 @@ PARTS = ("weights", "gradients", "optimizer state", "activations")
 _NAMED = 8
 
 
-def error() -> BaseException | None:
-    """The error that ends the script, if one does."""
-    found = getattr(sys, "last_value", None)
-    return found if isinstance(found, BaseException) else None
-
-
 def ran_out(found: BaseException | None) -> bool:
     """Whether it is an out-of-memory error."""
     if isinstance(found, torch.OutOfMemoryError | MemoryError):
         return True
+    if isinstance(found, OSError):
+        return found.errno == errno.ENOMEM
     if not isinstance(found, RuntimeError):
         return False
     said = str(found)
@@ -80,6 +78,9 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     facts |= {"parts": there, "needs": needs, "modules": _grouped(modules)}
     frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(found.__traceback__)]
     users = [frame for frame in frames if kind_of(frame[0]) == "user"]
+    limit = host_limit() if device.type == "cpu" else None
+    if limit is not None:
+        facts |= {"limit": limit.name, "limit_bytes": limit.bytes}
     return facts | {"capacity": capacity(device)} | place_told(*(users[-1] if users else ("", 0)))
 
 
@@ -112,11 +113,13 @@ def in_use() -> int:
 
 def room() -> int:
     """Bytes of host memory that this process could still ask for."""
-    free = psutil.virtual_memory().available
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return free
-    return max(0, min(free, limit - psutil.Process().memory_info().vms))
+    limit = host_limit()
+    return psutil.virtual_memory().available if limit is None else limit.free
+
+
+def host_limit() -> MemoryLimit | None:
+    """The limit of host memory that has the fewest bytes left."""
+    return nearest([*own_limits(), *shared_limits()])
 
 
 def _of_the_call(

@@ -22,6 +22,8 @@ from .growth import GrowthWatch
 from .heap import Heap
 from .workers import Workers, batches
 
+OUT = "out_of_memory"
+
 # Steps between two readings of the signs, and steps a graph may stay alive without a question.
 _EVERY = 8
 _OLD = 10
@@ -111,20 +113,19 @@ class MemoryWatch:
 
     def close(self) -> None:
         """The process ends."""
-        died = footprint.error()
-        if (facts := self._early.facts(died)) is not None:
-            self._record("graph_chain", facts)
         self._growth.close()
         self.evaluation.close()
-        if died is not None and footprint.ran_out(died):
-            if (past := held_graphs.largest(died, self._timeline)) is not None:
-                self._record("graph_chain", past.facts() | {"in_use": footprint.in_use()})
-            self._record("out_of_memory", footprint.arithmetic(died, self._training))
 
-    @property
-    def ran_out(self) -> bool:
-        """Whether the script is ending out of memory."""
-        return footprint.ran_out(footprint.error())
+    def last_words(self, error: BaseException) -> list[tuple[str, dict[str, Any]]]:
+        """What an error has to do with memory: a kind of Event and its facts, for each."""
+        found: list[tuple[str, dict[str, Any]]] = []
+        if (facts := self._early.facts(error)) is not None:
+            found.append(("graph_chain", facts))
+        if footprint.ran_out(error):
+            if (past := held_graphs.largest(error, self._timeline)) is not None:
+                found.append(("graph_chain", past.facts() | {"in_use": footprint.in_use()}))
+            found.append((OUT, footprint.arithmetic(error, self._training)))
+        return [(kind, {"heap_slope": self._heap.slope(), **facts}) for kind, facts in found]
 
     def _read_signs(self, step: int) -> None:
         oldest = self._markers.oldest()

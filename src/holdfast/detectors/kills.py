@@ -1,0 +1,118 @@
+"""Whether a process that left no word was killed for lack of memory; asked by MEM008 and reports.
+
+A process that gets SIGKILL says nothing. What is left are the readings that were taken beside it:
+how much of the nearest limit was used, and how many processes of its control group the kernel
+had killed for lack of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ._memory import amount
+
+DIED, READING = "died", "host_memory"
+"""Events: a process was gone without a word; another level of the used memory was reached."""
+
+_LIMITS = {
+    "ulimit -v": ("the limit of its address space (ulimit -v)", "raise it (ulimit -v unlimited)"),
+    "ulimit -d": ("the limit of its data (ulimit -d)", "raise it (ulimit -d unlimited)"),
+    "cgroup": (
+        "the memory limit of its container or control group (memory.max)",
+        "give it more (docker run --memory, limits.memory in Kubernetes, MemoryMax in systemd)",
+    ),
+    "slurm": ("the memory of its SLURM job", "ask for more (sbatch --mem)"),
+    "machine": ("the memory of the machine", "use a machine with more"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """When a SIGKILL counts as one for lack of memory.
+
+    Attributes:
+        near: used part of the limit in the last reading. A guess: readings are up to 0.4 s old,
+            in which a process fills a few GiB at most.
+        perhaps: from here on it is called possible.
+        part: of the used memory of a machine that the process must have had: the kernel kills a
+            large one, and others may have filled the machine. A guess.
+    """
+
+    near: float = 0.9
+    perhaps: float = 0.75
+    part: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """The last reading before a process was gone."""
+
+    data: Mapping[str, Any]
+    together: bool = False
+    """Whether holdfast was killed with it, so that nobody saw the signal."""
+    options: Options = Options()
+
+    @property
+    def counted(self) -> bool:
+        """Whether the kernel counted a kill for lack of memory that can only be this one."""
+        mine = self._number("oom_kills") > 0
+        machine = self._number("machine_oom_kills") > 0 and self.data.get("signal") == "SIGKILL"
+        return (mine or machine) and not self._otherwise
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it was killed for lack of memory, as far as that can be told."""
+        seen = self.together or self.data.get("signal") == "SIGKILL"
+        small = self._number("process") < self.options.part * self._number("used")
+        small = small and self.data.get("limit") == "machine"
+        return self.counted or (seen and self.share >= self.options.near and not small)
+
+    @property
+    def perhaps(self) -> bool:
+        """Whether it cannot be excluded: much was used, or nothing was read."""
+        return not self._number("bytes") or self.share >= self.options.perhaps
+
+    @property
+    def share(self) -> float:
+        """Used part of the limit."""
+        limit = self._number("bytes")
+        return self._number("used") / limit if limit > 0 else 0.0
+
+    @property
+    def used(self) -> str:
+        """``23.1 GiB of 24.0 GiB were used (the memory of the machine)``; empty where unknown."""
+        limit = self._number("bytes")
+        if not limit > 0:
+            return ""
+        used = amount(min(self._number("used"), limit))
+        return f"{used} of {amount(limit)} were used ({limit_words(self.data)})"
+
+    @property
+    def process(self) -> str:
+        """How much the process had, and had in the beginning; empty where unknown."""
+        now, first = self._number("process"), self._number("first")
+        if not now > 0:
+            return ""
+        grown = f", {amount(first)} in the beginning" if 0 < first < 0.9 * now else ""
+        return f"this process had {amount(now)}{grown}"
+
+    @property
+    def _otherwise(self) -> bool:
+        """Whether another signal ended it: a worker may have been the one that was killed."""
+        return self.data.get("signal") not in ("", None, "SIGKILL")
+
+    def _number(self, name: str) -> float:
+        given = self.data.get(name)
+        return float(given) if isinstance(given, int | float) else 0.0
+
+
+def limit_words(data: Mapping[str, Any]) -> str:
+    """A limit in words."""
+    return _LIMITS.get(str(data.get("limit")), _LIMITS["machine"])[0]
+
+
+def limit_advice(data: Mapping[str, Any]) -> str:
+    """How to get more of it."""
+    return _LIMITS.get(str(data.get("limit")), _LIMITS["machine"])[1]
