@@ -411,7 +411,18 @@ CASES = {
         torch.save({"a": torch.zeros(1000)}, p)
         p.write_bytes(p.read_bytes()[:1000])
         torch.load(p)
-        """, "torch.load", "truncated or damaged"),
+        """, "torch.load", "train.pt is truncated or damaged|no other file of that folder"),
+    "an earlier one": ("""
+        import os, pathlib
+        folder = pathlib.Path(__file__).parent
+        for epoch in range(4):
+            torch.save({"a": torch.zeros(1000)}, folder / f"epoch{epoch}.pt")
+            os.utime(folder / f"epoch{epoch}.pt", (epoch, epoch))
+        for epoch in (2, 3):
+            p = folder / f"epoch{epoch}.pt"
+            p.write_bytes(p.read_bytes()[:1000])
+        torch.load(p)
+        """, "torch.load", "epoch3.pt is truncated|epoch1.pt is the newest of that folder that can be"),
     "empty file": ("""
         import pathlib
         p = pathlib.Path(__file__).with_suffix(".pt")

@@ -8,10 +8,11 @@ from .facts import Cause, Crash, base_name, text, whole
 def checkpoint(crash: Crash) -> Cause | None:
     """A checkpoint that torch cannot read."""
     if crash.find(r"PytorchStreamReader failed|failed finding central directory"):
+        name = base_name(text(crash.data.get("checkpoint"))) or "the checkpoint"
         return Cause(
-            headline="the checkpoint is truncated or damaged",
-            advice="saving it was interrupted, or the copy is incomplete: use an earlier one, "
-            "compare sizes; save to another name and os.replace it (holdfast's own checkpoints do)",
+            headline=f"{name} is truncated or damaged",
+            advice=f"saving it was interrupted, or the copy is incomplete: {_earlier(crash)}; save "
+            "to another name and os.replace it (holdfast's own checkpoints do)",
         )
     if crash.find("Weights only load failed"):
         found = crash.find(r"Unsupported global: GLOBAL (\S+)")
@@ -29,10 +30,20 @@ def checkpoint(crash: Crash) -> Cause | None:
     if crash.type == "EOFError" and crash.inner_function in ("load", "_legacy_load", "_load"):
         return Cause(
             headline="the file is empty or ends too early",
-            advice="saving it was interrupted: use an earlier one, and write to another name and "
+            advice=f"saving it was interrupted: {_earlier(crash)}; write to another name and "
             "os.replace it",
         )
     return None
+
+
+def _earlier(crash: Crash) -> str:
+    """What to load instead."""
+    if "readable" not in crash.data:
+        return "use an earlier one, compare sizes"
+    found = text(crash.data.get("readable"))
+    if found:
+        return f"{found} is the newest of that folder that can be read"
+    return "no other file of that folder can be read"
 
 
 def missing(crash: Crash) -> Cause | None:

@@ -52,9 +52,10 @@ def facts(error: BaseException, batches: Sequence[Any] = (), models: Sequence[An
         _add(data, lambda: _scene(blamed))
         _add(data, lambda: near(error, blamed[-1]))
         if "torch" in sys.modules:
-            from . import graph, samples
+            from . import checkpoints, graph, samples
 
             _add(data, lambda: samples.loaded(blamed))
+            _add(data, lambda: checkpoints.facts(calls(error.__traceback__)))
             if data.get("phase") == "backward":
                 _add(data, lambda: graph.facts(blamed, models))
             if "sample" not in data and "indices" not in data:

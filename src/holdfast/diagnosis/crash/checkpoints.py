@@ -1,0 +1,51 @@
+"""A checkpoint of the script's own that cannot be read, and the newest beside it that can."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .traceback_frames import Call
+from .values import Facts
+
+# Files of a folder that are tried, the newest first.
+_TRIED = 32
+# Up to this size every byte is checked, above it that the file has its end.
+_CHECKED = 256 << 20
+
+
+def facts(calls: Sequence[Call]) -> Facts:
+    """The file that ``torch.load`` was reading, and one to go on with."""
+    for call in reversed(calls):
+        if call.function == "load" and Path(call.file).name == "serialization.py":
+            path = _path(call.frame.f_locals.get("f"))
+            if path is not None and path.is_file():
+                return {"checkpoint": str(path), "readable": newest_readable(path)}
+    return {}
+
+
+def newest_readable(damaged: Path) -> str:
+    """The newest other file of the folder with the same ending that is whole; empty for none."""
+    found: list[tuple[float, Path]] = []
+    with os.scandir(damaged.parent or Path()) as entries:
+        for entry in entries:
+            if entry.name.endswith(damaged.suffix) and entry.name != damaged.name:
+                found.append((entry.stat().st_mtime, Path(entry.path)))
+    others = [path for _, path in sorted(found, reverse=True)[:_TRIED]]
+    return next((str(path) for path in others if _whole(path)), "")
+
+
+def _path(given: Any) -> Path | None:
+    name = getattr(given, "name", given)
+    return Path(os.fspath(name)) if isinstance(name, str | os.PathLike) else None
+
+
+def _whole(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return path.stat().st_size > _CHECKED or archive.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False
