@@ -39,8 +39,9 @@ def newest_readable(damaged: Path) -> str:
 
 
 def _path(given: Any) -> Path | None:
-    name = getattr(given, "name", given)
-    return Path(os.fspath(name)) if isinstance(name, str | os.PathLike) else None
+    if not isinstance(given, str | os.PathLike):
+        given = getattr(given, "name", None)  # an open file
+    return Path(given) if isinstance(given, str | os.PathLike) else None
 
 
 def _whole(path: Path) -> bool:
