@@ -324,6 +324,12 @@ def test_a_function_that_a_framework_calls_now_and_then(make_rows):
     assert (finding.evidence["what"], finding.line) == ("evaluation", 30)
 
 
+def test_a_timed_step_that_is_shorter_than_the_stalls_explains_none_of_them(make_rows):
+    # A policy that acts on some steps costs a millisecond; another process took the twenty that
+    # the stalls are long.
+    assert findings(make_rows, stall_on(called(58, 0.001, "model"))) == []
+
+
 def test_what_is_done_as_often_on_other_steps_is_no_stall(make_rows):
     each = {"hits": 40.0}
     steady = look(

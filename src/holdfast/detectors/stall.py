@@ -116,6 +116,8 @@ class Stall(TimedDetector):
         """Largest number of steps between two stalls."""
         unknown: float = 0.35
         """The same for work of no known kind."""
+        caught: float = 0.5
+        """Part of the shortest stall that the timed one must reach in its lines; a guess."""
         explains: float = 0.4
         """Share of the time above a typical step that a line must explain."""
         models: float = 0.3
@@ -135,6 +137,9 @@ class Stall(TimedDetector):
         excess = look.now.seconds - typical
         if turn is None or look.baseline is None or not look.stalls or excess <= 0:
             return
+        timed = look.now.seconds - min(typical, look.baseline.seconds)
+        if timed < options.caught * min(stall.excess for stall in look.stalls):
+            return  # none of those that are told: another process took their time
         between = all(stall.begins_epoch for stall in look.stalls)
         turn = look.outer if between and look.outer is not None else turn
         above = list(_above(look.now, look.baseline, turn))
