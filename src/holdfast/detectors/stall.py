@@ -60,7 +60,15 @@ _WORDS = {
     "log": {"log", "logs", "logger", "write", "report", "metrics", "summary", "record", "progress"},
 }
 # Logarithms write no logs.
-_NUMBERS = {"torch.log", "np.log", "numpy.log", "math.log", "log_prob", "log_softmax", "log_sigmoid"}
+_NUMBERS = {
+    "torch.log",
+    "np.log",
+    "numpy.log",
+    "math.log",
+    "log_prob",
+    "log_softmax",
+    "log_sigmoid",
+}
 
 
 class Stall(TimedDetector):
