@@ -115,3 +115,15 @@ def test_growth_of_a_loop_that_makes_its_own_data_is_a_warning(make_rows, make_e
     assert "--on OPT003=rollback,lower_lr" in finding.advice
     events += [make_event("comparable", 0, 100, holds=True, why="")]
     assert scan(growing(make_rows, 1.1), events)[-1].severity is Severity.ERROR
+
+
+def test_growth_is_measured_from_a_level_that_the_loss_jumped_to(make_rows, make_event):
+    # The next stage of a curriculum: a thousandfold loss at once, which falls from there.
+    stage = np.r_[np.ones(100), 1000 * 0.97 ** np.arange(80)]
+    rows = make_rows(180, start=12, loss_usual=stage, norm_usual=stage)
+    level = make_event("level", 0, 112, before=1.0, after=1000.0)
+    assert scan(rows)
+    assert not scan(rows, [level])
+    grown = np.r_[np.ones(100), 1000 * 1.1 ** np.arange(80)]
+    rows = make_rows(180, start=12, loss_usual=grown, norm_usual=grown)
+    assert scan(rows, [level])[-1].evidence["loss_before"] == pytest.approx(1000, rel=0.3)

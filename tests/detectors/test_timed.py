@@ -324,12 +324,33 @@ def test_a_function_that_a_framework_calls_now_and_then(make_rows):
     assert (finding.evidence["what"], finding.line) == ("evaluation", 30)
 
 
+def test_a_timed_step_that_is_shorter_than_the_stalls_explains_none_of_them(make_rows):
+    # A policy that acts on some steps costs a millisecond; another process took the twenty that
+    # the stalls are long.
+    assert findings(make_rows, stall_on(called(58, 0.001, "model"))) == []
+
+
 def test_what_is_done_as_often_on_other_steps_is_no_stall(make_rows):
     each = {"hits": 40.0}
     steady = look(
         "stall", [(57, 0.02, each)], [(57, 0.002, each)], stalls=[[10, 0.02, False]] * 3
     )  # fmt: skip
     assert findings(make_rows, steady, steady) == []
+
+
+def test_a_longer_episode_is_no_stall(make_rows):
+    # More turns of what every step does, one of them slow because of another process.
+    longer = look(
+        "stall", [(57, 0.02, {"hits": 43.0})], [(57, 0.0006, {"hits": 17.0})],
+        stalls=[[10, 0.02, False]] * 3,
+    )  # fmt: skip
+    assert findings(make_rows, longer, longer) == []
+
+
+def test_a_logarithm_is_no_log(make_rows):
+    source = {57: {"calls": ["saved.append", "m.log_prob", "torch.log"]}}
+    (finding,) = findings(make_rows, *[stall_on((57, 0.02, {}), sources=source)] * 2)
+    assert finding.evidence["what"] == "work"
 
 
 def test_nothing_depends_on_how_rows_arrive(make_rows):

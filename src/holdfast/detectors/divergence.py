@@ -133,8 +133,13 @@ class Divergence(Detector):
         mine = window.mine
         usual, norms = (column(window.rows, n)[mine] for n in ("loss_usual", "norm_usual"))
         # Growth is measured within what is being learned, not from one task to the next; where
-        # older weights were tried and have the same loss, the data has changed.
-        began = max(latest(window, "new_task"), latest(window, "trial", verdict="data"))
+        # older weights were tried and have the same loss, the data has changed. A loss that jumped
+        # and stayed is a new level, from which the training process measures growth as well.
+        began = max(
+            latest(window, "new_task"),
+            latest(window, "trial", verdict="data"),
+            latest(window, "level"),
+        )
         same_task = window.rows["step"][mine] > began
         known = np.isfinite(usual) & np.isfinite(norms) & same_task
         mine, usual, norms = mine[known], usual[known].tolist(), norms[known].tolist()

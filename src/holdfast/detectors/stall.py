@@ -59,6 +59,16 @@ _WORDS = {
     "statistics": {"hist", "histogram", "histograms", "stats", "statistics", "spectrum", "norms"},
     "log": {"log", "logs", "logger", "write", "report", "metrics", "summary", "record", "progress"},
 }
+# Logarithms write no logs.
+_NUMBERS = {
+    "torch.log",
+    "np.log",
+    "numpy.log",
+    "math.log",
+    "log_prob",
+    "log_softmax",
+    "log_sigmoid",
+}
 
 
 class Stall(TimedDetector):
@@ -116,6 +126,8 @@ class Stall(TimedDetector):
         """Largest number of steps between two stalls."""
         unknown: float = 0.35
         """The same for work of no known kind."""
+        caught: float = 0.5
+        """Part of the shortest stall that the timed one must reach in its lines; a guess."""
         explains: float = 0.4
         """Share of the time above a typical step that a line must explain."""
         models: float = 0.3
@@ -135,6 +147,9 @@ class Stall(TimedDetector):
         excess = look.now.seconds - typical
         if turn is None or look.baseline is None or not look.stalls or excess <= 0:
             return
+        timed = look.now.seconds - min(typical, look.baseline.seconds)
+        if timed < options.caught * min(stall.excess for stall in look.stalls):
+            return  # none of those that are told: another process took their time
         between = all(stall.begins_epoch for stall in look.stalls)
         turn = look.outer if between and look.outer is not None else turn
         above = list(_above(look.now, look.baseline, turn))
@@ -214,8 +229,9 @@ def _above(
         if not turn.holds(line) or line.mark == "fetch":
             continue
         same = known.get((line.path, line.mark, line.direct))
-        # What is done as often on other steps is no stall, however slow it was.
-        if same is not None and line.hits > 1 and same.hits > line.hits / 2:
+        # What is done as often on other steps is no stall, however slow it was; nor what all steps
+        # do again and again, as long as an episode or a sequence lasts.
+        if same is not None and line.hits > 1 and same.hits > min(1.0, line.hits / 2):
             continue
         entry = next((at for at in line.path[turn.depth :] if at not in passed), None)
         yield entry, line.seconds - (1.2 * same.seconds if same is not None else 0.0), line
@@ -231,10 +247,18 @@ def _distance(look: Look) -> float:
 
 def _by_calls(place: Place) -> str:
     """What a statement is for, by what it calls; "" where that is not known."""
+    place = _without_numbers(place)
     return next((kind for kind, names in _CALLS.items() if place.calls_any(names)), "")
 
 
 def _by_name(line: Line, turn: Turn) -> str:
     """The same, by the names of the functions on the way from the loop to the line."""
-    found = set(words_of(line.function)).union(*(at.words for at in line.path[turn.depth :]))
+    path = map(_without_numbers, line.path[turn.depth :])
+    found = set(words_of(line.function)).union(*(at.words for at in path))
     return next((kind for kind, words in _WORDS.items() if words & found), "")
+
+
+def _without_numbers(place: Place) -> Place:
+    """The same statement without its logarithms."""
+    calls = [c for c in place.calls if c not in _NUMBERS and c.split(".")[-1] not in _NUMBERS]
+    return place if len(calls) == len(place.calls) else replace(place, calls=tuple(calls))

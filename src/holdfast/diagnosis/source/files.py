@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ _LOOP = tuple(os.path.join(folder, "watching", "watch.py") for folder in _prefix
 _LIBRARIES = _prefixes(
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 )
+# Folders of packages have such names: Debian has a second one.
+_SITES = ("site-packages", "dist-packages")
 
 
 @lru_cache(maxsize=4096)
@@ -52,9 +55,32 @@ def kind_of(filename: str) -> str:
         return "library"
     if path.startswith(_TORCH):
         return "torch"
-    if path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path:
+    if path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _SITES):
         return "library"
-    return "user"
+    return "library" if _installed(path) else "user"
+
+
+def _installed(path: str) -> bool:
+    """Whether a file lies where packages were installed to, as ``pip install --target`` does.
+
+    Not the folder of the script, beside which some install what it needs.
+    """
+    script, *others = map(os.path.realpath, sys.path or [""])
+    return any(
+        path.startswith(os.path.join(folder, "")) and _holds_packages(folder)
+        for folder in others
+        if folder != script
+    )
+
+
+@lru_cache(maxsize=256)
+def _holds_packages(folder: str) -> bool:
+    """Whether a folder has the records of installed packages."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False
 
 
 def short_name(path: str) -> str:
