@@ -110,3 +110,9 @@ def test_a_new_stage_ends_with_the_weights_it_has_without_us(
 def test_clearly_better(tried: float, before: float, better: bool) -> None:
     found = Suspicion("OPT001", "loss", 100, 95, 1.7, 1.0, 1.5)
     assert clearly_better(found, tried, before) is better
+
+
+@pytest.mark.parametrize(("tried", "better"), [(1.5, True), (4e10, True), (1.9e11, False)])
+def test_clearly_better_where_nothing_is_known_after_a_rollback(tried: float, better: bool) -> None:
+    found = Suspicion("OPT003", "loss", 166, 160, 2e11, math.nan, math.nan)
+    assert clearly_better(found, tried, 2e11) is better

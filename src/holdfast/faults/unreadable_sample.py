@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 CODE = "RUN003"
-FIRST_STEP = 0
+FIRST_STEP = 4
 LINE_OF = 'values = struct.unpack("6f", self.files[index].read_bytes())'
 
 

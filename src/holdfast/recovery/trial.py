@@ -81,6 +81,8 @@ def clearly_better(found: Suspicion, tried: float, before: float) -> bool:
     """
     if math.isnan(before):
         return tried <= acceptable_loss(found)
+    if not math.isfinite(found.usual):
+        return before - tried >= _GONE * abs(before)  # after a rollback nothing is known yet
     if not before > found.limit:
         return False  # the trouble is over
     on_it = replace(found, loss=before)
