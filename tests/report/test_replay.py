@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.detectors import ALL, select
+from holdfast.detectors import select
+from holdfast.detectors.nonfinite_loss import NonfiniteLoss
 from holdfast.errors import RunFolderError
 from holdfast.report import (
     check_lines,
@@ -33,7 +34,7 @@ def test_replay_of_a_selection(make_run, make_rows):
 
 
 def test_replay_tells_which_detector_failed(make_run):
-    class Broken(ALL[2]):
+    class Broken(NonfiniteLoss):
         def suspects(self, window):
             raise KeyError("x")
 
