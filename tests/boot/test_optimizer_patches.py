@@ -230,6 +230,7 @@ def test_gradients_are_set_to_zero_where_asked_for(spy: Spy) -> None:
     assert all(w.grad is None for w in weights)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_a_compiled_step_is_traced_as_without_us(spy: Spy) -> None:
     weights, optimizer = make("SGD")

@@ -82,6 +82,7 @@ def test_statements_about_themselves(tmp_path):
     assert [refers_to_itself(str(file), line, "a") for line in (1, 3, 4)] == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [200, 5000])
 @pytest.mark.parametrize("kind", ["modules", "attributes"])
 def test_many_things_hide_nothing_beside_them(monkeypatch, kind, count):

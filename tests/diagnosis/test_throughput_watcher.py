@@ -267,6 +267,7 @@ def reading(steps: int, clock: Clock) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_a_line_that_reads(watched, clock):
     reading(600, clock)
     (finding,) = findings(watched, "TPT002")

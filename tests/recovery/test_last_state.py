@@ -242,6 +242,7 @@ def test_a_model_that_outlives_its_optimizer_is_saved_with_it(
     assert Path(event["file"]).name.startswith("step-0000000019")
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_goes_with_each_batch_costs_no_snapshot_each(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:

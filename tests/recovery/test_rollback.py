@@ -226,6 +226,7 @@ def test_dice_are_put_back_only_where_data_comes_from_a_loader(
     assert len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.slow
 def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
     plain = Task()
 
@@ -361,6 +362,7 @@ def test_memory_that_is_short_costs_the_rollback_and_nothing_else(make_engine: M
     assert [e["what"] for e in told(engine, "not_covered")] == ["rolling back"]
 
 
+@pytest.mark.slow
 def test_snapshots_cost_no_more_than_they_may(make_engine: MakeEngine) -> None:
     engine = make_engine(load(None, ["rollback.every=1", "rollback.cost=0.001"]))
     Task().run(300)
@@ -378,6 +380,7 @@ def test_a_second_optimizer_makes_older_snapshots_useless(make_engine: MakeEngin
     assert first.net is not second.net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["loss", "gradient"])
 @pytest.mark.parametrize("device_path", [False, True])
 def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_path: bool) -> None:
@@ -401,6 +404,7 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
     assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device_path", [False, True])
 def test_a_trial_in_vain_is_made_once_while_the_trouble_lasts(
     make_engine: MakeEngine, device_path: bool

@@ -79,6 +79,7 @@ def test_damaged_weights_are_taken_back(make_engine: MakeEngine, device_path: bo
     assert sum(losses[-20:]) / 20 < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device_path", [False, True])
 def test_a_new_stage_ends_with_the_weights_it_has_without_us(
     make_engine: MakeEngine, device_path: bool

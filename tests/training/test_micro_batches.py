@@ -91,6 +91,7 @@ def test_the_run_is_the_same_as_with_enough_memory(
     assert result.step == len(rows)
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_whole_batches_and_count_every_sample_once(tmp_path: Path) -> None:
     limited = Limited(100)
 
@@ -138,6 +139,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path) -> None:
     assert not getattr(caught.value, "__notes__", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_piece_that_is_not_finite_discards_its_whole_window(
     tmp_path: Path, accumulate: int

@@ -155,6 +155,7 @@ def test_copies_and_pickles_are_models_of_their_own(model):
         assert calls(other) == [n + 2 for n in own]
 
 
+@pytest.mark.slow
 def test_it_goes_through_the_compiler_in_one_graph(model):
     for block in model.blocks:
         block.dropout.p = 0.0

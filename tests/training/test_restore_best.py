@@ -46,6 +46,7 @@ class Damaged:
         return [(event.step, dict(event.data)) for event in events if event.kind == "rollback"]
 
 
+@pytest.mark.slow
 def test_the_best_state_follows_the_last_rollback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_best_state_follows_the_last_rollback(
     assert "learning rate × 0.5" in report.partition("Went back")[2]
 
 
+@pytest.mark.slow
 def test_what_is_put_back_is_the_best_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_it_is_done_so_often_and_then_the_run_is_stopped(tmp_path: Path) -> None
     assert ["validation" in data for _, data in damaged.rollbacks[:3]] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_without_a_validation_it_ends_as_it_did(tmp_path: Path) -> None:
     damaged = Damaged(tmp_path, *range(150, 480, 50))
     damaged.trainer.task = type(damaged.trainer.task)(

@@ -76,6 +76,7 @@ def test_samples_without_a_gathered_batch_are_collated_as_ever() -> None:
     assert len(Gathered((X,), 10)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "start"), [(0, "auto"), (2, "fork"), (1, "forkserver")])
 def test_workers_of_any_kind_read_it(folder: Path, workers: int, start: Any) -> None:
     data = MappedTensors(folder)

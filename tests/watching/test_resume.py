@@ -291,6 +291,7 @@ def test_lasting_workers_are_told_also_between_epochs(tmp_path: Path) -> None:
     assert event.step == 4 and "random numbers of their own" in event.data["why"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run").train(epochs=2)
     loop.save()

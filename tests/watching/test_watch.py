@@ -55,6 +55,7 @@ def test_a_loop_is_guarded_recorded_and_explained(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "ring.r0.bin").exists()
 
 
+@pytest.mark.slow
 def test_plain_calls_are_guarded_too(tmp_path: Path) -> None:
     """Opting in halfway: only the optimizer knows us."""
     net, opt = model_and_optimizer()
@@ -130,6 +131,7 @@ def test_not_an_optimizer() -> None:
         holdfast.watch(nn.Linear(1, 1), ["adam"])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_last_words_without_a_parent(tmp_path: Path) -> None:
     """kill -9 in library use: nobody drains the ring, readers do."""
     script = tmp_path / "train.py"
