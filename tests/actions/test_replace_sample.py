@@ -7,7 +7,7 @@ import random
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ WORKERS = pytest.mark.parametrize("workers", [0, 2])
 class Noisy(Dataset[torch.Tensor]):
     """Samples with noise of all three generators; some raise, for good or the first time."""
 
-    def __init__(self, bad: dict[int, Exception] | None = None, *, times: int = 10**9) -> None:
+    def __init__(self, bad: Mapping[int, Exception] | None = None, *, times: int = 10**9) -> None:
         self.bad, self.times, self.asked = bad or {}, times, dict[int, int]()
 
     def __len__(self) -> int:

@@ -185,7 +185,7 @@ class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = make_net()
-        self.again = self.net[0]
+        self.again = self.net[0]  # type: ignore[index]
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("scratch", torch.zeros(2), persistent=False)
 
@@ -258,11 +258,13 @@ def test_parameters_with_hooks_keep_nothing_alive(make_engine: MakeEngine, tmp_p
     make_engine(settings(tmp_path))
     task = Task(torch.optim.SGD)
     optimizer = task.optimizer
-    for parameter in task.net.parameters():
+    parameters = list(task.net.parameters())
+    for parameter in parameters:
         parameter.register_hook(lambda grad, known=optimizer: None)
     task.run(10, crash="")
     gone = weakref.ref(task.net[0].weight)  # type: ignore[index]
-    del optimizer, parameter
+    parameter = None
+    del optimizer, parameters
     task.__dict__.clear()
     gc.collect()
     task = Task()

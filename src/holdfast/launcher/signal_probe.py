@@ -15,8 +15,8 @@ import time
 from types import TracebackType
 from typing import NoReturn, Self
 
-# How long a signal to the group may take to reach the probe.
-_PATIENCE = 0.05
+# How long a signal to the group may take to reach the probe; 0.05 was too short on two busy cores.
+_PATIENCE = 0.25
 
 
 class SignalProbe:
