@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import struct
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -62,7 +64,7 @@ def epoch(dataset: Any, workers: int = 0, **options: Any) -> tuple[torch.Tensor,
     iterator = iter(loader)
     replace_sample.loader_began()
     try:
-        return torch.cat(list(iterator)), [] if found is None else found.log.fresh()
+        return torch.cat(list(iterator)), [] if found is None else found.fresh()
     finally:
         if workers:  # else children that are forked later would end them, which takes seconds
             iterator._shutdown_workers()  # type: ignore[attr-defined]
@@ -110,6 +112,20 @@ def test_workers_of_the_next_epoch_do_not_try_it_again() -> None:
         assert found is not None and len(list(iterator)) == 8
         told.append(len(found.fresh()))
     assert told == [1, 0, 0]
+
+
+def test_what_is_known_is_of_a_dataset_and_keeps_nothing_alive() -> None:
+    dataset = Noisy({11: OSError()})
+    assert len(epoch(dataset)[1]) == 1
+    assert epoch(dataset)[1] == [], "another loader over the same data"
+    with pytest.raises(OSError):
+        epoch(dataset, shuffle=False)
+    gone = weakref.ref(dataset)
+    del dataset
+    gc.collect()
+    assert gone() is None
+    plain: Any = [1, 2]
+    assert replace_sample.loader_begins(DataLoader(plain, shuffle=True), lambda e: {}) is None
 
 
 def test_a_share_of_a_large_set_may_be_replaced() -> None:

@@ -93,15 +93,15 @@ def _raised_in(error: BaseException) -> str:
 
 
 class SampleReplacement:
-    """What is known of one loader, in the training process and in its forked workers.
+    """What is known of one dataset, in the training process and in forked workers of its loaders.
 
     Args:
-        dataset: of the loader.
+        dataset: which it is; not kept alive.
         describe: what an Event says of an exception.
     """
 
     def __init__(self, dataset: Any, describe: Describe) -> None:
-        self.dataset = dataset
+        self.is_of = weakref.ref(dataset)
         self.log = SharedLog()
         self.failed = False
         """Whether a sample could not be read, in this process."""
@@ -116,24 +116,24 @@ class SampleReplacement:
         self._gone |= {one["index"] for one in found if one["replaced"]}
         return found
 
-    def batch(self, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
+    def batch(self, dataset: Any, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
         """The samples of a batch that has failed, once more from the state it began with."""
         _put_back(state)
-        return [self._sample(index) for index in indices]
+        return [self._sample(dataset, index) for index in indices]
 
-    def _sample(self, given: Any) -> Any:
+    def _sample(self, dataset: Any, given: Any) -> Any:
         try:
             index = operator.index(given)
         except TypeError:  # not a number: nobody knows which other ones there are
-            return self.dataset[given]
+            return dataset[given]
         if index in self._gone:
-            return self._other(index)
+            return self._other(dataset, index)
         self.failed = True
         state, found = random_state(), None
         for pause in _PAUSES:
             time.sleep(pause)
             try:
-                sample = self.dataset[index]
+                sample = dataset[index]
             except Exception as error:
                 if not of_data(error):
                     raise
@@ -141,22 +141,23 @@ class SampleReplacement:
                 _put_back(state)
             else:
                 if found is not None:
-                    self.log.add({**self._record(index, found), "replaced": False})
+                    self.log.add({**self._record(dataset, index, found), "replaced": False})
                 return sample
         assert found is not None
-        record = {**self._record(index, found), "replaced": True, "most": self._most}
+        record = {**self._record(dataset, index, found), "replaced": True, "most": self._most}
         if not self.log.add(record, self._most, "sample"):
             raise found
         self._gone.add(index)
-        return self._other(index, found)
+        return self._other(dataset, index, found)
 
-    def _other(self, index: int, found: Exception | None = None) -> Any:
+    @staticmethod
+    def _other(dataset: Any, index: int, found: Exception | None = None) -> Any:
         """Another sample, always the same one for this index."""
         state = random_state()
         for attempt in range(_OTHERS):
-            other = random.Random(f"{index}/{attempt}").randrange(len(self.dataset))
+            other = random.Random(f"{index}/{attempt}").randrange(len(dataset))
             try:
-                return self.dataset[other]
+                return dataset[other]
             except Exception as error:
                 if not of_data(error):
                     raise
@@ -165,10 +166,10 @@ class SampleReplacement:
         assert found is not None
         raise found
 
-    def _record(self, index: int, error: Exception) -> dict[str, Any]:
+    def _record(self, dataset: Any, index: int, error: Exception) -> dict[str, Any]:
         said, kind = self._describe(error), type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        inner, number = innermost(self.dataset, index)
+        inner, number = innermost(dataset, index)
         return {
             "type": f"{module}{kind.__name__}",
             **{key: said[key] for key in ("message", "file", "line", "code") if key in said},
@@ -193,7 +194,8 @@ class ReplacingFetcher(_MapDatasetFetcher):
         except Exception as error:
             if not of_data(error):
                 raise
-        return self.collate_fn(self.replacement.batch(possibly_batched_index, state))
+        samples = self.replacement.batch(self.dataset, possibly_batched_index, state)
+        return self.collate_fn(samples)
 
 
 _making: SampleReplacement | None = None
@@ -204,9 +206,15 @@ _known: weakref.WeakKeyDictionary[Any, SampleReplacement] = weakref.WeakKeyDicti
 def loader_begins(loader: Any, describe: Describe) -> SampleReplacement | None:
     """An iterator is about to be made; ``loader_began`` must follow."""
     global _making
-    _making = _known.get(loader)
-    if _making is None and _trains(loader):
-        _making = _known[loader] = SampleReplacement(loader.dataset, describe)
+    _making = None
+    if not _trains(loader):
+        return None
+    try:
+        _making = _known.get(loader.dataset)
+        if _making is None:
+            _making = _known[loader.dataset] = SampleReplacement(loader.dataset, describe)
+    except TypeError:  # a list, which is read already, or one that cannot be told from others
+        _making = None
     return _making
 
 
@@ -219,7 +227,7 @@ def loader_began() -> None:
 def fetcher(made: Any) -> Any:
     """What torch has made to fetch batches, or one that replaces samples."""
     mine = _making
-    if mine is None or type(made) is not _MapDatasetFetcher or made.dataset is not mine.dataset:
+    if mine is None or type(made) is not _MapDatasetFetcher or mine.is_of() is not made.dataset:
         return made
     if not made.auto_collation or not _one_by_one(made.dataset):
         return made

@@ -15,10 +15,12 @@ def _get_iterator(engine_of: GetEngine, original: Function) -> Function:
         if engine is None:
             return original(self)
         engine.loader_begins(self)
+        iterator = None
         try:
-            return original(self)
+            iterator = original(self)
+            return iterator
         finally:
-            engine.loader_began()
+            engine.loader_began(iterator)
 
     return _get_iterator
 

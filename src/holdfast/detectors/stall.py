@@ -230,7 +230,7 @@ def _above(
             continue
         same = known.get((line.path, line.mark, line.direct))
         # What is done as often on other steps is no stall, however slow it was; nor what all steps
-        # do again and again, as long as an episode or a sequence lasts.
+        # do in turn, as long as an episode or a sequence lasts.
         if same is not None and line.hits > 1 and same.hits > min(1.0, line.hits / 2):
             continue
         entry = next((at for at in line.path[turn.depth :] if at not in passed), None)

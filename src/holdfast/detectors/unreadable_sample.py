@@ -44,8 +44,8 @@ class UnreadableSample(Detector):
         dataset is helped, and never on errors of programming (KeyError, TypeError, ...).
 
     Cost:
-        The state of torch's generator is copied for each batch; in workers those of Python and
-        numpy too.
+        The state of torch's generator is copied for each batch, 2 µs; in workers those of Python
+        and numpy too, 0.17 ms of the worker (x86, ``random_state`` timed by ``timeit``).
 
     Reproduce:
         ``holdfast run -m holdfast.faults.unreadable_sample`` goes on where

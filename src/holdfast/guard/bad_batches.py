@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..actions.quarantine import Quarantine, Record
-from ..actions.replace_sample import SampleReplacement, loader_begins
+from ..actions.replace_sample import SampleReplacement, loader_began, loader_begins
 from ..config import QuarantineSettings
 from ..diagnosis.crash import exception
 from ..probes.step_record import StepRecord
@@ -19,22 +20,29 @@ class BadBatches:
     def __init__(self, settings: QuarantineSettings) -> None:
         self.quarantine = Quarantine(settings)
         self._replace = settings.replace
-        self._loaders: list[SampleReplacement] = []
+        self._beginning: SampleReplacement | None = None
+        self._reading: weakref.WeakKeyDictionary[Any, SampleReplacement]
+        self._reading = weakref.WeakKeyDictionary()
 
     def loader_begins(self, loader: Any) -> None:
         """A loop over a loader is about to begin: what it cannot read may be replaced."""
-        found = loader_begins(loader, exception.facts) if self._replace else None
-        if found is not None and found not in self._loaders:
-            self._loaders.append(found)
+        self._beginning = loader_begins(loader, exception.facts) if self._replace else None
 
-    @property
-    def unreadable(self) -> bool:
-        """Whether a loader has met a sample that it could not read."""
-        return any(one.log.grown for one in self._loaders)
+    def loader_began(self, iterator: Any) -> None:
+        """Its iterator is there, with its workers; None where that failed."""
+        loader_began()
+        if iterator is not None and self._beginning is not None:
+            self._reading[iterator] = self._beginning
+        self._beginning = None
+
+    def unreadable(self, iterator: Any) -> bool:
+        """Whether this loader has met a sample that it could not read."""
+        found = self._reading.get(iterator)
+        return found is not None and found.log.grown
 
     def write_unreadable(self, recorder: Recorder, step: int) -> None:
         """Record the samples that could not be read."""
-        for one in self._loaders:
+        for one in set(self._reading.values()):
             for sample in one.fresh():
                 recorder.event("unreadable", step, sample)
 

@@ -140,7 +140,7 @@ class Engine:
         ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
-        if self.training.bad_batches.unreadable:
+        if self.training.bad_batches.unreadable(iterator):
             attempt(self, "unreadable samples", self._write_unreadable)
         swallowed = self.watchers.swallowed
         swallowed.batches += 1
@@ -509,9 +509,9 @@ class Engine:
         self.training.bad_batches.loader_begins(loader)
 
     @fail_open("unreadable samples")
-    def loader_began(self) -> None:
-        """Its iterator is there, with its workers."""
-        replace_sample.loader_began()
+    def loader_began(self, iterator: Any) -> None:
+        """Its iterator is there, with its workers; None where that failed."""
+        self.training.bad_batches.loader_began(iterator)
 
     @fail_open("unreadable samples")
     def fetcher(self, made: Any) -> Any:

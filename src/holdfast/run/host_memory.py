@@ -2,7 +2,7 @@
 
 Limits are those of the process itself (``ulimit -v``), of its control group (containers, SLURM,
 systemd; cgroup version 1 and 2) and of the machine. The first makes an allocation fail, the others
-have the kernel kill the process. What the system does not tell is left out.
+have the kernel kill the process. What the system does not tell is missing.
 """
 
 from __future__ import annotations
