@@ -61,16 +61,17 @@ liquid: install  ## train the third model family on Python source, write on from
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
+# Tests of resume fork the process they are in: one that has grown through all others costs four times as much.
 test: install  ## lint, types and the default tests: CPU only, offline
 	@echo "ruff"
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@echo "tests of holdfast and liquid, beside pyright, the end-to-end tests and the other families: each keeps one core busy"
 	@{ $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/resume tests/e2e; e2e=$$?; \
 	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((types || e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTEST) --ignore=tests/e2e tests; core=$$?; \
+	$(PYTEST) --ignore=tests/resume --ignore=tests/e2e tests; core=$$?; \
 	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 

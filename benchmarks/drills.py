@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
-from drilling import flips, kills, places, spikes, storms, workers
+from drilling import clocks, flips, hangs, kills, memory, places, samples, spikes, storms, workers
 from drilling.score import Progress, Score, counter
 from overhead import hardware
 
@@ -39,6 +39,12 @@ DRILLS: dict[str, Drill] = {
         1 if quick else 12, seed=seed, show=show
     ),
     "NaN storms": lambda quick, seed, show: storms.drill(1 if quick else 12, seed=seed, show=show),
+    "bad samples": lambda quick, seed, show: samples.drill(1 if quick else 8, seed=seed, show=show),
+    "out of memory": lambda quick, seed, show: memory.drill(
+        1 if quick else 10, seed=seed, show=show
+    ),
+    "hang": lambda quick, seed, show: hangs.drill(1 if quick else 12, seed=seed, show=show),
+    "clock jumps": lambda quick, seed, show: clocks.drill(1 if quick else 6, seed=seed, show=show),
     "spikes": lambda quick, seed, show: spikes.drill(1 if quick else 12, seed=seed, show=show),
 }
 """By name: ``DRILLS[name](quick, seed, show)``."""

@@ -60,6 +60,17 @@ def test_one_good_step_starts_the_count_anew():
         assert not rules.allow("NUM001", step).stop
 
 
+def test_a_step_that_was_only_looked_at_neither_counts_nor_starts_the_count_anew():
+    rules = policy("policy.NUM001.budget=10")
+    stopped: list[int] = []
+    for step in range(20):
+        if step in (4, 5):
+            rules.passes_over(step)
+        elif rules.allow("NUM001", step).stop:
+            stopped.append(step)
+    assert stopped[0] == 12
+
+
 def test_two_faults_that_take_turns_do_not_calm_each_other():
     rules = policy("policy.NUM001.budget=10")
     stopped = [rules.allow(f"NUM00{1 + step % 2}", step).stop for step in range(40)]

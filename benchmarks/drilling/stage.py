@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,9 +14,11 @@ from typing import Any, cast
 
 from holdfast.checkpoint.record import record_path
 from holdfast.checkpoint.store import CheckpointStore, Entry
+from holdfast.report.summary import RunSummary, summarize
 from holdfast.run import LaneData, LaneReader, Run
 from holdfast.types import Event
 
+PATIENT = Path(__file__).with_name("patient.py")
 VICTIM = Path(__file__).with_name("victim.py")
 # Nothing here takes long; a run that hangs is lost, not waited for.
 PATIENCE = 120.0
@@ -83,7 +87,11 @@ def start(words: Sequence[str], *, below: Sequence[str] = (), **popen: Any) -> P
 
 
 def end(process: Process, patience: float = PATIENCE) -> Ended:
-    """Wait for the end; a process that does not come to one is killed."""
+    """Wait for the end; a process that does not come to one is killed.
+
+    On a busy machine it gets its turn less often, and is given as much more time.
+    """
+    patience *= max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
     try:
         out, err = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
@@ -103,6 +111,28 @@ def guarded(run_dir: Path, *options: str, settings: Sequence[str] = (), **popen:
     words = ["-m", "holdfast", "run", "--run-dir", str(run_dir)]
     words += [word for one in settings for word in ("--set", one)]
     return end(start([*words, str(VICTIM), str(run_dir), "--plain", *options], **popen))
+
+
+def patient(
+    folder: Path, *options: str, given: Sequence[str] = (), patience: float = PATIENCE
+) -> Ended:
+    """The patient on files in a folder, under ``holdfast run``."""
+    words = ["-m", "holdfast", "run", "--run-dir", str(folder / "run"), *given]
+    return end(start([*words, str(PATIENT), str(folder), *options], cwd=folder), patience)
+
+
+def write_samples(folder: Path, seed: int, count: int = 256, numbers: int = 6) -> list[Path]:
+    """One file of numbers for each sample."""
+    rng = random.Random(seed)
+    files = [folder / f"{number}.bin" for number in range(count)]
+    for file in files:
+        file.write_bytes(struct.pack(f"{numbers}f", *(rng.gauss(0, 1) for _ in range(numbers))))
+    return files
+
+
+def summary(folder: Path) -> RunSummary:
+    """What the report says of a run."""
+    return summarize(Run.open(folder / "run"))
 
 
 def plainly(run_dir: Path, *options: str) -> Ended:

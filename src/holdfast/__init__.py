@@ -9,7 +9,7 @@ The public names are resolved when they are used, so that reading a run never im
         loss = loss_function(model(x), y)
         watch.backward(loss)
         watch.step()
-    print(watch.report())
+    watch.close()  # says how it went and where the report is
 """
 
 from __future__ import annotations

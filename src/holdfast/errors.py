@@ -19,6 +19,10 @@ class UsageError(HoldfastError):
     """A command line that cannot be carried out."""
 
 
+class MissingPackageError(HoldfastError, ImportError):
+    """A package that is not installed; the message says how to install it."""
+
+
 class SettingsError(HoldfastError):
     """A setting that is unknown, of the wrong type or impossible."""
 

@@ -14,8 +14,9 @@ a budget that is spent ends the run, so that no run is saved for ever in vain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from .config import Settings
 from .config.rules import EVERY, POSSIBLE, codes_of
@@ -150,14 +151,18 @@ class Policy:
         use = self._uses.get(code)
         return use is not None and step - use.step < self.rule(code).cooldown
 
+    def passes_over(self, step: int) -> None:
+        """A step that was made to look at something: it costs no budget and is no good step."""
+        if step > self._last:
+            self._last, self._troubled = step, self._troubled + 1
+
     def allow(self, code: str, step: int) -> Decision:
         """Ask once for each finding; steps come in order, but for two optimizers in one step.
 
         A step on which something was asked is no good step, whatever the code: two faults that
         take turns would otherwise reset each other for ever.
         """
-        if step > self._last:
-            self._last, self._troubled = step, self._troubled + 1
+        self.passes_over(step)
         rule, use = self.rule(code), self._uses.get(code)
         if not rule.acts:
             return Decision()
@@ -176,6 +181,19 @@ class Policy:
         reached = step if use is None else max(step, use.step)
         self._uses[code] = _Use(reached, self._troubled, count + 1, decision)
         return decision
+
+    def state(self) -> dict[str, Any]:
+        """How often each rule was used, as plain data."""
+        uses = {code: asdict(use) for code, use in self._uses.items()}
+        return {"uses": uses, "last": self._last, "troubled": self._troubled}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        self._last, self._troubled = state["last"], state["troubled"]
+        self._uses = {
+            code: _Use(**{**use, "decision": Decision(**use["decision"])})
+            for code, use in state["uses"].items()
+        }
 
     def lines(self) -> list[str]:
         """Every rule with its budget, one line for codes that have the same."""

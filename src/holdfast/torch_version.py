@@ -7,6 +7,7 @@ not. Nothing here imports torch.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import sys
 
@@ -31,6 +32,20 @@ def check_torch() -> None:
             f"torch {found} is installed, holdfast needs {needed} or newer; "
             f"pip install 'torch>={needed}'"
         )
+
+
+def require_torch() -> None:
+    """Raise if there is no torch that holdfast can use, for a command that is nothing without it.
+
+    Raises:
+        HoldfastError: says that it is missing or too old.
+    """
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        raise HoldfastError(
+            "this needs torch, which is not installed here; pip install torch "
+            "(pytorch.org says which build is for this machine)"
+        )
+    check_torch()
 
 
 def installed_version() -> str:

@@ -156,7 +156,7 @@ def test_alone_in_its_batch_a_sample_must_hold_the_values(
 # ---------------------------------------------------------------- what is drawn instead
 
 
-def poisoned(dataset: Any, *samples: int, **settings: bool) -> Quarantine:
+def poisoned(dataset: Any, *samples: int, **settings: Any) -> Quarantine:
     made = Quarantine(QuarantineSettings(**{"skip": True, **settings}))
     for sample in samples:
         found = made.look([batch(rows(1, 0), [sample], dataset)])[1]

@@ -19,7 +19,7 @@ MODELS = ROOT / "models" / "src"
 
 BASE = "types errors config run"
 JUDGING = f"{BASE} plugins detectors policy report redaction"
-MEASURING = f"{BASE} probes checkpoint actions diagnosis recovery guard"
+MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
 
 # A room is a folder or a module of src/holdfast. "holdfast" is its __init__.py, the public names;
@@ -42,18 +42,19 @@ MAY_IMPORT = {
     "checkpoint": BASE,
     "actions": f"{BASE} probes checkpoint",
     "diagnosis": f"{BASE} redaction probes checkpoint",
-    "recovery": f"{BASE} policy detectors probes checkpoint actions",
+    "resume": f"{BASE} checkpoint diagnosis",
+    "recovery": f"{BASE} policy detectors probes checkpoint actions resume",
     "guard": f"{BASE} policy detectors probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",
-    "boot": f"{BASE} torch_version diagnosis guard boot.__init__",
+    "boot": f"{BASE} torch_version actions diagnosis guard boot.__init__",
     # where both meet
-    "watching": f"{JUDGING} launcher checkpoint guard boot boot.__init__",
+    "watching": f"{JUDGING} launcher checkpoint guard boot boot.__init__ torch_version",
     # built from the public names
     "holdfast": SPINE,
     "training": f"{BASE} policy checkpoint watching plugins torch_version holdfast",
     "faults": BASE,
-    # readers of the run folder
-    "integrations": f"{JUDGING} launcher",
+    # readers of the run folder, and forms for frameworks that train
+    "integrations": f"{JUDGING} launcher watching",
     # nothing imports the command line
     "cli": f"{SPINE} training faults integrations holdfast",
     "__main__": "cli",
@@ -68,10 +69,14 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
     "numpy": set(ALLOWED) - {"types", "errors", "config", "torch_version", "holdfast", "__main__"},
     "psutil": {"run", "launcher", "probes", "diagnosis", "recovery", "training"},
     "yaml": {"config"},
-    "rich": {"report", "cli", "training"},
+    "rich": {"cli", "training"},
     "mlflow": {"integrations"},
     "sqlalchemy": {"integrations"},
     "tensorboard": {"integrations"},
+    "lightning": {"integrations"},
+    "pytorch_lightning": {"integrations"},
+    "transformers": {"integrations"},
+    "accelerate": {"integrations"},
     "sitecustomize": {"boot"},  # the user's own, which ours hands over to
 }
 
@@ -288,7 +293,8 @@ def test_the_judging_side_cannot_reach_torch_through_the_table():
 
 def test_importing_the_command_line_loads_no_framework():
     heavy = {"torch", "starlette", "uvicorn", "lightning", "transformers", "accelerate", "rich"}
-    assert not loaded_by("import holdfast.cli", heavy)
+    # Neither do trackers, which stand beside the forms for frameworks.
+    assert not loaded_by("import holdfast.cli, holdfast.integrations.tracker", heavy)
 
 
 def test_the_check_of_loaded_packages_can_fail():

@@ -11,19 +11,26 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.boot import RUN_VARIABLE, SITE
+from holdfast.boot import RESUME_VARIABLE, RUN_VARIABLE, SITE, is_launcher, session
 
 
 @pytest.fixture
 def python(tmp_path: Path):
     """Runs a script beside a stand-in for torch, with the boot folder in front or without."""
 
-    def run(text: str, *, torch: str = "value = 1\n", inside: bool = True):
+    def run(
+        text: str,
+        *,
+        torch: str = "value = 1\n",
+        inside: bool = True,
+        name: str = "script.py",
+        **more: str,
+    ):
         package = tmp_path / "torch"
         package.mkdir(exist_ok=True)
         (package / "__init__.py").write_text(textwrap.dedent(torch))
         (package / "nn.py").write_text("name = __name__\n")
-        script = tmp_path / "script.py"
+        script = tmp_path / name
         script.write_text(textwrap.dedent(text))
         source = str(Path(holdfast.__file__).parents[1])
         path = [str(SITE), source] if inside else [source]
@@ -31,6 +38,7 @@ def python(tmp_path: Path):
         env["PYTHONPATH"] = os.pathsep.join(path)
         if inside:
             env[RUN_VARIABLE] = str(tmp_path / "run")
+        env |= more
         return subprocess.run(
             [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
         )
@@ -120,3 +128,65 @@ def test_without_a_run_the_boot_folder_does_nothing():
     )
     assert seen.returncode == 0 and seen.stderr == ""
     assert seen.stdout.startswith("False ") and "Torch" not in seen.stdout
+
+
+@pytest.mark.parametrize("name", ["torchrun", "accelerate", "deepspeed", "poetry"])
+def test_a_launcher_is_not_entered(python, name: str):
+    """The pythons that it starts are the ones that train; its own end is no crash of theirs."""
+    script = """
+        import sys, torch
+        print("holdfast.boot.session" in sys.modules, len(sys.argv))
+        raise SystemExit(3)
+    """
+    seen = python(script, name=name)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (3, "False 1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words", "answer"),
+    [
+        (["-m"], ["python", "-u", "-m", "torch.distributed.run"], True),
+        (["-m", "a.py", "-m"], ["python", "-um", "deepspeed.launcher.launch", "a.py", "-m"], True),
+        (["-m", "x"], ["python", "-maccelerate.commands.launch", "x"], True),
+        (["-m", "torch.distributed.run"], ["python", "-m", "pkg", "torch.distributed.run"], False),
+        (["-c"], ["python", "-c", "import torchrun"], False),
+        (["torchrun.py"], ["python", "torchrun.py"], False),
+        ([""], ["python"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_what_is_a_launcher(argv: list[str], words: list[str], answer: bool):
+    assert is_launcher(argv, words) is answer
+
+
+def test_a_module_that_is_missing_is_named(monkeypatch, capsys):
+    monkeypatch.delenv(RESUME_VARIABLE, raising=False)
+    session._stay_out(ModuleNotFoundError("No module named 'psutil'", name="psutil"))
+    told = capsys.readouterr().err
+    assert told.startswith(f"holdfast: unguarded: {sys.executable} has no psutil; the command runs")
+    assert told.count("\n") == 1
+
+
+def test_a_run_to_be_resumed_is_not_begun_anew_without_a_guard(python):
+    seen = python("import torch\nprint('began at step 0')", **{RESUME_VARIABLE: "step.safetensors"})
+    assert (seen.returncode, seen.stdout) == (2, "")
+    assert "cannot resume without a guard; the script was not run" in seen.stderr
+
+
+def test_a_python_that_is_too_old_says_so_when_it_imports_torch(python):
+    """No old python is at hand: this one says that it is one."""
+    script = f"""
+        import sys
+        sys.version_info, sys.version = (3, 9, 18), "3.9.18 (main)"
+        sys.modules["sitecustomize"] = sys
+        __file__ = {str(Path(SITE) / "sitecustomize.py")!r}
+        exec(open(__file__).read())
+        {{}}
+        print([type(f).__name__ for f in sys.meta_path if "Old" in type(f).__name__])
+    """.replace("{{}}", "{}")
+    quiet = python(script.replace("{}", "import json"), inside=False, HOLDFAST_RUN="run")
+    assert (quiet.stderr, quiet.stdout) == ("", "['_TooOld']\n")
+    seen = python(script.replace("{}", "import torch"), inside=False, HOLDFAST_RUN="run")
+    assert seen.returncode == 0 and seen.stdout == "[]\n"
+    assert "is Python 3.9.18, holdfast needs 3.11 or newer; the command runs" in seen.stderr
+    assert seen.stderr.startswith("holdfast: unguarded: ") and seen.stderr.count("\n") == 1

@@ -43,10 +43,13 @@ _EVALUATED = {"nodes": 40, "evaluations": 2, "batches": 5, "function": "validate
 _UNDONE = {"code": "OPT003", "steps": 9, "to": 4, "loss": 90.0, "usual": 2.0, "tried": 2.1}
 _UNDONE |= {"lr_factor": 0.5, "left": 2}
 _RAISED = {"type": "KeyError", "message": "'cat'", "file": "data.py", "line": 31, "sample": 481}
+_SILENT = {"seconds": 900.0, "limit": 600.0, "longest": 14.0, "cpu": 0.01, "moves": False}
+_SILENT |= {"file": "train.py", "line": 57, "waits_for": 1, "samples": [3, 4], "frames": []}
 TELLS = {
     "RUN001": ("exception", _RAISED),
     "RUN002": ("swallowed_exception", _RAISED | {"batches": 9}),
     "RUN003": ("unreadable", _RAISED | {"replaced": True}),
+    "RUN004": ("no_progress", _SILENT),
     "OPT003": ("rollback", _UNDONE),
     "MEM001": ("growth", _HELD | {"on_device": False, "in_evaluation": True}),
     "MEM002": ("growth", _HELD | {"graphs": 1, "in_evaluation": True}),
@@ -200,7 +203,7 @@ def test_survives_random_rows(detector, make_rows, step_columns):
             assert Finding.from_dict(finding.to_dict()) == finding
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 @pytest.mark.parametrize("kind", ["plain", "scaler", "accumulation", "two optimizers", "mask"])
 def test_silent_on_healthy_runs(make_rows, kind, seed):
     # Longer than the history, so that its beginning is forgotten on the way.

@@ -307,6 +307,7 @@ for step in range(start + 1, 10**6):
 """
 
 
+@pytest.mark.slow
 def test_killed_while_writing_the_last_told_step_is_there(store):
     for life in range(2):
         child = subprocess.Popen(

@@ -37,7 +37,7 @@ def test_the_same_run_is_not_worse(pair, capsys):
     ("second", "reason"),
     [
         ({"time": times(13)}, "step time 10 ms → 13 ms (+"),
-        ({"rss": 6e8}, "rss 476.8 MiB → 572.2 MiB (+20.0%)"),
+        ({"rss": 6e8}, "rss 476.8 MiB → 572.2 MiB (+20.0%), limit 10 %"),
         ({"loss": 5.0}, "loss 1.9"),
         ({"loss": {50: np.nan}, "loss_bad": {50: 1}}, "new: NUM001 nonfinite_loss"),
     ],
@@ -47,6 +47,15 @@ def test_a_worse_run_is_told_with_its_reason(pair, capsys, second, reason):
     assert main(["compare", *pair(second)]) == 1
     told = capsys.readouterr().out
     assert reason in told and ": worse" in told
+
+
+def test_a_loss_that_became_nan_is_worse_and_told_so(pair, capsys):
+    last = dict.fromkeys(range(92, 100), 1)
+    runs = pair({"loss": dict.fromkeys(last, np.nan), "loss_bad": last})
+    assert main(["compare", *runs, "--fail-on", "findings=off"]) == 1
+    told = capsys.readouterr().out
+    assert "→ not finite" in told and "inf%" not in told
+    assert main(["compare", *reversed(runs), "--fail-on", "findings=off"]) == 0
 
 
 def test_better_in_everything_is_not_worse(pair, capsys):

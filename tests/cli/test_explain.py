@@ -18,8 +18,25 @@ def test_without_a_code_all_are_listed(capsys):
     assert all(f"{detector.code}  " in told for detector in ALL)
 
 
+def test_words_find_a_ranked_list_or_the_only_one(capsys):
+    assert main(["explain", "nan"]) == 0
+    told = capsys.readouterr().out
+    assert "findings fit 'nan', the best first:" in told
+    assert told.index("\nNUM001  ") < told.index("\nNUM005  ")
+    assert main(["explain", "loss", "spike"]) == 0
+    assert capsys.readouterr().out.startswith("OPT001  loss_spike")
+
+
+def test_several_codes_are_several_pages(capsys):
+    assert main(["explain", "NUM001", "OPT001"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("NUM001  nonfinite_loss") and "\nOPT001  loss_spike" in told
+    assert main(["explain", "NUM001", "OPT01"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_an_unknown_code_names_the_nearest(capsys):
-    assert main(["explain", "nonfinite_grad"]) == 2
+    assert main(["explain", "NAN002"]) == 2
     captured = capsys.readouterr()
     assert "NUM002 nonfinite_gradient" in captured.err and captured.out == ""
 

@@ -44,6 +44,7 @@ def test_list_as_json(bad_batch, capsys):
     assert fault["why"] == "A batch holds a NaN."
 
 
+@pytest.mark.slow
 def test_run(bad_batch, tmp_path, capsys):
     keep = tmp_path / "kept"
     words = ["faults", "run", "bad_batch", "--keep", str(keep)]

@@ -59,7 +59,7 @@ def test_the_overview_lists_it_under_its_own_heading(plugin, capsys):
     assert main(["--help"]) == 0
     told, _, added = capsys.readouterr().out.partition("\nfrom plugins:\n")
     assert "\n  run " in told and "a_family" not in told
-    assert "\n  a_family    What a family can do\n" in added
+    assert "\n  a_family     What a family can do\n" in added
     assert "\n  a_family_of_a_long_name Another\n" in added
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_name_may_mean_one_of_a_plugin(plugin, capsys):
     assert main(["a_famly"]) == 2
     assert "did you mean 'a_family'?" in capsys.readouterr().err
     assert main(["xyzzy"]) == 2
-    assert "demo, a_family; see" in capsys.readouterr().err
+    assert "completion, a_family; see" in capsys.readouterr().err
 
 
 def test_a_command_may_be_named_by_its_place(plugin):

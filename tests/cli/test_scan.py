@@ -88,6 +88,7 @@ def test_a_file_for_slurm_names_what_runs_one_combination(monkeypatch, capsys):
     assert started[0][-4:] == ["--set", "width=3", "--run-dir", "out/width=3"]
 
 
+@pytest.mark.slow
 def test_a_whole_scan_and_its_table(capfd):
     """One combination cannot be built: the others are trained, and it is tried again later."""
     words = ["--scan", "width=3,5", "--run-dir", "out", "--jobs", "2"]

@@ -251,6 +251,37 @@ def test_what_grew_explains_what_ran_out(make_rows, make_event):
     assert explained(findings) == {id(findings[0]): findings[1]}
 
 
+SPLIT = {"module": "Net", "samples": 64, "parts": 4, "phase": "forward", "exact": True, "why": ""}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        ("batch_split", SPLIT, "split into 4 parts, with the same gradients (train.py:31)"),
+        ("batch_split", SPLIT | {"why": "BatchNorm", "exact": False}, "approximately: BatchNorm"),
+        ("batch_split", SPLIT | {"parts": 0, "refused": "one sample"}, ""),
+        ("lost_step", {"batches": 0}, "its batch is lost"),
+        ("lost_step", {"batches": 1}, ""),
+    ],
+)
+def test_out_of_memory_that_was_survived_is_a_warning(make_rows, make_event, kind, data, words):
+    judge = Judge()
+    place = {"file": "train.py", "line": 31, "seen": "trace"}
+    judge.feed(make_rows(8), [make_event(kind, 0, 4, **data | place)])
+    assert [f.severity for f in judge.findings] == [Severity.WARNING] * bool(words)
+    for finding in judge.findings:
+        assert finding.code == "MEM008" and words in finding.message
+        assert finding.action in ("split_batch", "skip_update")
+
+
+def test_a_run_that_dies_after_it_was_split_is_told_both(make_rows, make_event):
+    judge = Judge()
+    died = make_event("out_of_memory", 0, 20, asked=2e9, parts={"weights": 1e6}, killed=True)
+    judge.feed(make_rows(8), [make_event("batch_split", 0, 4, **SPLIT), died])
+    judge.close()
+    assert sorted(f.evidence["what"] for f in judge.findings) == ["error", "split"]
+
+
 @pytest.mark.parametrize(
     ("evaluations", "batches", "severity"),
     [(1, 1, Severity.INFO), (2, 1, Severity.WARNING), (1, 2, Severity.WARNING)],

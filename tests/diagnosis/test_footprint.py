@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.memory import expression, footprint
+from holdfast.faults._budget import Budget
+from holdfast.run import host_memory
 from holdfast.run.host_memory import MemoryLimit
 from holdfast.types import Event, Finding
 
@@ -137,17 +139,17 @@ def test_a_model_that_cannot_be_called_without_values_leaves_the_rest() -> None:
 def test_what_it_looks_like(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None, room: int, out: bool
 ) -> None:
-    monkeypatch.setattr(footprint, "room", lambda: room)
-    assert footprint.ran_out(error) is out
+    monkeypatch.setattr(host_memory, "room", lambda: room)
+    assert host_memory.ran_out(error) is out
 
 
 def test_the_room_that_is_left() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)
-    there = footprint.room()
+    there = host_memory.room()
     mapped = psutil.Process().memory_info().vms
     try:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), limit[1]))
-        assert footprint.room() <= 64 << 20 < there
+        assert host_memory.room() <= 64 << 20 < there
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limit)
 
@@ -170,7 +172,7 @@ def test_the_expression_that_did_not_fit_is_named_with_its_shapes(code: str) -> 
     linecache.cache[path] = len(code), None, [code + "\n"], path
     with pytest.raises(RuntimeError) as caught:
         exec(compile(code, path, "exec"), dict(x=x, y=y, wide=wide, table=table, torch=torch))
-    assert footprint.ran_out(caught.value)
+    assert host_memory.ran_out(caught.value)
     (asked,) = re.findall(r"allocate (\d+) bytes", str(caught.value))
     found = expression.facts(caught.value, float(asked))
     parts, result = BLOWN_UP[code]
@@ -231,3 +233,46 @@ def judged(facts: dict) -> Finding:
     judge.feed(None, [Event(time=0.0, rank=0, step=0, kind="out_of_memory", data=facts)])
     (finding,) = judge.close()
     return finding
+
+
+def _loss_of(logits: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.flatten(1), target)
+
+
+@pytest.mark.parametrize("where", ["loss", "criterion", "model", "backward", "copy", "optimizer"])
+def test_the_scripts_own_loss_code_is_told_from_all_else(where: str) -> None:
+    model = nn.Linear(4, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = SimpleNamespace(models=lambda: [model], optimizers=lambda: [(optimizer, ["w", "b"])])
+    x, y = torch.randn(4096, 4), torch.zeros(4096, dtype=torch.long)
+
+    def large(*_: object) -> Tensor:
+        return x.repeat(64, 1)
+
+    with pytest.raises(torch.OutOfMemoryError) as caught, Budget() as budget:
+        logits = model(x)
+        loss = _loss_of(logits, y) if where in ("backward", "optimizer") else None
+        if where == "optimizer":
+            optimizer.register_step_post_hook(large)  # type: ignore[arg-type]
+            logits.sum().backward()
+        budget.limit = budget.live() + MIB // 2  # the logits are one
+        match where:
+            case "loss":
+                _loss_of(logits, y)
+            case "criterion":
+                nn.CrossEntropyLoss()(logits.view(-1, 64), y)
+            case "model":
+                model(x)
+            case "copy":
+                large()
+            case "backward":
+                assert loss is not None
+                loss.backward()
+            case _:
+                optimizer.step()
+    facts = footprint.arithmetic(caught.value, training)  # type: ignore[arg-type]
+    in_loss = where in ("loss", "criterion")
+    assert (facts.get("phase") == "loss") is in_loss
+    finding = judged(facts)
+    assert ("watch.run_step(" in finding.advice) is in_loss
+    assert ("own code after the call of the model" in finding.message) is in_loss

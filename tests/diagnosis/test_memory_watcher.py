@@ -34,6 +34,9 @@ class Recorded:
         self.iteration = 0
         self.events: list[Event] = []
 
+    def optimizers(self) -> list[Any]:
+        return []
+
     def record(self, kind: str, data: dict[str, Any]) -> None:
         event = Event(time=0.0, rank=0, step=self.iteration + 1, kind=kind, data=data)
         # As it is written down: plain values only.
@@ -407,6 +410,7 @@ def test_graphs_that_are_differentiated_are_wanted(loop):
     assert loop.findings() == []
 
 
+@pytest.mark.slow
 def test_what_an_evaluation_built_and_somebody_keeps(loop):
     scores: list[torch.Tensor] = []
     for step in range(160):

@@ -163,7 +163,66 @@ def masked_softmax() -> None:
         opt.step()
 
 
+class Wrapper:
+    """Divides a loss before it sends it back, as Accelerate does."""
+
+    passes = 4
+
+    def backward(self, loss: torch.Tensor, **more: Any) -> None:
+        if self.passes > 1:
+            loss = loss / self.passes
+        loss.backward(**more)
+
+
+def divided_by_a_wrapper() -> None:
+    model, wrapper = net(), Wrapper()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(6):
+        x = torch.rand(3, 4) * (i != 3)
+        weight = x.sum(1).log()  # HERE
+        loss = (model(x)[:, 0] * weight).mean()
+        wrapper.backward(loss)
+        opt.step()
+        opt.zero_grad()
+
+
+def batch_deleted_by_the_step() -> None:
+    """As Transformers does: the caller still has what the function has let go."""
+    model, wrapper = net(), Wrapper()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def training_step(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        inputs = {name: value.float() for name, value in inputs.items()}
+        loss = model(inputs["x"])[:, 0].mul(inputs["x"].sum(1).log()).mean()  # HERE
+        del inputs
+        wrapper.backward(loss)
+        return loss.detach()
+
+    for i in range(6):
+        inputs = {"x": torch.rand(3, 4) * (i != 3)}
+        training_step(model, inputs)
+        opt.step()
+        opt.zero_grad()
+
+
+def nan_written_down() -> None:
+    """Nobody masks with NaN; what changes it in place afterwards is not to blame."""
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(6):
+        loss = model(torch.rand(3, 4)).mean()
+        if i == 3:
+            loss = loss * float("nan")  # HERE
+        loss *= 2
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+
 FORWARD = [
+    batch_deleted_by_the_step,
+    nan_written_down,
+    divided_by_a_wrapper,
     inline_loop,
     loss_without_a_name,
     loss_in_a_function,

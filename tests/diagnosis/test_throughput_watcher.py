@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from holdfast.config import Settings, WatcherSettings
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.throughput import line_tree, step_counts
+from holdfast.diagnosis.throughput.loop_clock import Feed
 from holdfast.types import Event, Finding
 from tests.conftest import Clock
 
@@ -326,3 +327,31 @@ def test_looks_come_again_less_and_less_often_while_the_symptom_lasts(watched, c
     steps = [step for kind, step, data in events if kind in KINDS and data.get("look") == "slow"]
     gaps = [b - a for a, b in pairwise(steps)]
     assert len(gaps) >= 3 and gaps[-1] > 2 * gaps[0]
+
+
+def test_an_iterator_in_the_place_of_the_last_one_begins_an_epoch():
+    class Rows:
+        pass
+
+    feed, places = Feed(), set[int]()
+    for step in range(20):
+        rows = Rows()
+        places.add(id(rows))
+        feed.fetched(rows)
+        feed.stepped(step)
+        del rows
+    assert len(places) < 20
+    assert feed.passes == 20
+
+
+def test_a_loop_that_goes_on_after_a_validation_begins_no_epoch():
+    class Rows:
+        pass
+
+    feed, train = Feed(), Rows()
+    for step in range(20):
+        feed.fetched(train)
+        feed.stepped(step)
+        if step % 5 == 4:
+            feed.fetched(Rows())
+    assert feed.passes == 1

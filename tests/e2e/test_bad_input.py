@@ -100,7 +100,11 @@ OTHERS = {
     "check: select": (["check", "future", "--select", "XYZ9"], ""),
     "check: option": (["check", "--selct", "NUM", "future"], "--select"),
     "explain: code": (["explain", "NUM01"], "NUM001"),
-    "explain: too many": (["explain", "NUM001", "NUM002"], "NUM002"),
+    "explain: second code": (["explain", "NUM001", "NUM02"], "NUM002"),
+    "explain: words": (["explain", "purple", "elephants"], "lists all of them"),
+    "open: no run": (["open", "nowhere"], "nowhere"),
+    "completion: shell": (["completion", "tcsh"], "tcsh"),
+    "report: form": (["report", "--format", "pdf"], "sarif"),
     "demo: option": (["demo", "--epochs", "3"], "--epochs"),
     "demo: run folder": (["demo", "--run-dir", "file"], "file"),
 }

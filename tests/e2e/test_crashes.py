@@ -129,6 +129,7 @@ QUIET = {
 }
 
 
+@pytest.mark.slow
 def test_an_exception_that_the_script_gives_up_on_is_explained(bench: Bench):
     seen = bench.same(bench.write(GIVEN_UP + LEAVE))
     assert seen.code == 3

@@ -230,6 +230,7 @@ def test_a_ring_that_is_too_small_drops_and_says_so(bench: Bench):
     assert "the ring was full" in report.text
 
 
+@pytest.mark.slow
 def test_no_standard_error_at_all(bench: Bench):
     """``2>&-``: the number 2 may by now belong to a file of ours, which must stay whole."""
     script = bench.write(TRAIN + "train(30, bad=[3, 9, 20])\nprint('done')\n")

@@ -30,6 +30,14 @@ def constant(path: Path, name: str) -> Any:
     raise LookupError(f"{path.name} has no {name}")
 
 
+def options_of(path: Path) -> tuple[str, ...]:
+    """What ``holdfast run`` is given for a script of the catalogue."""
+    try:
+        return constant(path, "OPTIONS")
+    except LookupError:
+        return ()
+
+
 CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
 # Faults of memory and time are found by the clock of a real run; one is part of every test run.
 OVER_TIME = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
@@ -81,7 +89,7 @@ def job(script: Path, *, plain: bool = False) -> Any:
     def run(folder: Path) -> Ran:
         folder.mkdir(parents=True)
         bench = Bench(folder)
-        guarded = bench.guarded(str(script), options=("--quiet",))
+        guarded = bench.guarded(str(script), options=("--quiet", *options_of(script)))
         alone = bench.plain(str(script)) if plain else None
         # A script that never trains leaves nothing to read.
         record = bench.record if bench.path.exists() else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
+from pathlib import Path
 
 import pytest
 
-from .conftest import TRAIN, Bench, Terminal
+from .conftest import TRAIN, Bench, Terminal, await_line
 
 BAR = (
     TRAIN
@@ -68,19 +70,21 @@ def test_a_progress_bar_on_a_terminal_is_not_garbled(bench: Bench):
 
 def test_what_is_said_and_where(bench: Bench):
     """Plain text to a pipe: no control characters, nothing on standard output."""
-    seen = bench.guarded(bench.write(BAR), options=[])
+    script = bench.write(BAR)
+    seen = bench.guarded(script, options=[])
     assert (seen.code, seen.out) == (0, b"the end\n")
     assert "\x1b" not in seen.told
     # A bar that is not on a terminal still ends its line before ours begins, or after.
     ours = [line for line in seen.told.splitlines() if "[NUM001]" in line]
     assert len(ours) == 2
     assert "skipped: loss is NaN" in ours[0]
-    assert seen.told.count("holdfast: policy: NUM001, NUM002: skip; ") == 1
+    start = f"holdfast: guarding {Path(script).name}, recording to {bench.path}\n"
+    assert seen.told.count(start) == 1 and "policy" not in seen.told
     summary = seen.told[seen.told.index("holdfast: finished") :]
     told = " ".join(summary.split())
     assert told.startswith("holdfast: finished after 40 steps.")
     assert "2 steps skipped" in told
-    assert re.search(r"Guard cost \d+(\.\d+)? % \(estimate\)", told)
+    assert re.search(r"Guard cost [\d.]+ \w+ of [\d.]+ m?s.*; the run was too short", told)
     assert "holdfast explain NUM001" in told
     page = bench.path / "report.html"
     assert f"  report  {page}\n  text    holdfast report {bench.path}\n" in seen.told
@@ -119,7 +123,7 @@ def test_observe_changes_nothing_and_tells_all(bench: Bench):
     assert bench.record.skipped() == []
     assert bench.record.findings()[0].step == 4
     assert "NOT skipped" in guarded.told
-    assert "holdfast: policy: observe everything, change nothing\n" in guarded.told
+    assert "holdfast: only watching " in guarded.told and "policy" not in guarded.told
 
 
 @pytest.mark.slow
@@ -135,13 +139,14 @@ def test_health_on_request(bench: Bench):
 def test_a_healthy_run_hears_its_policy_one_summary_and_its_settings_are_recorded(bench: Bench):
     (bench.folder / "own.yaml").write_text("run:\n  layers_every: 3\n  memory_every: 5\n")
     script = bench.write(TRAIN + "train(9)\n")
-    options = ["--config", "own.yaml", "--set", "run.memory_every=7", "--no-fused"]
+    options = ["--config", "own.yaml", "--set", "run.memory_every=7", "--no-fused", "-v"]
     seen = bench.guarded(script, options=options)
     assert seen.out == b""
     lines = seen.told.splitlines()
-    assert lines[0].startswith("holdfast: policy: ") and lines[0].endswith("to only record)")
-    assert lines[1].startswith("holdfast: finished after 9 steps. No findings")
-    assert len(lines) <= 5
+    assert lines[0].startswith("holdfast: guarding ")
+    assert lines[1].startswith("holdfast: policy: ") and lines[1].endswith("to only record)")
+    assert lines[2].startswith("holdfast: finished after 9 steps. No findings")
+    assert len(lines) <= 6
     settings = bench.record.run.meta["settings"]
     assert settings["run"]["layers_every"] == 3
     assert settings["run"]["memory_every"] == 7
@@ -183,3 +188,39 @@ def test_the_average_of_a_script_stays_a_number(bench: Bench, keep: bool):
     assert bool(record.events("loss_replaced")) is not keep
     told = " ".join(outcome.told.split())
     assert "3 losses not finite, mean without them" in told and "column 3" in told
+
+
+CAUGHT = (
+    TRAIN
+    + """
+import time
+try:
+    for step in range(600):
+        train(1)
+        if step == 5:
+            print("ready", flush=True)
+        time.sleep(0.05)
+except KeyboardInterrupt:
+    print("saved by hand")
+"""
+)
+
+
+def test_a_script_that_catches_ctrl_c_was_interrupted_and_did_not_finish(bench: Bench):
+    process = bench.start_guarded(bench.write(CAUGHT), options=[])
+    await_line(process, b"ready")
+    process.send_signal(signal.SIGINT)
+    seen = bench.end(process)
+    assert (seen.code, seen.out.splitlines()[-1]) == (0, b"saved by hand")
+    told = " ".join(seen.told.split())
+    assert "holdfast: interrupted from the keyboard, which the script handled, after" in told
+    assert [event.data["name"] for event in bench.record.events("signal")] == ["SIGINT"]
+
+
+def test_a_script_without_training_hears_one_line(bench: Bench):
+    seen = bench.guarded(bench.write("print('x')\n"), options=[])
+    assert (seen.code, seen.out) == (0, b"x\n")
+    assert seen.told.splitlines() == [
+        "holdfast: no backward pass and no optimizer step were seen; nothing to record"
+    ]
+    assert not bench.path.exists()

@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from holdfast.types import Severity
+
 from .conftest import TRAIN, Bench, await_line, child_of
 
 MIB = 2**20
@@ -67,7 +69,7 @@ for step in range(4):
 def test_the_limit_of_the_process_is_named(bench: Bench, script: str, line: str, words):
     process = bench.start_guarded(
         bench.write(script),
-        options=[],
+        options=["--no-split-batches"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
     )
     seen = bench.end(process)
@@ -82,6 +84,28 @@ def test_the_limit_of_the_process_is_named(bench: Bench, script: str, line: str,
     if script is HELD:
         assert "history" in found["MEM002"].message
         assert seen.told.index("MEM002  ") < seen.told.index("so also MEM008")
+
+
+def test_a_batch_that_does_not_fit_is_split(bench: Bench):
+    """Under a real limit, in a script that knows nothing of it."""
+    script = TOO_BIG.replace("200_000, 256", "100_000, 16").replace("256", "16")
+    process = bench.start_guarded(
+        bench.write(script + "print('done', flush=True)\n"),
+        options=[],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
+    )
+    seen = bench.end(process)
+    assert seen.code == 0 and b"done" in seen.out, seen.told
+    (finding,) = bench.record.findings()
+    assert (finding.code, finding.severity, finding.action) == (
+        "MEM008",
+        Severity.WARNING,
+        "split_batch",
+    )
+    assert finding.evidence["samples"] == 100_000 and finding.evidence["parts"] > 1
+    assert finding.evidence["exact"] and "with the same gradients" in finding.message
+    assert finding.line == next(i for i, t in enumerate(TOO_BIG.splitlines(), 1) if "model(x)" in t)
+    assert not bench.record.events("holdfast_error")
 
 
 @pytest.mark.slow

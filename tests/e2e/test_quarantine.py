@@ -58,3 +58,42 @@ def test_a_poisoned_file_is_named_and_left_out_on_request(bench: Bench, skip: bo
     (event,) = bench.record.events("quarantine")
     assert event.data["index"] == 5
     assert bool(bench.record.events("quarantine_kept_out")) is skip
+
+
+UNREADABLE = """
+    import struct
+    import torch
+    from pathlib import Path
+    from torch.utils.data import DataLoader, Dataset
+
+    class Files(Dataset):
+        def __init__(self):
+            self.files = [Path(f"{i}.bin") for i in range(24)]
+        def __len__(self):
+            return len(self.files)
+        def __getitem__(self, index):
+            return torch.tensor(struct.unpack("4f", self.files[index].read_bytes()))
+
+    if __name__ == "__main__":
+        for i in range(24):
+            Path(f"{i}.bin").write_bytes(struct.pack("4f", *[float(i)] * 4) if i != 17 else b"cut")
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        how = {"num_workers": 2, "multiprocessing_context": "spawn"}
+        loader = DataLoader(Files(), 4, shuffle=True, **how)
+        for epoch in range(2):
+            for x in loader:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_replaces_what_it_cannot_read(bench: Bench) -> None:
+    done = bench.guarded(bench.write(UNREADABLE))
+    assert done.code == 0 and done.lines == ["done"], done.told
+    replaced = [event.data["index"] for event in bench.record.events("unreadable")]
+    assert replaced == [17] and "RUN003" in bench.record.codes()

@@ -130,6 +130,7 @@ def prove(bench: Bench, tmp_path: Path, *how: str, kills: int, more: int) -> Non
     assert all(event.data["exact"] for event in resumed), resumed
 
 
+@pytest.mark.slow
 def test_killed_with_workers_and_accumulation(bench: Bench, tmp_path: Path) -> None:
     prove(bench, tmp_path, "adamw", "2", "3", kills=1, more=4)
 

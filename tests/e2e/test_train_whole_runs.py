@@ -116,6 +116,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other) or one != one
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(tmp_path: Path, recipe: str):
     whole = train(*words(recipe, tmp_path / "whole", NOISY))
     assert whole.returncode == 0, whole.stderr
@@ -171,7 +172,7 @@ def test_a_rank_that_is_short_of_memory_cuts_its_batches_by_itself(tmp_path: Pat
     sets = ["train.accumulate=2", "train.data.batch=8", "train.epochs=2"]
     one = train(*words(recipe, tmp_path / "one", sets))
     assert one.returncode == 0, one.stderr
-    short = [*sets, "fits=1", "train.auto_batch=true"]
+    short = [*sets, "fits=1", "train.reduce_late=true"]
     two = train(*words(recipe, tmp_path / "two", short), ranks=2)
     assert two.returncode == 0, two.stderr
     alone = weights(tmp_path / "one")
@@ -180,11 +181,11 @@ def test_a_rank_that_is_short_of_memory_cuts_its_batches_by_itself(tmp_path: Pat
         assert torch.equal(first[name], second[name])
         assert torch.allclose(value, first[name], rtol=0, atol=1e-5), name
     cuts = [
-        [event for event in LaneReader(run, lane).events() if event.kind == "batch_cut"]
+        [event for event in LaneReader(run, lane).events() if event.kind == "batch_split"]
         for run in [Run.open(tmp_path / "two")]
         for lane in ("r0", "r1")
     ]
-    assert not cuts[0] and [event.data["pieces"] for event in cuts[1]] == [2, 4]
+    assert not cuts[0] and [event.data["parts"] for event in cuts[1]] == [4]
 
 
 @pytest.mark.slow

@@ -25,10 +25,14 @@ class MemoryRing:
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
         self.has_message = False
+        self.beats = 0
 
     def put(self, kind: int, payload: bytes) -> bool:
         self.records.append((kind, payload))
         return True
+
+    def beat(self) -> None:
+        self.beats += 1
 
 
 class MemoryRecorder:

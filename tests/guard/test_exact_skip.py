@@ -97,13 +97,13 @@ def compare(make_engine: MakeEngine, optimizer: str, *, guard: dict[str, Any], *
     assert differences(poisoned, clean) == []
 
 
-@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("how", [pytest.param("loss", marks=pytest.mark.slow), "gradient"])
 @pytest.mark.parametrize("optimizer", EVERY)
 def test_host_path(make_engine: MakeEngine, optimizer: str, how: str) -> None:
     compare(make_engine, optimizer, guard={}, how=how)
 
 
-@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("how", ["loss", pytest.param("gradient", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", EVERY)
 def test_device_path_on_cpu_tensors(make_engine: MakeEngine, optimizer: str, how: str) -> None:
     compare(make_engine, optimizer, guard={"device_path": True}, how=how, dropout=False)

@@ -100,7 +100,7 @@ def trained(make_engine: MakeEngine, loop: Loop, norm: bool) -> tuple[MemoryReco
     return memory_of(engine), [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("loop", [plain, clipped, accumulated, loaded, reloaded, half_frozen])
 def test_both_ways_are_one(make_engine, monkeypatch, loop: Loop, norm: bool):
     short, here = trained(make_engine, loop, norm)

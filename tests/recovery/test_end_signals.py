@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +22,25 @@ def default() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+class Stub:
+    """A training: ``save`` gets the names of signals, ``soon`` says that a step is at work."""
+
+    def __init__(self, save: Callable[[str], object], *, soon: bool = False) -> None:
+        self._save, self._soon = save, soon
+        self.now = False
+        self.at: list[Any] = []
+
+    def waits_at(self, frame: Any) -> Any:
+        return frame if self.now else None
+
+    def asks_soon(self) -> bool:
+        return self._soon
+
+    def save_last_state(self, why: str, at: Any = None) -> None:
+        self.at.append(at)
+        self._save(why)
 
 
 @pytest.fixture
@@ -41,10 +62,22 @@ def test_it_saves_once_and_ends_by_the_same_signal(number: int, raised: list[Any
         assert not raised, "that is one request"
         saved.append(name)
 
-    EndSignals(save).install()
+    EndSignals(Stub(save)).install()
     os.kill(os.getpid(), number)
     assert saved == [signal.Signals(number).name]
     assert raised == [(number, signal.SIG_DFL)]
+
+
+def test_the_signal_of_a_scheduler_is_handled_where_it_is_named(raised: list[Any]) -> None:
+    saved: list[str] = []
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        EndSignals(Stub(saved.append), ["SIGUSR1"]).install()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert saved == ["SIGUSR1"] and raised == [(signal.SIGUSR1, signal.SIG_DFL)]
 
 
 def test_a_second_request_ends_at_once(raised: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +89,7 @@ def test_a_second_request_ends_at_once(raised: list[Any], monkeypatch: pytest.Mo
         os.kill(os.getpid(), signal.SIGTERM)
         assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
 
-    EndSignals(save).install()
+    EndSignals(Stub(save)).install()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -72,7 +105,7 @@ def test_workers_that_end_with_it_do_not_disturb_the_saving(raised: list[Any]) -
 
     before = signal.signal(signal.SIGCHLD, workers_died)
     try:
-        EndSignals(save).install()
+        EndSignals(Stub(save)).install()
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -83,7 +116,7 @@ def test_a_failure_or_ctrl_c_while_saving_changes_nothing_about_the_end(raised: 
     def save(name: str) -> None:
         raise KeyboardInterrupt
 
-    EndSignals(save).install()
+    EndSignals(Stub(save)).install()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
     assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
@@ -92,7 +125,7 @@ def test_a_failure_or_ctrl_c_while_saving_changes_nothing_about_the_end(raised: 
 @pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None])
 def test_what_the_script_has_set_is_left_alone(own: Any) -> None:
     signal.signal(signal.SIGTERM, own)
-    signals = EndSignals(lambda name: None)
+    signals = EndSignals(Stub(lambda name: None))
     signals.install()
     assert signal.getsignal(signal.SIGTERM) is own
     signals.remove()
@@ -101,7 +134,7 @@ def test_what_the_script_has_set_is_left_alone(own: Any) -> None:
 
 def test_a_script_that_sets_its_own_later_replaces_ours(raised: list[Any]) -> None:
     saved: list[str] = []
-    signals = EndSignals(saved.append)
+    signals = EndSignals(Stub(saved.append))
     signals.install()
     ours = signal.getsignal(signal.SIGTERM)
 
@@ -116,7 +149,7 @@ def test_a_script_that_sets_its_own_later_replaces_ours(raised: list[Any]) -> No
 
 
 def test_a_forked_child_ends_at_once() -> None:
-    signals = EndSignals(lambda name: os._exit(3))
+    signals = EndSignals(Stub(lambda name: os._exit(3)))
     signals.install()
     pid = os.fork()
     if pid == 0:
@@ -129,16 +162,75 @@ def test_a_forked_child_ends_at_once() -> None:
 
 def test_ranks_keep_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    EndSignals(lambda name: None).install()
+    EndSignals(Stub(lambda name: None)).install()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_training_that_was_not_closed_gives_way(raised: list[Any]) -> None:
     saved: list[str] = []
-    first, second = EndSignals(lambda name: saved.append("first")), EndSignals(saved.append)
+    first, second = (
+        EndSignals(Stub(lambda name: saved.append("first"))),
+        EndSignals(Stub(saved.append)),
+    )
     first.install()
     second.install()
     handler: Any = signal.getsignal(signal.SIGTERM)
     handler(signal.SIGTERM, None)
     assert saved == ["SIGTERM"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and len(raised) == 1
+
+
+def test_it_waits_for_the_end_of_the_step(raised: list[Any]) -> None:
+    saved: list[str] = []
+    training = Stub(saved.append, soon=True)
+    signals = EndSignals(training, wait=60.0)
+    signals.install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends it twice
+    assert signals.pending and not saved and not raised
+    here = sys._getframe()
+    signals.finish(here)  # the loop asks for its next batch
+    assert saved == ["SIGTERM"] and training.at == [here]
+    assert raised == [(signal.SIGTERM, signal.SIG_DFL)] and not signals.pending
+
+
+def test_a_loop_that_waits_for_its_loader_is_saved_at_once(raised: list[Any]) -> None:
+    saved: list[str] = []
+    training = Stub(saved.append, soon=True)
+    training.now = True
+    EndSignals(training, wait=60.0).install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert saved == ["SIGTERM"] and training.at[0] is not None and raised
+
+
+def test_a_step_that_takes_too_long_is_saved_amid_it(raised: list[Any]) -> None:
+    saved: list[str] = []
+    training = Stub(saved.append, soon=True)
+    EndSignals(training, wait=0.1).install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    until = time.monotonic() + 10
+    while not raised and time.monotonic() < until:
+        time.sleep(0.01)
+    assert saved == ["SIGTERM"] and training.at == [None] and len(raised) == 1
+
+
+def test_a_second_request_does_not_wait_any_longer(
+    raised: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("holdfast.recovery.end_signals.time.monotonic", lambda: now[0])
+    saved: list[str] = []
+    EndSignals(Stub(saved.append, soon=True), wait=60.0).install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not saved
+    now[0] = 2.0
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert saved == ["SIGTERM"] and len(raised) == 1
+
+
+def test_a_script_that_ends_by_itself_meanwhile_ends_well(raised: list[Any]) -> None:
+    signals = EndSignals(Stub(lambda name: pytest.fail("nothing is lost"), soon=True), wait=60.0)
+    signals.install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.remove()
+    assert not raised and not signals.pending

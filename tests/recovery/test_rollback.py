@@ -116,7 +116,7 @@ def damage(at: int, factor: float = 30.0) -> Hook:
     return hook
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
 @pytest.mark.parametrize("device_path", [False, True])
 def test_a_poisoned_window_leaves_no_trace(
     make_engine: MakeEngine, optimizer: str, device_path: bool
@@ -402,6 +402,21 @@ def test_a_storm_of_nan_is_no_damage(make_engine: MakeEngine, how: str, device_p
     assert same(everything(task), everything(clean))
     assert told(engine, "rollback") == []
     assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
+
+
+def test_the_trial_within_a_storm_does_not_give_the_budget_back(make_engine: MakeEngine) -> None:
+    engine = make_engine(settings("guard.explain=false", "policy.NUM001.budget=30"))
+    task, made = Task(), 0
+    with pytest.raises(Stopped, match="skip 30 times in a row"):
+        for step in range(200):
+            x, y = task.batch()
+            task.optimizer.zero_grad()
+            loss = nn.functional.mse_loss(task.net(x), y) * (math.nan if step >= 60 else 1.0)
+            loss.backward()
+            task.optimizer.step()
+            made = step + 1
+    assert [e["verdict"] for e in told(engine, "trial")] == ["data"]
+    assert made - 60 <= 32
 
 
 @pytest.mark.slow

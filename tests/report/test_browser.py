@@ -40,9 +40,10 @@ def complaints(seen: subprocess.CompletedProcess[str]) -> list[str]:
 def test_the_page_is_drawn_and_its_script_runs(incident, tmp_path):
     seen = browse(tmp_path, write_page(incident()), "--dump-dom")
     assert not complaints(seen)
-    assert seen.stdout.count('<svg class="frame"') == 9
-    assert seen.stdout.count('class="tip"') == 9, "the script has prepared every chart"
-    assert 'aria-label="Loss"' in seen.stdout
+    assert seen.stdout.count('<svg class="frame"') == 11
+    assert seen.stdout.count('class="tip"') == 10, "the script has prepared every chart"
+    assert 'aria-label="Loss. Arrow keys show values."' in seen.stdout
+    assert "Copy new code" in seen.stdout and "Copy diff" in seen.stdout
     assert len(re.findall(r'<path d="M[^"]{50,}"', seen.stdout)) > 9
 
 

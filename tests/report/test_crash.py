@@ -76,7 +76,7 @@ def test_nothing_is_told_of_an_interrupt_or_of_memory():
 
 def test_the_page_shows_values_calls_and_traceback():
     (group,) = join_ranks([("r0", told(RAISED))])
-    page = finding_html(group, 1, several_ranks=False)
+    page = finding_html(group, 1)
     for part in ("(4, 392)", "net.0", "made at src/model.py:9", "&lt;module&gt; &amp; co", "0.1"):
         assert part in page, part
     assert "images/cat.png" in page and "dataset index" in page
@@ -96,4 +96,4 @@ def test_a_damaged_record_is_shown_as_far_as_it_goes():
     details = crash_of(finding)
     assert details is not None and details.operands == ()
     (group,) = join_ranks([("r0", finding)])
-    assert "ValueError" in finding_html(group, 1, several_ranks=False)
+    assert "ValueError" in finding_html(group, 1)

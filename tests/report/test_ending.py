@@ -91,3 +91,26 @@ def test_a_status_that_is_not_ours(make_run):
     run = make_run()
     run.update_meta(status="odd")
     assert ending_of(run, []).line == "not finished: status 'odd'"
+
+
+@pytest.mark.parametrize(
+    ("name", "steps_after", "code", "word", "line"),
+    [
+        ("SIGINT", 1, 0, "interrupted", "interrupted from the keyboard, which the script handled"),
+        ("SIGTERM", 3, 0, "interrupted", "ended by SIGTERM, which the script handled"),
+        ("SIGINT", 1, 1, "interrupted", "interrupted from the keyboard, exit code 1"),
+        ("SIGTERM", 5000, 0, "finished", "finished"),
+        ("SIGHUP", 1, 0, "finished", "finished"),
+    ],
+)
+def test_a_signal_that_the_script_handled(
+    make_run, make_event, name, steps_after, code, word, line
+):
+    """A script that catches Ctrl-C and leaves with 0 did not finish."""
+    run = make_run(exit_code=code)
+    events = [
+        make_event("signal", 0, 20, name=name),
+        make_event("end", 0, 20 + steps_after, steps=20),
+    ]
+    ending = ending_of(run, events)
+    assert (ending.word, ending.line) == (word, line)

@@ -19,3 +19,12 @@ def test_a_document_is_told_whole(detector):
 def test_the_catalogue_has_every_code_in_order():
     told = plain(catalogue_lines(ALL, width=200)).splitlines()
     assert [line.split()[0] for line in told[: len(ALL)]] == sorted(d.code for d in ALL)
+
+
+@pytest.mark.parametrize("detector", ALL, ids=lambda detector: detector.code)
+def test_pages_fit_a_narrow_terminal_word_for_word(detector):
+    wide, narrow = plain(explain_lines(detector)), plain(explain_lines(detector, 50))
+    assert narrow.split() == wide.split()
+    body = narrow.splitlines()[1:]
+    assert all(len(row) <= 50 or "`" in row or "http" in row for row in body)
+    assert plain(explain_lines(detector, 120)) == wide

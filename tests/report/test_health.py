@@ -6,6 +6,9 @@ import pytest
 
 from holdfast.report.health import Health, label
 from holdfast.report.live import CLEAR, Live
+from holdfast.report.terminal import Terminal
+
+SCREEN = Terminal(there=True, width=100)
 
 
 def lines(rows, every=50, lane="r0"):
@@ -25,7 +28,10 @@ def test_a_line_with_everything_a_user_asks_for(make_rows):
 
 def test_what_is_not_known_is_left_out(make_rows):
     rows = make_rows(11, loss=math.nan, lr=math.nan)[["step", "time", "loss", "lr"]]
-    assert lines(rows, 10) == ["step 10  loss NaN  grad norm NaN non-finite  100 steps/s"]
+    expected = "step 10  loss not recorded  grad norm not recorded  100 steps/s"
+    assert lines(rows, 10) == [expected]
+    bad = make_rows(11, loss={10: math.nan}, loss_bad={10: 1}, grad_norm={10: math.nan}, grad_bad=1)
+    assert "loss NaN (baseline 1)  grad norm NaN non-finite" in lines(bad, 10)[0]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +80,9 @@ def test_every_optimizer_has_its_line(make_rows):
 def test_none_unless_asked_for_and_none_when_quiet_or_of_other_ranks(make_rows):
     said: list[str] = []
     rows = make_rows(101)
-    Live(said.append, terminal=True).show_health("r0", 0, rows)
-    Live(said.append, terminal=True, health=50, quiet=True).show_health("r0", 0, rows)
-    Live(said.append, terminal=True, health=50).show_health("r1", 1, rows)
+    Live(said.append, terminal=SCREEN).show_health("r0", 0, rows)
+    Live(said.append, terminal=SCREEN, health=50, quiet=True).show_health("r0", 0, rows)
+    Live(said.append, terminal=SCREEN, health=50).show_health("r1", 1, rows)
     assert not said
-    Live(said.append, terminal=True, health=50).show_health("r0", 0, rows)
+    Live(said.append, terminal=SCREEN, health=50).show_health("r0", 0, rows)
     assert len(said) == 2 and all(line.startswith(CLEAR) for line in said)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,13 @@ from holdfast.report.live import (
     cause_lines,
     event_line,
     finding_line,
+    start_line,
 )
+from holdfast.report.terminal import Terminal
 from holdfast.types import Event, Finding, Severity
+
+PLAIN = Terminal()
+SCREEN = Terminal(there=True, width=100)
 
 
 def finding(count=1, *, step=412, last=None, code="NUM002", layer="a", rank=0):
@@ -33,7 +39,7 @@ def said():
 
 
 def test_one_line_as_in_the_design(said):
-    Live(said.append, terminal=False).show([finding()])
+    Live(said.append, terminal=PLAIN).show([finding()])
     (line,) = said
     assert line.startswith(
         "step 412  skipped: gradient of a is NaN in 1 of 3 tensors (loss finite)"
@@ -43,12 +49,12 @@ def test_one_line_as_in_the_design(said):
 
 
 def test_on_a_terminal_the_line_is_cleared_first(said):
-    Live(said.append, terminal=True).show([finding()])
+    Live(said.append, terminal=SCREEN).show([finding()])
     assert said[0].startswith(CLEAR + "step 412")
 
 
 def test_the_first_three_then_powers_of_ten(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     told = []
     for count in range(1, 1201):
         live.show([finding(count, last=412 + count)])
@@ -59,7 +65,7 @@ def test_the_first_three_then_powers_of_ten(said):
 
 
 def test_large_deliveries_pass_several_marks_at_once(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     live.show([finding(5, last=416)])
     live.show([finding(9, last=420)])
     live.show([finding(350, last=900)])
@@ -75,7 +81,7 @@ def test_again_says_how_often_and_since_when(said):
 
 
 def test_layers_of_one_code_share_the_limit_and_codes_do_not(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     live.show([finding(layer=name) for name in "abcdefgh"])
     assert len(said) == 3
     live.show([finding(code="NUM001")])
@@ -83,7 +89,7 @@ def test_layers_of_one_code_share_the_limit_and_codes_do_not(said):
 
 
 def test_ranks_are_named_and_told_apart(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     live.show([finding(rank=0)])
     live.show([finding(rank=3)])
     assert "rank" not in said[0]
@@ -91,7 +97,7 @@ def test_ranks_are_named_and_told_apart(said):
 
 
 def test_events_worth_hearing_are_told_once(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, verbose=True, terminal=PLAIN)
 
     def event(kind, **data):
         return Event(time=0, rank=0, step=0, kind=kind, data=data)
@@ -110,12 +116,12 @@ def test_events_worth_hearing_are_told_once(said):
 
 def test_quiet_says_nothing(said):
     event = Event(time=0, rank=0, step=0, kind="not_covered")
-    Live(said.append, quiet=True, terminal=True).show([finding()], [event])
+    Live(said.append, quiet=True, terminal=SCREEN).show([finding()], [event])
     assert not said
 
 
 def test_with_a_judge(said, make_rows):
-    judge, live = Judge(), Live(said.append, terminal=False)
+    judge, live = Judge(), Live(said.append, terminal=PLAIN)
     for start in range(0, 100, 10):
         rows = make_rows(10, start=start, loss={4: np.nan}, loss_bad={4: 1}, skipped={4: 1})
         live.show(judge.feed(rows))
@@ -129,7 +135,7 @@ def test_standard_error_that_is_gone_is_no_terminal(monkeypatch, said):
 
 
 def test_a_restarted_rank_counts_from_one_again(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     live.show([finding(2, last=420)])
     live.show([finding(1, step=3)])
     assert len(said) == 2 and said[1].startswith("step 3  skipped")
@@ -148,7 +154,7 @@ def explained(given=None, *, step=413, **data):
 
 
 def test_the_cause_is_told_with_its_fix(said):
-    Live(said.append, terminal=False).show([explained()])
+    Live(said.append, terminal=PLAIN).show([explained()])
     assert said[0].endswith("[NUM002]")
     assert said[1:] == [
         "step 413  cause: log of 0 at model.py:88, sample 20817",
@@ -157,7 +163,7 @@ def test_the_cause_is_told_with_its_fix(said):
 
 
 def test_a_cause_that_comes_later_is_told_alone_and_once(said):
-    live = Live(said.append, terminal=True)
+    live = Live(said.append, terminal=SCREEN)
     live.show([finding(step=413)])
     live.show([explained()])
     live.show([explained(finding(2, step=413, last=414))])
@@ -170,12 +176,12 @@ def test_a_cause_that_comes_later_is_told_alone_and_once(said):
 
 def test_one_cause_of_forty_layers_is_told_once(said):
     layers = [explained(finding(layer=f"layer{i}", step=413)) for i in range(40)]
-    Live(said.append, terminal=False).show(layers)
+    Live(said.append, terminal=PLAIN).show(layers)
     assert sum("cause: " in line for line in said) == 1
 
 
 def test_a_storm_of_causes_is_no_storm_of_lines(said):
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     for step in range(1200):
         live.show([explained(step=step)])
     told = [line for line in said if "cause: " in line]
@@ -220,12 +226,12 @@ def test_a_working_directory_that_is_gone(monkeypatch):
 def test_evidence_of_another_kind_is_passed_over(said, broken):
     known = explained()
     strange = replace(known, evidence={**known.evidence, **broken})
-    Live(said.append, terminal=False).show([strange])
+    Live(said.append, terminal=PLAIN).show([strange])
     assert len(said) == (3 if "diff" in broken else 1)
 
 
 def test_a_cause_reaches_the_screen_through_a_judge(said, make_rows):
-    judge, live = Judge(), Live(said.append, terminal=False)
+    judge, live = Judge(), Live(said.append, terminal=PLAIN)
     live.show(judge.feed(make_rows(9, loss={4: np.nan}, loss_bad={4: 1}, skipped={4: 1})))
     data = {"opt": 0, "how": "replay", "phase": "forward", "op": "log", "file": "a.py", "line": 3}
     event = Event(time=0, rank=0, step=4, kind="cause", data=data)
@@ -238,3 +244,45 @@ def test_a_batch_that_is_handed_out_twice_is_announced(make_event):
     line = event_line(make_event("replay", 0, 7, batches=1))
     assert line.startswith("step 7  running its batch again to find the line")
     assert "--no-replay" in line
+
+
+POLICY = Event(time=0, rank=0, step=0, kind="policy", data={"rules": ["NUM001: skip (often)"]})
+
+
+def test_one_short_line_before_the_first_finding(said):
+    start = start_line("train.py", "runs/first", acts=True)
+    fused = Event(time=0, rank=0, step=0, kind="switched_to_fused", data={"cls": "Adam"})
+    live = Live(said.append, start=start, terminal=PLAIN)
+    live.show([], [POLICY, fused])
+    live.show([], [replace(POLICY, rank=1)])
+    assert said == ["holdfast: guarding train.py, recording to runs/first"]
+    said.clear()
+    Live(said.append, start=start, verbose=True, terminal=PLAIN).show([], [POLICY, fused])
+    assert len(said) == 3 and said[1].startswith("holdfast: policy: NUM001: skip;")
+    assert "only watching" in start_line("train.py", "x", acts=False)
+
+
+@pytest.mark.parametrize("width", [40, 60, 88, 100])
+def test_lines_fit_the_terminal(said, width):
+    screen = Terminal(there=True, width=width, colour=True)
+    live = Live(said.append, start="holdfast: " + "word " * 30, terminal=screen)
+    live.show([explained(), finding(layer="encoder.layers.11.self_attn.out_proj.weight")], [POLICY])
+    rows = re.sub(r"\x1b\[[0-9;]*[mK]|\r", "", "\n".join(said)).splitlines()
+    assert len(rows) > 4 and max(map(len, rows)) <= max(width, 48 + 10), rows
+    assert sum("[NUM002]" in row for row in rows) == 2
+    # What is wrapped stands below the text, not below the step.
+    assert all(re.match(r"step \d|holdfast:|  +\S", row) for row in rows)
+    assert any("\x1b[1;31m[NUM002]" in text for text in said)
+
+
+def test_colours_are_for_terminals_that_have_them(said):
+    Live(said.append, terminal=Terminal(there=True, width=88)).show([finding()])
+    assert re.findall(r"\x1b\[[^m]*m", said[0]) == []
+    assert said[0].removeprefix(CLEAR).split() == finding_line(finding()).split()
+
+
+def test_a_sample_is_quarantined_below_its_finding(said):
+    data = {"samples": [7], "why": "div"}
+    event = Event(time=0, rank=0, step=412, kind="quarantine", data=data)
+    Live(said.append, terminal=PLAIN).show([finding()], [event])
+    assert "skipped" in said[0] and "quarantined" in said[1]

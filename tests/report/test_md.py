@@ -30,7 +30,7 @@ def test_the_same_story_as_the_page(incident):
         "| head.bias |", "## Curves, r0", "- Loss: Loss from", "## What holdfast did",
         "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## Processes",
         "## The run",
-        "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost 0.5 %",
+        "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost ",
     ]  # fmt: skip
     places = [told.find(part) for part in order]
     assert -1 not in places, order[places.index(-1)]

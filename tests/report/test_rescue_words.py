@@ -17,6 +17,7 @@ from holdfast.report.first_layer import stories
 from holdfast.report.layout import plain
 from holdfast.report.live import Live, event_line
 from holdfast.report.rescue_words import KINDS, rescue_of
+from holdfast.report.terminal import Terminal
 from holdfast.report.text import report_lines
 from holdfast.run import Run
 from holdfast.types import Event, Finding, Severity
@@ -34,6 +35,16 @@ EVENTS = {
         "with the older weights the loss is 2.4",
     ),
     "level": ({"before": 2.0, "after": 5.5}, "Reset the loss baseline", "2 → 5.5"),
+    "batch_split": (
+        {"module": "Net", "samples": 2048, "parts": 4, "phase": "forward", "seconds": 0.25},
+        "Split batches of 2,048 samples into 4 parts [MEM008]",
+        "out of memory in forward, exact, 250 ms lost",
+    ),
+    "lost_step": (
+        {"batches": 1},
+        "Skipped a step that ran out of memory in backward [MEM008]",
+        "its batch is handed out again",
+    ),
     "new_task": ({}, "Forgot its baselines", "it was told that a new task begins"),
     "clipping": (
         {"on": True, "limit": 3.25, "why": "after an explosion"},
@@ -68,6 +79,11 @@ EVENTS = {
         "Quarantined sample 1046 (cats/7.png)",
         "NaN in the input",
     ),
+    "skipped_batch": (
+        {"samples": [20, 21]},
+        "Skipped the batch of samples 20, 21",
+        "it has ended the run twice",
+    ),
     "lowered_lr": (
         {"opt": 0, "factor": 0.5, "norm": 340.0, "usual": 1.2},
         "Multiplied the learning rate by 0.5",
@@ -76,10 +92,12 @@ EVENTS = {
     "scaler": ({"what": "explosion", "scale": 102.4}, "Set the loss scale to 102.4", "explosion"),
     "resume": (
         {"file": "step-9.safetensors", "step": 9, "exact": False, "why": "persistent_workers"},
-        "Resumed from step 9, not exactly: persistent_workers",
+        "Resumed at step 9, not exactly: persistent_workers",
         "from step-9.safetensors",
     ),
 }  # fmt: skip
+
+PLAIN = Terminal()
 
 
 def event(kind, step=977, rank=0, /, **data):
@@ -233,7 +251,7 @@ def test_what_goes_well_is_not_told_while_it_runs(kind):
 
 def test_a_storm_of_events_is_no_storm_of_lines():
     said: list[str] = []
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     for i in range(1200):
         live.show([], [event("quarantine", i, index=i, reason="NaN")])
     assert [int(line.split()[1]) + 1 for line in said] == [1, 2, 3, 10, 100, 1000]
@@ -245,14 +263,14 @@ def test_a_storm_of_events_is_no_storm_of_lines():
 
 def test_a_rollback_is_told_once_by_its_event_not_again_by_its_finding():
     said: list[str] = []
-    live = Live(said.append, terminal=False)
+    live = Live(said.append, terminal=PLAIN)
     finding = Finding(
         code="OPT001", name="loss_spike", severity=Severity.ERROR, step=977, last_step=977,
         message="step 977: rolled back", advice="look", action="rollback", evidence={"count": 1},
     )  # fmt: skip
     live.show([finding], [event("rollback", **BACK)])
     assert len(said) == 1 and "rolled back 8 steps" in said[0]
-    Live(said.append, terminal=False).show([finding])
+    Live(said.append, terminal=PLAIN).show([finding])
     assert len(said) == 2, "without the event the finding speaks"
 
 

@@ -42,12 +42,12 @@ def test_the_lines_that_load_it_stand_in_every_report(make_run: Any, tmp_path: P
         'optimizer.load_state_dict(state["optimizer"])',
     ]
     said = end_summary(run)
-    assert f"saved   {path}  (state after step 19, 3 MiB)" in said
+    assert f"saved   {path}\n          state after step 19, 3 MiB\n" in said
     for report in (said, report_md(run), report_html(run).replace("&quot;", '"')):
         assert all(line in report for line in lines) and path in report
     told = json.loads(report_json(summarize(run)))["saved_state"]
     assert told["path"] == path and told["step"] == 19 and told["bytes"] == 3 << 20
-    assert len(told["code"]) == 3 and not told["failed"]
+    assert len(told["code"]) == 4 and not told["failed"]
 
 
 def test_a_snapshot_says_its_step_and_why(make_run: Any, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_several_models_are_loaded_by_name(make_run: Any, tmp_path: Path) -> Non
     data = {**SAVED, "models": ["Maker", "Judge"], "optimizers": 2}
     saved = summarize(run_with(make_run, tmp_path, event("last_state", data))).saved_state
     assert saved is not None
-    assert saved.code[1:] == (
+    assert saved.code[2:] == (
         'maker.load_state_dict(state["models"]["Maker"])',
         'judge.load_state_dict(state["models"]["Judge"])',
         'optimizer0.load_state_dict(state["optimizers"][0])',
@@ -97,6 +97,20 @@ def test_a_killed_run_is_told_its_newest_checkpoint(
     older = [event("checkpoint", {"kind": "time"}, step=step) for step in (5, 10)]
     saved = summarize(run_with(make_run, tmp_path, *older, exit_code=code)).saved_state
     assert (saved is not None and saved.step == 10) == shown
+
+
+def test_a_checkpoint_whose_event_a_kill_took_is_told_too(make_run: Any, tmp_path: Path) -> None:
+    told = [event("checkpoint", {"kind": "step"}, step=10), event("resumable", {"accepted": True})]
+    run = run_with(make_run, tmp_path, *told, exit_code=-9)
+    folder = run.path / "checkpoints"
+    folder.mkdir()
+    newer = folder / "step-0000000015.r0.safetensors"
+    newer.write_bytes(bytes(24))
+    record = {"step": 15, "file": newer.name, "bytes": 24, "resume": True}
+    newer.with_suffix(".json").write_text(json.dumps(record))
+    saved = summarize(run).saved_state
+    assert saved is not None and (saved.step, saved.what) == (15, "checkpoint of step 15, 24 B")
+    assert saved.path == str(newer) and str(newer) in saved.code[1] and saved.goes_on
 
 
 def test_live_lines() -> None:

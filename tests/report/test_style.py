@@ -33,6 +33,7 @@ def contrast(one: str, other: str) -> float:
 TEXT = [
     ("ink", "bg"), ("soft", "bg"), ("ink", "panel"), ("soft", "panel"), ("link", "bg"),
     ("mark-ink", "mark"), ("ins", "ins-bg"), ("del", "del-bg"), ("on", "bad"), ("bad", "bg"),
+    ("good", "bg"), ("info", "bg"), ("warn", "bg"), ("link", "panel"),
     *((tone, f"{tone}-bg") for tone in ("good", "info", "warn", "bad")),
     *((word, f"{tone}-bg") for tone in ("good", "info", "warn", "bad") for word in ("ink", "soft")),
 ]  # fmt: skip

@@ -176,3 +176,33 @@ def test_events_that_make_no_sense_are_counted_not_trusted(make_run, line):
     with run.stream_path("events", "r0").open("a") as file:
         file.write(line + "\n")
     assert summarize(run).lanes[0].corrupt == 1
+
+
+def test_a_run_that_ends_with_nan_is_not_told_a_finite_loss(make_run, make_rows):
+    rows = make_rows(20, loss={0: 4.0, 17: 0.5, 18: NAN, 19: NAN}, loss_bad={18: 1, 19: 1})
+    summary = summarize(make_run(rows))
+    assert math.isnan(summary.last_loss)
+    assert summary.loss_change == "loss 4 → NaN (last finite: 0.5 at step 17)"
+    rows = make_rows(20, loss={0: 4.0, 18: NAN, 19: 0.25}, loss_bad={18: 1})
+    assert summarize(make_run(rows, name="well")).loss_change == "loss 4 → 0.25"
+    rows = make_rows(20, loss=NAN, loss_bad=1)
+    assert summarize(make_run(rows, name="bad")).loss_change == "loss NaN from the first step on"
+    rows = make_rows(20, loss=NAN)
+    assert summarize(make_run(rows, name="none")).loss_change == "", "never recorded"
+
+
+def test_a_run_that_was_resumed_from_another_tells_its_own_part(make_run, make_rows, make_event):
+    rows = make_rows(99, start=101, loss={0: 2.5, 98: 0.5})
+    run = make_run(rows, events=[make_event("resume", 0, 101, step=101, exact=True)])
+    summary = summarize(run)
+    assert (summary.steps, summary.before) == (200, 101)
+    assert summary.length == "200 steps (99 since it was resumed)"
+    assert summary.loss_change == "loss 2.5 → 0.5"
+
+
+def test_the_time_of_restarts_adds_up(make_run, make_rows, record_lane, make_event):
+    run = make_run(make_rows(18))
+    record_lane(run, make_rows(13, start=12), events=[make_event("resume", 0, 12)], lane="r0-p77")
+    summary = summarize(run)
+    assert summary.seconds == pytest.approx(0.17 + 0.12)
+    assert (summary.before, summary.length) == (0, "25 steps")

@@ -23,7 +23,7 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**40, "3072 GiB")]
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**40, "3 TiB")]
 )
 def test_sizes(count, text):
     assert shown(words.size(count)) == text

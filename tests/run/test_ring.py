@@ -525,3 +525,17 @@ def test_records_and_messages_do_not_touch_each_other(path: Path) -> None:
         assert reader.post(b"%d" % number)
         assert reader.drain() == [(1, b"%d" % number)]
         assert writer.message() == b"%d" % number
+
+
+def test_a_beat_is_progress_without_a_record(tmp_path):
+    path = tmp_path / "ring.r0.bin"
+    writer = Ring.create(path, 4096)
+    reader = Ring.attach(path, readonly=True)
+    before = reader.progress
+    writer.beat()
+    beaten = reader.progress
+    writer.put(1, b"x")
+    assert len({before, beaten, reader.progress}) == 3
+    assert [kind for kind, _ in reader.peek()] == [1]
+    reader.detach()
+    writer.detach()

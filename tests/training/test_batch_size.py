@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.errors import UsageError
+from holdfast.run.host_memory import ran_out
 from holdfast.training.batch_size import searching
-from holdfast.training.batch_size.memory import out_of_memory
 from holdfast.training.batch_size.searching import Found, Try, find_batch
 from holdfast.training.batch_size.trial_step import Trial, resized
 
@@ -156,13 +156,13 @@ def test_memory_is_expected_to_grow_in_a_straight_line():
     ],
 )
 def test_running_out_of_memory_is_told_from_other_errors(error, expected):
-    assert out_of_memory(error) is expected
+    assert ran_out(error) is expected
 
 
 def test_a_real_failure_to_allocate_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
-    assert out_of_memory(caught.value)
+    assert ran_out(caught.value)
 
 
 # ---------------------------------------------------------------------------- the trial

@@ -243,7 +243,7 @@ class Script:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", [3, 9])
+@pytest.mark.parametrize("stop", [pytest.param(3, marks=pytest.mark.slow), 9])
 def test_a_run_killed_amid_an_epoch_goes_on_with_the_next_batches(
     tmp_path: Path, workers: int, stop: int
 ) -> None:

@@ -40,7 +40,7 @@ def scales(tmp_path: Path, factor: float, **given: Any) -> tuple[list[float], li
     return [float(scale) for scale in reader.steps()["scale"][BAD - 2 : BAD + 3]], told
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("device_path", [True, False])
 @pytest.mark.parametrize(
     ("factor", "after", "what"),

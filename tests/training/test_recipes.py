@@ -183,7 +183,7 @@ def test_a_module_in_the_working_directory(path):
         ("sub/a.b.py", "a.b.py cannot be imported: its name has a dot too many"),
         ("no_such_module_x:A", "No module named 'no_such_module_x'; check the name"),
         ("holdfast_held.py:RECIPEE", "did you mean 'RECIPE'?"),
-        ("holdfast_held.py:NUMBER", "NUMBER in holdfast_held.py is a int, no recipe"),
+        ("holdfast_held.py:NUMBER", "NUMBER in holdfast_held.py is of type int, no recipe"),
         ("neighbour.py", "nothing is called 'RECIPE' in neighbour.py; it holds no recipe"),
     ],
 )

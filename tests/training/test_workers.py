@@ -147,7 +147,7 @@ def test_a_look_ends_when_its_time_is_over(clock: Clock) -> None:
     assert made == [0]
 
 
-def test_a_look_at_nothing_is_zero_and_an_error_in_it_comes_out() -> None:
+def test_a_look_at_nothing_is_zero_and_an_error_in_it_is_left_to_the_loop() -> None:
     assert measure_loading(lambda: []) == 0.0
 
     def broken() -> Any:
@@ -156,8 +156,7 @@ def test_a_look_at_nothing_is_zero_and_an_error_in_it_comes_out() -> None:
         yield
 
     before = torch.get_rng_state()
-    with pytest.raises(ValueError, match="no such file"):
-        measure_loading(broken)
+    assert measure_loading(broken) == 0.0
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -100,7 +100,11 @@ def whole(tmp_path: Path, **given: Any) -> str:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("use_epochs", [True, False], ids=["epochs", "plain"])
+@pytest.mark.parametrize(
+    "use_epochs",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["epochs", "plain"],
+)
 @pytest.mark.parametrize("stop", [3, pytest.param(8, marks=pytest.mark.slow), 13])
 def test_a_run_taken_up_again_ends_as_it_would_have(
     tmp_path: Path, stop: int, use_epochs: bool, window: int

@@ -14,6 +14,7 @@ from holdfast import HoldfastError
 
 __all__ = [
     "Verb",
+    "add_format",
     "answer",
     "changed",
     "named_run",
@@ -29,7 +30,7 @@ Verb = Callable[..., argparse.ArgumentParser]
 
 
 def verbs_of(parser: argparse.ArgumentParser) -> Verb:
-    """Makes the verbs of a command; ``act`` carries one out, with ``args.json`` unless without."""
+    """Makes the verbs of a command; ``act`` carries one out, with ``args.format`` mostly."""
     verbs = parser.add_subparsers(metavar="VERB", dest="verb", required=True)
 
     def verb(
@@ -40,11 +41,23 @@ def verbs_of(parser: argparse.ArgumentParser) -> Verb:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         if json:
-            one.add_argument("--json", action="store_true", help="for programs")
+            add_format(one)
         one.set_defaults(act=act)
         return one
 
     return verb
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """The option ``--format``, and ``--json``, its former name."""
+    parser.add_argument(
+        "--format", metavar="FORM", choices=("text", "json"), default="text",
+        help="text for people, json for programs (default: text)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json",
+        default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+    )  # fmt: skip
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -67,7 +80,7 @@ def named_run(word: str) -> str:
 
 def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:
     """For programs with ``--json``, else for people."""
-    print(json.dumps(_finite(plain), indent=2) if args.json else "\n".join(lines))
+    print(json.dumps(_finite(plain), indent=2) if args.format == "json" else "\n".join(lines))
 
 
 @contextlib.contextmanager

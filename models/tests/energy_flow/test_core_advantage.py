@@ -33,7 +33,9 @@ def held_out_fvu(folder: Path, seed: int, *more: str) -> float:
     return result.validation["fvu"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_the_core_beats_the_mappers_alone_on_fields(tmp_path: Path, seed: int) -> None:
     core = held_out_fvu(tmp_path / "core", seed)
     alone = held_out_fvu(tmp_path / "alone", seed, "core=false")

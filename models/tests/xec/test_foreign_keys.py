@@ -52,7 +52,8 @@ EXPECTED = {
     "train.schedule.mult": 3.0, "train.precision": "fp32", "train.average.decay": 0.0,
     "train.clip": None, "train.accumulate": 4, "train.compile.mode": "reduce-overhead",
     "train.compile.fullgraph": True, "train.seed.seed": 7, "train.seed.deterministic": True,
-    "train.auto_batch": True, "model.channel_dropout_rate": 0.2, "output.artifacts": False,
+    "train.holdfast.guard.split": True, "model.channel_dropout_rate": 0.2,
+    "output.artifacts": False,
     "train.holdfast.track.experiment": "gamma_angle", "train.holdfast.track.name": "first",
     "output.onnx": None, "normalization.time_scale": 2e-8, "tasks.energy.loss_beta": 2e-3,
 }  # fmt: skip

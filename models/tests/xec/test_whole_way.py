@@ -64,6 +64,7 @@ def pictures(folder: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_19_3_events_are_generated_learned_resumed_predicted_and_drawn(
     tmp_path: Path, holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

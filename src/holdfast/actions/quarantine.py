@@ -17,6 +17,7 @@ from typing import Any
 from ..config import QuarantineSettings
 from ..probes.batches import Batch, plain_index, tensors
 from ..probes.sample_files import file_of, innermost, length_of
+from ..run.batch_mark import batch_mark
 
 # Batches of bad steps that an investigation may still refer to.
 _REMEMBERED = 16
@@ -43,8 +44,11 @@ class Quarantine:
     def __init__(self, settings: QuarantineSettings) -> None:
         self.left_out = 0
         """How often a quarantined sample was skipped."""
-        self.skips = False
+        self.skips = bool(settings.batches)
         """Whether draws must be checked: requested, and there is something to skip."""
+        self.skipped: list[list[Any]] = []
+        """Batches that were skipped as a whole and not told yet: their indices."""
+        self._batches = frozenset(settings.batches)
         self._settings = settings
         self._known: dict[int, _Dataset] = {}
         self._recent: deque[Batch] = deque(maxlen=_REMEMBERED)
@@ -105,7 +109,7 @@ class Quarantine:
         if number in known.samples:
             return {}
         known.samples.add(number)
-        self.skips = self._settings.skip
+        self.skips = self._settings.skip or bool(self._batches)
         return {
             "index": index,
             "file": file_of(inner, number),
@@ -137,6 +141,12 @@ class Quarantine:
             isinstance(drawn, tuple) and getattr(iterator, "_auto_collation", True)
         )
         indices: list[Any] = list(drawn) if together else [drawn]
+        # Ranks must make the same number of steps.
+        if self._batches and not equal:
+            plain = [i if type(i) is int else plain_index(i) for i in indices]
+            if batch_mark(plain) in self._batches:
+                self.skipped.append(plain)
+                return None
         bad = [self._holds(dataset, i if type(i) is int else plain_index(i)) for i in indices]
         if not any(bad):
             return drawn

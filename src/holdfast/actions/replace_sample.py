@@ -7,6 +7,7 @@ What was replaced is told to the training process through memory that both share
 
 from __future__ import annotations
 
+import multiprocessing
 import operator
 import random
 import sys
@@ -93,7 +94,7 @@ def _raised_in(error: BaseException) -> str:
 
 
 class SampleReplacement:
-    """What is known of one dataset, in the training process and in forked workers of its loaders.
+    """What is known of one dataset, in the training process and in the workers of its loaders.
 
     Args:
         dataset: which it is; not kept alive.
@@ -109,6 +110,10 @@ class SampleReplacement:
         self._most = max(_AT_LEAST, int(_SHARE * length_of(dataset)))
         self._gone: set[int] = set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker that is being spawned; ``is_of`` is made there."""
+        return {key: value for key, value in vars(self).items() if key != "is_of"}
+
     def fresh(self) -> list[dict[str, Any]]:
         """What could not be read since the last call, in any of its processes."""
         found = self.log.fresh()
@@ -119,6 +124,8 @@ class SampleReplacement:
     def batch(self, dataset: Any, indices: Iterable[Any], state: Sequence[Any]) -> list[Any]:
         """The samples of a batch that has failed, once more from the state it began with."""
         _put_back(state)
+        # Another worker may have found out before.
+        self._gone |= {one["index"] for one in self.log.everything() if one["replaced"]}
         return [self._sample(dataset, index) for index in indices]
 
     def _sample(self, dataset: Any, given: Any) -> Any:
@@ -198,16 +205,62 @@ class ReplacingFetcher(_MapDatasetFetcher):
         return self.collate_fn(samples)
 
 
+class WorkerStart:
+    """What a worker calls first that is no fork of this process: it brings along what is known.
+
+    Args:
+        own: what the script has its workers call.
+        dataset: what they read.
+        replacement: what is known of it.
+        hook: has what torch makes to fetch batches pass through ``fetcher`` in its process.
+    """
+
+    def __init__(
+        self, own: Any, dataset: Any, replacement: SampleReplacement, hook: Callable[[], None]
+    ) -> None:
+        self.own = own
+        self._dataset, self._replacement, self._hook = dataset, replacement, hook
+
+    def __call__(self, worker: int) -> None:
+        """In the worker, before it makes its fetcher."""
+        global _making
+        if self.own is not None:
+            self.own(worker)
+        try:
+            # Sent together, so that it is the object which the worker reads.
+            self._replacement.is_of = weakref.ref(self._dataset)
+            self._hook()
+            _making = self._replacement
+        except Exception:  # then samples are not replaced, and nothing else is changed
+            _making = None
+
+
 _making: SampleReplacement | None = None
-"""Of the loader whose iterator is being made; in a forked worker, of its loader for good."""
+"""Of the loader whose iterator is being made; in a worker, of its loader for good."""
+_wrapped: Any = None
+"""That loader, while its workers are to begin with ``WorkerStart``."""
+_hook: Callable[[], None] | None = None
 _known: weakref.WeakKeyDictionary[Any, SampleReplacement] = weakref.WeakKeyDictionary()
 
 
-def loader_begins(loader: Any, describe: Describe) -> SampleReplacement | None:
-    """An iterator is about to be made; ``loader_began`` must follow."""
-    global _making
+def offer(hook: Callable[[], None] | None) -> None:
+    """Say how ``fetcher`` gets into a process that is no fork of this one: that is a patch."""
+    global _hook
+    _hook = hook
+
+
+def loader_begins(
+    loader: Any, describe: Describe, *, trains: bool = False
+) -> SampleReplacement | None:
+    """An iterator is about to be made; ``loader_began`` must follow.
+
+    ``trains``: its loop is known to train, in whatever order.
+    """
+    global _making, _wrapped
+    if _making is not None and _making.is_of() is getattr(loader, "dataset", None):
+        return _making  # begun already by who knows more of it
     _making = None
-    if not _trains(loader):
+    if not _trains(loader, known=trains):
         return None
     try:
         _making = _known.get(loader.dataset)
@@ -215,13 +268,26 @@ def loader_begins(loader: Any, describe: Describe) -> SampleReplacement | None:
             _making = _known[loader.dataset] = SampleReplacement(loader.dataset, describe)
     except TypeError:  # a list, which is read already, or one that cannot be told from others
         _making = None
+    if _making is not None and _hook is not None and _starts_anew(loader):
+        own = loader.worker_init_fn
+        if not isinstance(own, WorkerStart):
+            loader.worker_init_fn = WorkerStart(own, loader.dataset, _making, _hook)
+            _wrapped = loader
     return _making
 
 
 def loader_began() -> None:
-    """The iterator is there, its workers have been forked."""
-    global _making
-    _making = None
+    """The iterator is there, its workers have been started."""
+    global _making, _wrapped
+    loader, _making, _wrapped = _wrapped, None, None
+    if loader is not None and isinstance(loader.worker_init_fn, WorkerStart):
+        loader.worker_init_fn = loader.worker_init_fn.own
+
+
+def _starts_anew(loader: Any) -> bool:
+    """Whether its workers are no forks, which have everything that this process has."""
+    context = loader.multiprocessing_context or multiprocessing
+    return loader.num_workers > 0 and context.get_start_method() != "fork"
 
 
 def fetcher(made: Any) -> Any:
@@ -236,10 +302,12 @@ def fetcher(made: Any) -> Any:
     return new
 
 
-def _trains(loader: Any) -> bool:
-    """Whether what it loads is trained on: shuffled, and gradients are on."""
+def _trains(loader: Any, *, known: bool) -> bool:
+    """Whether what it loads is trained on: shuffled or known to be, and gradients are on."""
     if not isinstance(loader, DataLoader) or not torch.is_grad_enabled():
         return False
+    if known:
+        return length_of(loader.dataset) > 0
     sampler: Any = loader.sampler
     if isinstance(sampler, DistributedSampler):
         return bool(sampler.shuffle)

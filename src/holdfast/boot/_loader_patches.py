@@ -1,10 +1,12 @@
-"""Patches for samples that cannot be read."""
+"""Patches of loaders: passes over them, and samples that cannot be read."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
+from ..actions import replace_sample
 from ._patch import Function, GetEngine, Patch
 
 
@@ -29,22 +31,80 @@ def _create_fetcher(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def create_fetcher(*args: Any, **kwargs: Any) -> Any:
         made, engine = original(*args, **kwargs), engine_of()
-        return made if engine is None else engine.fetcher(made) or made
+        if engine is not None:
+            return engine.fetcher(made) or made
+        with contextlib.suppress(Exception):  # a worker has no engine where nothing was patched
+            return replace_sample.fetcher(made)
+        return made
 
     return create_fetcher
 
 
+def _iter(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:
+        engine = engine_of()
+        return original(self) if engine is None else engine.pass_begins(self, original)
+
+    return __iter__
+
+
+def _save(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is not None and engine.holds_off_saving:
+            return None
+        return original(*args, **kwargs)
+
+    return save
+
+
+def _load(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is not None:
+            engine.loads(f)
+        return original(f, *args, **kwargs)
+
+    return load
+
+
+FETCHER = Patch(
+    target="torch.utils.data.dataloader._DatasetKind.create_fetcher",
+    why="samples are read by what this makes, in the process that reads them; one that cannot "
+    "be read is replaced there",
+    make=_create_fetcher,
+)
+"""Alone in workers of a watched loop that are no forks, and in one whose loop begins."""
+
 PATCHES = (
+    Patch(
+        target="torch.utils.data.DataLoader.__iter__",
+        why="passes are numbered, so that a resumed script finds the one it was in; those that "
+        "were over then hand out nothing",
+        make=_iter,
+    ),
+    Patch(
+        target="torch.serialization.save",
+        aliases=("torch.save",),
+        why="a resumed script that is on its way to its place must not write its first epochs "
+        "over its last ones",
+        make=_save,
+    ),
+    Patch(
+        target="torch.serialization.load",
+        aliases=("torch.load",),
+        why="a script that loads what its earlier run has saved resumes by itself and is left "
+        "alone",
+        make=_load,
+    ),
     Patch(
         target="torch.utils.data.DataLoader._get_iterator",
         why="whether a loader is trained on is known when a loop over it begins, before its "
-        "workers are forked",
+        "workers are started",
         make=_get_iterator,
     ),
-    Patch(
-        target="torch.utils.data.dataloader._DatasetKind.create_fetcher",
-        why="samples are read by what this makes, in the process that reads them; one that cannot "
-        "be read is replaced there",
-        make=_create_fetcher,
-    ),
+    FETCHER,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 
-from . import exits
+from . import exits, is_launcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,12 @@ class _Announcing:
 
 
 def wait_for_torch() -> None:
-    """Install the import hook, and note what ends a script before ``import torch``."""
+    """Install the import hook, and note what ends a script before ``import torch``.
+
+    Not in a launcher: the pythons that it starts are the ones that train.
+    """
+    if is_launcher(sys.argv, sys.orig_argv):
+        return
     sys.meta_path.insert(0, _TorchFinder())  # pyright: ignore[reportArgumentType]
     atexit.register(_crashed)
     exits.note_exits()

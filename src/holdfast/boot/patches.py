@@ -7,9 +7,10 @@ the script is doing, then do exactly what torch would have done.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..actions import replace_sample, split_batch
 from ..diagnosis.throughput import host_reads
 from ..guard.finite_loss import frees_graph
 from . import (
@@ -37,14 +39,21 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return original(*args, **kwargs)
-        engine.backward_begins(args[0] if args else kwargs.get("tensors"))
-        freed = False
+        roots = args[0] if args else kwargs.get("tensors")
+        lost, freed = engine.backward_begins(roots), False
         try:
-            result = original(*args, **kwargs)
-            freed = frees_graph(*args[2:], **kwargs)
-            return result
+            if not lost:
+                result = original(*args, **kwargs)
+                freed = frees_graph(*args[2:], **kwargs)
+                return result
+        except (RuntimeError, MemoryError) as error:
+            if not engine.backward_fails(error, roots):
+                raise
         finally:
             engine.backward_ends(freed=freed)
+        # Not above: the error holds the frames it came through, and they hold tensors.
+        engine.backward_lost(roots)
+        return None
 
     return backward
 
@@ -281,6 +290,7 @@ TABLE = (
 
 _undo: list[Callable[[], None]] = []
 _undo_order: list[Callable[[], None]] = []
+_undo_indices: list[Callable[[], None]] = []
 
 
 def install(engine_of: GetEngine) -> None:
@@ -291,6 +301,8 @@ def install(engine_of: GetEngine) -> None:
         if patch.when() and not patch.on_order:
             _replace(patch, engine_of, _undo)
     host_reads.offer(functools.partial(_put_in_order, engine_of), _take_out_order)
+    split_batch.offer(functools.partial(_hook_calls, engine_of))
+    replace_sample.offer(fetch_in_worker)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
         engine = engine_of()
@@ -308,9 +320,64 @@ def install(engine_of: GetEngine) -> None:
 def uninstall() -> None:
     """Remove every patch, last one first."""
     host_reads.withdraw()
+    split_batch.withdraw()
+    replace_sample.offer(None)
     _take_out_order()
     while _undo:
         _undo.pop()()
+
+
+def wrap_steps() -> None:
+    """Wrap ``step`` of each kind of optimizer, as torch does when it makes the first of a kind.
+
+    It does not where ours stands in its place, and optimizers may outlive our patches: without
+    torch's wrapper nobody would call their hooks.
+    """
+    for patch in _optimizer_patches.PATCHES:
+        kind, name = locate(patch.target)
+        if name == "step" and not getattr(kind.step, "hooked", False):
+            kind.step = torch.optim.Optimizer.profile_hook_step(kind.step)
+            vars(kind.step)["hooked"] = True
+
+
+def install_indices(engine_of: GetEngine) -> None:
+    """Install only what tells which samples a loader draws, for ``holdfast.watch``.
+
+    A loader with workers has drawn some before its iterator is there to be asked.
+    """
+    if not _undo_indices:
+        for patch in TABLE:
+            if patch.make is _loader_index:
+                _replace(patch, engine_of, _undo_indices)
+
+
+def uninstall_indices() -> None:
+    """Remove it, unless all patches were installed over it: it does nothing without an engine."""
+    while _undo_indices and not _undo:
+        _undo_indices.pop()()
+
+
+@contextlib.contextmanager
+def loop_begins(engine_of: GetEngine) -> Iterator[None]:
+    """While a watched loop begins: what fetches its batches may replace samples.
+
+    Its iterator and forked workers are made inside. Nothing to do where all patches are in place.
+    """
+    undo: list[Callable[[], None]] = []
+    if not _undo:
+        replace_sample.offer(fetch_in_worker)
+        _replace(_loader_patches.FETCHER, engine_of, undo)
+    try:
+        yield
+    finally:
+        while undo:
+            undo.pop()()
+
+
+def fetch_in_worker() -> None:
+    """The same for good, in a worker that is no fork: it is sent this function by its name."""
+    if not _undo:
+        _replace(_loader_patches.FETCHER, lambda: None, _undo)
 
 
 def _put_in_order(engine_of: GetEngine) -> None:
@@ -322,6 +389,21 @@ def _put_in_order(engine_of: GetEngine) -> None:
 def _take_out_order() -> None:
     while _undo_order:
         _undo_order.pop()()
+
+
+def _hook_calls(engine_of: GetEngine, kind: type[torch.nn.Module]) -> None:
+    """Take over the calls of a class of models, mostly one of the script's own.
+
+    On the class, so that no object of the script carries anything: a model is copied and pickled
+    as before. Only calls of this class pay for it, one per step; on ``nn.Module`` each layer would.
+    """
+    own = kind.__dict__.get("__call__")
+    if getattr(own, "__globals__", None) is vars(_memory_patches):
+        return
+    original = kind.__call__ if own is None else own
+    kind.__call__ = _memory_patches.call_of_model(engine_of, original)
+    undo = functools.partial(delattr, kind, "__call__")
+    _undo.append(undo if own is None else functools.partial(setattr, kind, "__call__", own))
 
 
 def _replace(patch: Patch, engine_of: GetEngine, undo: list[Callable[[], None]]) -> None:

@@ -1,4 +1,7 @@
-"""The engine of this process under ``holdfast run``: made at ``import torch``, ended at exit."""
+"""The engine of this process: under ``holdfast run`` made at ``import torch`` and ended at exit.
+
+In a process that runs already one is attached, for as long as a framework trains.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HoldfastError
 from ..torch_version import check_torch
-from . import OWNER_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE, exits
+from . import (
+    NEEDED,
+    OWNER_VARIABLE,
+    RESUME_VARIABLE,
+    RUN_VARIABLE,
+    SETTINGS_VARIABLE,
+    exits,
+    unguarded,
+)
+from .stacks import answer_stacks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..guard.engine import Engine
     from ..run import Recorder
 
 _engine: Engine | None = None
+_attached = False
+_forks_followed = False
+_noting: list[Engine] = []
+"""Engines of loops that are watched, for which loaders note their draws; the newest is the last."""
 
 
 def current() -> Engine | None:
@@ -42,15 +60,72 @@ def begin() -> None:
         undo = patches.uninstall
         _make_engine()
         patches.install(current)
+        answer_stacks(_open_lane)
         if sys.excepthook is sys.__excepthook__:
             sys.excepthook = _show
         atexit.register(_end)
-        os.register_at_fork(after_in_child=_forked)
+        # Once: neither workers nor scripts that this one starts are resumed.
+        checkpoint = os.environ.pop(RESUME_VARIABLE, "")
+        if checkpoint and _engine is not None and multiprocessing.parent_process() is None:
+            _engine.resume_from(Path(checkpoint))
+        _follow_forks()
     except Exception as error:
         if undo is not None:
             undo()
-        text = " ".join(str(error).split())
-        sys.stderr.write(f"holdfast: could not start ({text}); the script runs unguarded\n")
+        _stay_out(error)
+
+
+def _stay_out(error: Exception) -> None:
+    """Holdfast cannot start: the script runs without it, where that does no harm."""
+    text = " ".join(str(error).split())
+    line = f"holdfast: could not start ({text}); the script runs unguarded"
+    if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
+        advice = "to guard it, install holdfast in that environment"
+        line = unguarded(f"{sys.executable} has no {error.name}", advice)
+    sys.stderr.write(f"{line}\n")
+    if os.environ.get(RESUME_VARIABLE) and multiprocessing.parent_process() is None:
+        # It would begin at step 0, over its outputs.
+        sys.stderr.write("holdfast: cannot resume without a guard; the script was not run\n")
+        sys.stderr.flush()
+        os._exit(2)
+
+
+def attach(engine: Engine) -> None:
+    """Guard this process, which has no engine, from here on: all patches of ``holdfast run``.
+
+    Whoever attaches records the run, and detaches at its end.
+    """
+    global _engine, _attached
+    from . import patches
+
+    patches.install(current)
+    _engine, _attached = engine, True
+    _follow_forks()
+
+
+def detach() -> None:
+    """Remove the patches again: torch is what it was."""
+    global _engine, _attached
+    from . import patches
+
+    patches.uninstall()
+    patches.wrap_steps()
+    _engine, _attached = None, False
+
+
+def note_indices(engine: Engine) -> Callable[[], None]:
+    """Have loaders note the samples they draw, for a loop that is watched; returns its end."""
+    from . import patches
+
+    _noting.append(engine)
+    patches.install_indices(lambda: _noting[-1] if _noting else None)
+
+    def end() -> None:
+        _noting.remove(engine)
+        if not _noting:
+            patches.uninstall_indices()
+
+    return end
 
 
 def _make_engine() -> None:
@@ -73,6 +148,7 @@ def _make_engine() -> None:
             raise
 
     _engine = Engine(settings, open_recorder)
+    _engine.follow_script()
 
 
 def _open_recorder(mebibytes: int) -> Recorder:
@@ -83,10 +159,34 @@ def _open_recorder(mebibytes: int) -> Recorder:
     return Recorder(run, rank(), os.getpid(), owner, mebibytes << 20)
 
 
+def _open_lane() -> None:
+    if _engine is not None:
+        _engine.open()
+
+
+def _follow_forks() -> None:
+    global _forks_followed
+    if not _forks_followed:
+        _forks_followed = True
+        os.register_at_fork(after_in_child=_forked)
+
+
 def _forked() -> None:
     """After a fork: the child must not write to our ring and starts a new one."""
-    if _engine is not None:
+    global _engine
+    if _engine is None:
+        return
+    if not _attached:
         _make_engine()
+        return
+    # A worker of a loader, mostly; one that trains is guarded, but nobody would read its record.
+    from ..guard.engine import Engine
+
+    _engine = Engine(_engine.settings, _no_recorder)
+
+
+def _no_recorder() -> Recorder:
+    raise HoldfastError("a child of a process that is watched has no record of its own")
 
 
 def rank() -> int:

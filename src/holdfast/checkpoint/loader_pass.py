@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -30,6 +31,8 @@ LASTING = "workers that last from epoch to epoch have random numbers of their ow
 # Seconds between two lines about batches that are left behind.
 _PATIENCE = 5.0
 _SAMPLE = 16
+# Draws that may have been added by batches that are skipped.
+_RECENT = 16
 
 
 class LoaderPass:
@@ -101,10 +104,18 @@ class LoaderPass:
     def _drawn(self) -> int | None:
         return None if self._order is None else self._order.digest
 
+    def beginning(self) -> Beginning:
+        """How it began, for whoever saves it later without this object."""
+        made = Beginning.__new__(Beginning)
+        made.origin, made._order = self._origin, self._order
+        return made
+
     def _doubts(self, saved: Mapping[str, Any]) -> str:
         """What stands in the way of an exact repetition; empty if nothing does."""
         loader: Any = self._loader
-        if self._drawn != saved["order"]:
+        # Where a batch is skipped now, workers have been given one more than they had then.
+        known = (None,) if self._order is None else self._order.recent
+        if saved["order"] not in known:
             return "the loader draws other samples than it did"
         if isinstance(loader, Sequence):
             return ""
@@ -161,11 +172,33 @@ class LoaderPass:
         return counted
 
 
+class Beginning:
+    """How a pass began, for ``LoaderPass.again``, without keeping its iterator alive.
+
+    Made before the iterator is, which draws random numbers.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.origin: Mapping[str, Any] | None = _origin_if_known(loader)
+        self._order: _Order | None = None
+
+    def of(self, iterator: Any) -> None:
+        """The iterator is there."""
+        self._order = _Order.of(iterator)
+
+    def state(self, batches: int) -> dict[str, Any]:
+        """What ``again`` needs, after this many batches."""
+        drawn = None if self._order is None else self._order.digest
+        return {"batches": batches, "order": drawn, "origin": self.origin}
+
+
 class _Order:
     """Stands before the sampler of an iterator and remembers what it has drawn."""
 
     def __init__(self, inner: Iterator[Any]) -> None:
         self.digest = 0
+        self.recent = deque([0], maxlen=_RECENT)
+        """The digest after each of the last draws."""
         self._inner = inner
 
     @classmethod
@@ -187,6 +220,7 @@ class _Order:
         some = drawn[:_SAMPLE] if isinstance(drawn, list) else [drawn]
         if all(type(index) is int for index in some):
             self.digest = zlib.crc32(repr(some).encode(), self.digest)
+        self.recent.append(self.digest)
         return drawn
 
 

@@ -26,7 +26,8 @@ SECOND = ".2"
 """What the new data file of a step is called while the older one still counts."""
 
 LAST = "last"
-"""Kind of a checkpoint that was written because the run ended early; it has no loader position."""
+"""Kind of a checkpoint that was written because the run ended early; it has no loader position,
+unless its record says ``resume``."""
 
 NAME = re.compile(r"step-(?P<step>\d{10,})\.r(?P<rank>\d+)")
 

@@ -85,6 +85,7 @@ class Saver:
         copy: bool = False,
         release: Callable[[], object] = lambda: None,
         ready: Callable[[], object] = lambda: None,
+        resume: bool = False,
     ) -> Path | None:
         """Have a state written; where it will be, None when it will not. Never waits.
 
@@ -98,6 +99,7 @@ class Saver:
             copy: the tensors are live ones and will change.
             release: called once when the tensors are no longer read.
             ready: called before they are read, for copies that are under way.
+            resume: an unmodified script can be resumed from it.
         """
         self.last_step, self._time = step, time.monotonic()
         writer = self._opened()
@@ -112,6 +114,7 @@ class Saver:
             "rank": rank,
             "world": int(os.environ.get("WORLD_SIZE", "1")),
             "metrics": dict(metrics or {}),
+            **({"resume": True} if resume else {}),
         }
         return writer.submit(skeleton, tensors, meta, kind, release, ready=ready, exempt=exempt)
 

@@ -210,9 +210,10 @@ class BackgroundWriter:
         written = save(path, job.skeleton, job.tensors, meta, compress=compress)
         seconds = round(time.perf_counter() - began, 4)
         good = bool(written.record["good"])
+        resume = {"resume": True} if job.meta.get("resume") else {}
         self._tell(
-            job, file=str(written.path), bytes=written.bytes, seconds=seconds, good=good
-        )  # fmt: skip
+            job, file=str(written.path), bytes=written.bytes, seconds=seconds, good=good, **resume
+        )
         return written.path
 
     def _tell(self, job: _Job, **data: Any) -> None:

@@ -3,7 +3,9 @@
 A command is a class with a ``name``, a docstring that is its help, ``prepare_parser(parser)``
 and ``run(args) -> int``. One with ``raw = True`` gets its arguments unparsed, together with
 its parser, in ``run_raw(argv, parser)``: what follows ``holdfast run SCRIPT`` is not ours to
-read. Commands are imported when they are used, so that ``holdfast --version`` costs nothing.
+read, which ``hands_over = True`` tells the completion of shells; ``verbs`` are classes of commands
+below a raw one. Commands are imported when they are used, so that ``holdfast --version`` costs
+nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +19,27 @@ from ..errors import HoldfastError
 from ._commands import COMMANDS, find_command, overview
 from ._parser import Leave, Parser
 
+_PACKAGES = ("torch", "numpy", "psutil", "yaml", "rich")
+"""What holdfast requires, and a folder on the path may lack."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit code; bad input prints one line and returns 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     try:
-        return _carry_out(words)
-    except Leave as leave:
-        return leave.code
+        code = _carry_out(words)
+        sys.stdout.flush()
+        return code
     except HoldfastError as error:
-        print(f"holdfast: error: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(str(error))
         return error.exit_code
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES or _while_training(error):
+            raise
+        _complain(f"this needs {package}, which is not installed here; pip install {package}")
+        return HoldfastError.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -35,9 +47,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        # A full disk, a folder without permission, a path that is gone.
+        if _while_training(error):
+            raise
+        where = error.filename or "the working directory or the output"
+        why = error.strerror or error
+        _complain(f"{where}: {why}; choose another place, or check its permissions and the disk")
+        return HoldfastError.exit_code
+
+
+def _while_training(error: BaseException) -> bool:
+    """Whether an error comes out of a recipe, which is the user's code: it needs its traceback."""
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_globals.get("__name__", "").startswith("holdfast.training."):
+            return True
+        frame = frame.tb_next
+    return False
+
+
+def _open_closed_streams() -> None:
+    """Give a closed standard stream a place to write to; a script does not inherit it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _complain(text: str) -> None:
+    """One line on standard error."""
+    with contextlib.suppress(OSError):
+        print(f"holdfast: error: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _carry_out(words: list[str]) -> int:
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
@@ -48,12 +93,12 @@ def _carry_out(words: list[str]) -> int:
         return 0
     command = find_command(words[0])
     parser = Parser.of(command)
-    if getattr(command, "raw", False):
-        code = command.run_raw(words[1:], parser)
-    else:
-        code = command.run(parser.parse_args(words[1:]))
-    sys.stdout.flush()
-    return code
+    try:
+        if getattr(command, "raw", False):
+            return command.run_raw(words[1:], parser)
+        return command.run(parser.parse_args(words[1:]))
+    except Leave as leave:
+        return leave.code
 
 
 __all__ = ["COMMANDS", "main"]

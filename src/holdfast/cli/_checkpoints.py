@@ -240,7 +240,13 @@ def _reason(entry: Entry) -> Span:
 
 
 def _metrics(entry: Entry) -> str:
-    return "  ".join(f"{visible(name)} {figure(entry.metric(name))}" for name in entry.metrics)
+    return "  ".join(f"{visible(name)} {_metric(entry, name)}" for name in entry.metrics)
+
+
+def _metric(entry: Entry, name: str) -> str:
+    """A metric that was NaN says so; one without a number was not recorded."""
+    known = entry.record["metrics"].get(name) is not None
+    return figure(entry.metric(name)) if known else "not recorded"
 
 
 def _parts(forms: dict[str, Any]) -> list[str]:

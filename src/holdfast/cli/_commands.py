@@ -19,6 +19,7 @@ COMMANDS = (
     ("predict", "holdfast.cli.predict", "PredictCommand"),
     ("runs", "holdfast.cli.runs", "RunsCommand"),
     ("report", "holdfast.cli.report", "ReportCommand"),
+    ("open", "holdfast.cli.open_page", "OpenCommand"),
     ("track", "holdfast.cli.track", "TrackCommand"),
     ("check", "holdfast.cli.check", "CheckCommand"),
     ("explain", "holdfast.cli.explain", "ExplainCommand"),
@@ -26,13 +27,14 @@ COMMANDS = (
     ("compare", "holdfast.cli.compare", "CompareCommand"),
     ("faults", "holdfast.cli.faults", "FaultsCommand"),
     ("demo", "holdfast.cli.demo", "DemoCommand"),
+    ("completion", "holdfast.cli.completion", "CompletionCommand"),
 )
 """Name, module and class of every command of our own, in the order of the help."""
 
 GROUP = "holdfast.commands"
 """Entry-point group under which a package adds commands: ``holdfast FAMILY VERB``."""
 
-_SPACE = 12
+_SPACE = 13
 
 
 def find_command(word: str) -> Any:
@@ -52,6 +54,12 @@ def find_command(word: str) -> Any:
     near = difflib.get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else f"there are {', '.join(names)}; "
     raise UsageError(f"no command {word!r}; {hint}see: holdfast --help")
+
+
+def all_commands() -> list[type[Any]]:
+    """The classes of our own commands and of those of plugins."""
+    ours = [getattr(importlib.import_module(module), cls) for _, module, cls in COMMANDS]
+    return [*ours, *plugin_commands().values()]
 
 
 def plugin_commands() -> dict[str, type[Any]]:

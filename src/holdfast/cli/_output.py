@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 
 from ..errors import UsageError
-from ..report import (
-    WIDTH,
-    Line,
-    painted,
-    plain,
-)
-
-# Longer lines are hard to read, however wide the terminal is.
-_WIDEST = 100
+from ..report import Line, Terminal, shown
 
 
 def width() -> int:
     """Text width: that of the terminal within limits, the default elsewhere."""
-    if not sys.stdout.isatty():
-        return WIDTH
-    return max(40, min(_WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
+    return Terminal.of(sys.stdout).width
+
+
+def columns() -> int:
+    """How wide a table may be; 0 where nothing limits it."""
+    return Terminal.of(sys.stdout).columns
 
 
 def show(lines: Sequence[Line]) -> None:
-    """Print lines, in colour on a terminal without ``NO_COLOR``."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    write(painted(lines) if colour and os.environ.get("TERM") != "dumb" else plain(lines))
+    """Print lines, in colour where standard output has it."""
+    write(shown(lines, Terminal.of(sys.stdout)))
 
 
 def write(text: str) -> None:
@@ -38,6 +30,14 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     # Now, so that a reader who has gone (head, less) is noticed while we can be quiet about it.
     sys.stdout.flush()
+
+
+def give(text: str, path: str | None) -> None:
+    """Write text to the file the user named, or print it."""
+    if path:
+        save(text, path)
+    else:
+        write(text)
 
 
 def save(text: str, path: str) -> None:

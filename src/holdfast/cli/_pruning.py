@@ -21,6 +21,7 @@ from ..report.run_list import FoundRun, found_runs, size_of
 from ..report.words import plural, size
 from ..run import Run, encode, life_of
 from . import _output
+from ._parser import add_format
 from ._run_table import age
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -74,7 +75,7 @@ class PruneRuns:
             help="remove the checkpoints and keep the record; such runs cannot be resumed",
         )
         parser.add_argument("--yes", action="store_true", help="remove; without it only list")
-        parser.add_argument("--format", choices=("text", "json"), default="text")
+        add_format(parser, "text", "json")
 
     def run(self, args: argparse.Namespace) -> int:
         """Choose, remove where that is asked for, and tell."""

@@ -12,6 +12,7 @@ HEALTH = 50
 # Everything by which holdfast changes a training, whatever the settings file says.
 _WATCH_ONLY = {
     "guard.skip": "false",
+    "guard.split": "false",
     "policy": "observe",
     "clip.norm": "null",
     "clip.per_parameter": "null",
@@ -23,12 +24,15 @@ _WATCH_ONLY = {
 }
 TAKES_VALUE = (
     "--run-dir",
+    "--resume",
     "--config",
     "--set",
     "--on",
     "--clip-norm",
     "--clip-value",
     "--checkpoint-minutes",
+    "--hang-after",
+    "--restart",
     "--track",
 )
 MAY_TAKE_NUMBER = ("--health",)
@@ -78,6 +82,12 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         help="let an exception of an unreadable sample go through at once (default: it is read "
         "again, then another sample takes its place, for 0.1 %% of the samples at most)",
     )
+    group.add_argument(
+        "--no-split-batches",
+        action="store_true",
+        help="let an out-of-memory error of the model go through (default: the batch is split into "
+        "parts that fit, with the same gradients, and stays so)",
+    )
     group.add_argument("--clip-norm", metavar="X", help="clip gradients to this global L2 norm")
     group.add_argument(
         "--clip-value", metavar="X", help="clip every element of the gradients to this value"
@@ -104,6 +114,18 @@ def describe_rescue(parser: argparse.ArgumentParser) -> None:
         "its dataset (may shift the RNG state of the dataset)",
     )
     group.add_argument(
+        "--restart",
+        metavar="K",
+        help="start the script again, K times in all, after a crash, a hang or a kill, from its "
+        "last checkpoint; a batch that ends it twice is skipped (default: 0)",
+    )
+    group.add_argument(
+        "--hang-after",
+        metavar="SECONDS",
+        help="how long nothing may go on before the stacks of all processes are looked at, and at "
+        "least three times the longest pause so far (default: 600; 0: never)",
+    )
+    group.add_argument(
         "--checkpoint-minutes",
         metavar="M",
         help="minutes between two checkpoints of the full state (default: 10; 0: none)",
@@ -117,7 +139,11 @@ def overrides_of(args: argparse.Namespace) -> list[str]:
         "guard.fused": "false" if args.no_fused else None,
         "guard.keep_nan": "true" if args.keep_nan else None,
         "guard.replay": "false" if args.no_replay else None,
+        "guard.split": "false" if args.no_split_batches else None,
         "run.quiet": "true" if args.quiet else None,
+        "run.verbose": "true" if args.verbose else None,
+        "run.hang_after": args.hang_after,
+        "restart.times": args.restart,
         "run.health": args.health,
         "track.to": ",".join(args.track) if args.track else None,
         "quarantine.replace": "false" if args.no_replace_samples else None,

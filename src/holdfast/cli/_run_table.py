@@ -24,6 +24,9 @@ _STYLES = {
     "unknown": "yellow",
 }
 _LONGEST = 44
+# Columns that a narrow terminal does without, the first of them first; then names give way.
+_SPARED = ("SIZE", "CHECKPOINT", "AGE", "STEPS")
+_SHORTEST = 12
 
 
 def newest_checkpoints(rows: Sequence[RunRow]) -> dict[Path, Entry]:
@@ -56,32 +59,44 @@ def plain_row(row: RunRow, entry: Entry | None) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[RunRow], checkpoints: Mapping[Path, Entry]) -> list[Line]:
-    """Runs, one line each, under a head."""
-    cells = [_cells(row, checkpoints.get(row.path)) for row in rows]
-    widths = [max(len(row[i]) for row in (_HEAD, *cells)) for i in range(len(_HEAD))]
-    lines = [line(Span(_joined(_HEAD, widths), "bold"))]
+def table(
+    rows: Sequence[RunRow], checkpoints: Mapping[Path, Entry], columns: int = 0
+) -> list[Line]:
+    """Runs, one line each, under a head; at most so many columns wide, 0 for any."""
+    cells: list[dict[str, str]] = [
+        dict(zip(_HEAD, _cells(row, checkpoints.get(row.path)), strict=True)) for row in rows
+    ]
+    widths = {name: max(len(name), *(len(cell[name]) for cell in cells)) for name in _HEAD}
+    for name in _SPARED:
+        if columns and _width(widths) > columns:
+            del widths[name]
+    if columns and (over := _width(widths) - columns) > 0:
+        widths["NAME"] = max(_SHORTEST, widths["NAME"] - over)
+    head = "  ".join(_set(name, name, width) for name, width in widths.items())
+    lines = [line(Span(head, "bold"))]
     for row, texts in zip(rows, cells, strict=True):
+        name = clip(texts["NAME"], widths["NAME"]).ljust(widths["NAME"])
         if row.problem:
             told = f"damaged: {visible(row.problem)}"
-            lines.append(line(texts[0].ljust(widths[0]), "  ", Span(told, "red")))
+            lines.append(line(name, "  ", Span(told, "red")))
             continue
-        before = len(texts[0].ljust(widths[0])) + 2
-        text = _joined(texts, widths)
-        status = text[before : before + widths[1]]
-        after = before + widths[1]
-        verdict = after + 2 + widths[2] + 2
-        style = "" if row.verdict in ("", HEALTHY) else "bold yellow"
-        lines.append(
-            line(
-                text[:before],
-                Span(status, _STYLES.get(row.status, "red")),
-                text[after:verdict],
-                Span(text[verdict : verdict + widths[3]], style),
-                text[verdict + widths[3] :],
-            )
-        )
+        spans: list[str | Span] = [name]
+        for column, width in widths.items():
+            if column != "NAME":
+                spans += ["  ", Span(_set(column, texts[column], width), _style(column, row))]
+        lines.append(line(*spans))
     return lines
+
+
+def _style(column: str, row: RunRow) -> str:
+    if column == "STATUS":
+        return _STYLES.get(row.status, "red")
+    sick = column == "VERDICT" and row.verdict not in ("", HEALTHY)
+    return "bold yellow" if sick else ""
+
+
+def _width(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + 2 * (len(widths) - 1)
 
 
 def age(seconds: float) -> str:
@@ -111,9 +126,5 @@ def _cells(row: RunRow, entry: Entry | None) -> tuple[str, ...]:
     )
 
 
-def _joined(texts: Sequence[str], widths: Sequence[int]) -> str:
-    right = {"STEPS", "SIZE", "AGE"}
-    return "  ".join(
-        text.rjust(width) if name in right else text.ljust(width)
-        for name, text, width in zip(_HEAD, texts, widths, strict=True)
-    )
+def _set(column: str, text: str, width: int) -> str:
+    return text.rjust(width) if column in ("STEPS", "SIZE", "AGE") else text.ljust(width)

@@ -8,10 +8,10 @@ import sys
 
 from ..config import RunSettings
 from ..detectors import ALL, load_plugins, select
-from ..report import check_json, check_lines, replay
+from ..report import check_json, check_lines, github_text, plain, replay, repository, sarif_text
 from ..run import find_run
 from . import _output
-from ._parser import RUN_OR_NEWEST
+from ._parser import RUN_OR_NEWEST, add_format
 
 
 class CheckCommand:
@@ -24,6 +24,7 @@ class CheckCommand:
       holdfast check                       the newest run under runs/
       holdfast check 2026-11-15-12         the run whose name begins so
       holdfast check RUN --select NUM --ignore NUM006 --format json
+      holdfast check --format github       findings as annotations, in a GitHub workflow
     """
 
     name = "check"
@@ -39,7 +40,8 @@ class CheckCommand:
                 default=[],
                 help=f"{what}: codes or prefixes, separated by commas (NUM,OPT001)",
             )
-        parser.add_argument("--format", choices=("text", "json"), default="text")
+        add_format(parser, "text", "json", "github", "sarif")
+        parser.add_argument("--output", metavar="FILE", help="write to a file instead")
 
     def run(self, args: argparse.Namespace) -> int:
         """Replay and show; a run that died and findings above INFO make the exit code 1."""
@@ -51,8 +53,15 @@ class CheckCommand:
         replayed = replay(run, select(_codes(args.select), _codes(args.ignore), among))
         for event in replayed.errors:
             print(f"holdfast: {event.data['where']}: {event.data['error']}", file=sys.stderr)
+        told = replayed.findings, replayed.ending, run.meta, repository()
         if args.format == "json":
-            _output.write(check_json(replayed))
+            _output.give(check_json(replayed), args.output)
+        elif args.format == "github":
+            _output.give(github_text(*told), args.output)
+        elif args.format == "sarif":
+            _output.give(sarif_text(*told, among), args.output)
+        elif args.output:
+            _output.save(plain(check_lines(replayed)), args.output)
         else:
             _output.show(check_lines(replayed, _output.width()))
         return int(replayed.sick)

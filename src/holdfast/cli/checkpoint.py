@@ -16,6 +16,7 @@ from ..run import encode
 from . import _checkpoints as texts
 from . import _output
 from ._checkpoints import entries_of, entry_of, path_of, store_of
+from ._parser import add_format
 
 
 class CheckpointCommand:
@@ -23,7 +24,7 @@ class CheckpointCommand:
 
     PATH is a run (its folder, its name or last), a folder of checkpoints, or one checkpoint; of
     a folder, show, diff and export take the newest good one. The exit code is 0 on success, 1
-    when a checkpoint is damaged or two differ, 2 when PATH is wrong. --json prints JSON.
+    when a checkpoint is damaged or two differ, 2 when PATH is wrong.
 
       holdfast checkpoint ls runs/2026-11-15-1204-train
       holdfast checkpoint verify RUN                     read everything, compare checksums
@@ -49,7 +50,7 @@ class CheckpointCommand:
                 nargs=paths,
                 help="run, folder of checkpoints, or a checkpoint",
             )
-            one.add_argument("--json", action="store_true", help="print JSON")
+            add_format(one, "text", "json")
             one.set_defaults(act=run)
             return one
 
@@ -81,7 +82,10 @@ def _prune_options(parser: Any) -> None:
         "--metric", metavar="NAME", default=defaults.metric,
         help=f"metric that decides which is best (default: {defaults.metric})",
     )  # fmt: skip
-    parser.add_argument("--mode", choices=("min", "max"), default=defaults.mode)
+    parser.add_argument(
+        "--mode", choices=("min", "max"), default=defaults.mode,
+        help=f"whether a low or a high metric is good (default: {defaults.mode})",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="list only, remove nothing")
 
 
@@ -96,7 +100,7 @@ def _count(least: int) -> Callable[[str], int]:
 
 def _ls(args: argparse.Namespace) -> int:
     entries = _entries(args.path)
-    _tell(args.json, [texts.plain_entry(one) for one in entries], lambda: texts.table(entries))
+    _tell(args.format, [texts.plain_entry(one) for one in entries], lambda: texts.table(entries))
     return int(any(entry.damage for entry in entries))
 
 
@@ -104,10 +108,10 @@ def _verify(args: argparse.Namespace) -> int:
     checked: list[Entry] = []
     for entry in _entries(args.path):
         checked.append(entry.checked())
-        if not args.json:  # at once: each may take a while
+        if args.format == "text":  # at once: each may take a while
             _output.show(texts.verdict_lines(checked[-1]))
-    if args.json:
-        _tell(True, [texts.plain_entry(one) for one in checked], list)
+    if args.format == "json":
+        _tell("json", [texts.plain_entry(one) for one in checked], list)
     return int(any(entry.damage for entry in checked))
 
 
@@ -115,7 +119,7 @@ def _show(args: argparse.Namespace) -> int:
     entry = entry_of(args.path[0])
     width = _output.width()
     _tell(
-        args.json,
+        args.format,
         {**entry.record, "path": str(entry.path), "damage": entry.damage},
         lambda: texts.show_lines(entry, width, tensors=args.tensors),
     )
@@ -133,7 +137,7 @@ def _diff(args: argparse.Namespace) -> int:
             "compare names and shapes with: holdfast checkpoint show --tensors"
         ) from error
     found = contrast(first.path, second.path)
-    _tell(args.json, texts.plain_contrast(found), lambda: texts.diff_lines(first, second, found))
+    _tell(args.format, texts.plain_contrast(found), lambda: texts.diff_lines(first, second, found))
     return int(bool(found))
 
 
@@ -151,7 +155,7 @@ def _export(args: argparse.Namespace) -> int:
     plain = {"path": str(entry.path), "out": str(target)}
     code = f'state = torch.load("{target}", weights_only=True)'
     load = 'model.load_state_dict(state["model"]); optimizer.load_state_dict(state["optimizer"])'
-    _tell(args.json, plain, lambda: [line(text) for text in (f"wrote {target}", code, load)])
+    _tell(args.format, plain, lambda: [line(text) for text in (f"wrote {target}", code, load)])
     return 0
 
 
@@ -168,7 +172,7 @@ def _prune(args: argparse.Namespace) -> int:
         "kept": [texts.plain_entry(one) for one in kept],
         "dry_run": args.dry_run,
     }
-    _tell(args.json, plain, lambda: texts.prune_lines(gone, kept, dry_run=args.dry_run))
+    _tell(args.format, plain, lambda: texts.prune_lines(gone, kept, dry_run=args.dry_run))
     return 0
 
 
@@ -182,8 +186,8 @@ def _entries(paths: Sequence[str]) -> list[Entry]:
     return entries
 
 
-def _tell(json: bool, plain: Any, lines: Callable[[], Sequence[Line]]) -> None:
-    if json:
+def _tell(form: str, plain: Any, lines: Callable[[], Sequence[Line]]) -> None:
+    if form == "json":
         _output.write(encode(plain, indent=2).decode() + "\n")
     else:
         _output.show(lines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..run import Run
+from ..torch_version import require_torch
 
 SCRIPT = "dies_of_nan.py"
 
@@ -34,6 +36,7 @@ class DemoCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Run both, show both, say where the report is."""
+        require_torch()
         script = find_script()
         if args.run_dir:
             # Not after the first half of the show.
@@ -47,9 +50,10 @@ class DemoCommand:
         _title("What happened")
         print(f"  python        final loss {plain}")
         print(f"  holdfast run  final loss {guarded}")
-        print(
-            "\n  Full report:       holdfast report\n  What a code means: holdfast explain NUM001"
-        )
+        which = f" {shlex.quote(args.run_dir)}" if args.run_dir else ""
+        print(f"\n  Page with plots:   holdfast open{which}")
+        print(f"  Full report:       holdfast report{which}")
+        print("  What a code means: holdfast explain NUM001")
         survived = plain == "nan" and guarded not in ("", "nan")
         return 0 if survived else 1
 

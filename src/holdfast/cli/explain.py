@@ -7,32 +7,49 @@ import os
 import sys
 
 from ..detectors import ALL, by_code, load_plugins
-from ..report import catalogue_lines, explain_lines
+from ..detectors.search import search
+from ..errors import UsageError
+from ..report import catalogue_lines, explain_lines, found_lines
 from . import _output
 
 
 class ExplainCommand:
     """Explain a finding: what it means, what usually causes it, what to do.
 
-    holdfast explain NUM002
-    holdfast explain nonfinite_gradient
-    holdfast explain                      all of them, one line each
+    WORD is a code, a name, or what you would call the trouble. Where several findings fit, they
+    are listed, the best first.
+
+      holdfast explain NUM002
+      holdfast explain nan
+      holdfast explain out of memory
+      holdfast explain                      all of them, one line each
     """
 
     name = "explain"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
-        parser.add_argument("code", metavar="CODE", nargs="?", help="code or name of a detector")
+        parser.add_argument(
+            "words", metavar="WORD", nargs="*", help="code, name, or words such as: leak, slow"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the document of one detector, or the list of all."""
+        """Print the document of one detector, or the list of those that fit."""
         plugins = load_plugins(os.environ, ALL)
         for warning in plugins.warnings:
             print(f"holdfast: {warning}", file=sys.stderr)
         among = (*ALL, *plugins.detectors)
-        if args.code is None:
+        if not args.words:
             _output.show(catalogue_lines(among, _output.width()))
-        else:
-            _output.show(explain_lines(by_code(args.code, among)))
+            return 0
+        asked = " ".join(args.words)
+        found = search(asked, among)
+        if len(found) > 1:
+            _output.show(found_lines(asked, found, _output.width()))
+            return 0
+        if not found and len(args.words) > 1 and not any(map(str.isdigit, asked)):
+            raise UsageError(f"no finding fits {asked!r}; `holdfast explain` lists all of them")
+        # Nothing fits: several codes, or a mistake, which names the nearest.
+        for detector in found or [by_code(word, among) for word in args.words]:
+            _output.show(explain_lines(detector, _output.columns()))
         return 0

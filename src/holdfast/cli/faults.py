@@ -18,8 +18,10 @@ from ..faults._catalogue import (
 from ..faults._running import Ended, run_guarded, run_plain
 from ..report import finding_lines, summarize
 from ..run import Run, encode
+from ..torch_version import require_torch
 from ..types import Finding
 from . import _output
+from ._parser import add_format, old_name
 
 
 class FaultsCommand:
@@ -28,8 +30,8 @@ class FaultsCommand:
     There is one script for each detector. run exits with 1 when the first finding
     has another code than the fault, or names another line.
 
-      holdfast faults list --only NUM
-      holdfast faults run nonfinite_loss --keep out/nan
+      holdfast faults list --select NUM
+      holdfast faults run nonfinite_loss --run-dir out/nan
     """
 
     name = "faults"
@@ -40,17 +42,19 @@ class FaultsCommand:
 
         def verb(name: str, what: str, act: Callable[[Any], int]) -> Any:
             one = verbs.add_parser(name, help=what, description=what, allow_abbrev=False)
-            one.add_argument("--json", action="store_true", help="print JSON")
+            add_format(one, "text", "json")
             one.set_defaults(act=act)
             return one
 
         listing = verb("list", "List the faults with code and reason.", _list)
         listing.add_argument(
-            "--only", metavar="WHICH", default="", help="names, codes or prefixes, with commas"
+            "--select", metavar="CODES", default="", help="names, codes or prefixes, with commas"
         )
+        old_name(listing, "--only", "select")
         run = verb("run", "Run one under python and under holdfast, and show the findings.", _run)
         run.add_argument("name", metavar="NAME", help="name of a fault; see list")
-        run.add_argument("--keep", metavar="DIR", type=Path, help="keep the run folder here")
+        run.add_argument("--run-dir", metavar="DIR", type=Path, help="keep the run folder here")
+        old_name(run, "--keep", "run_dir", type=Path)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run one verb."""
@@ -58,8 +62,8 @@ class FaultsCommand:
 
 
 def _list(args: argparse.Namespace) -> int:
-    faults = choose(read_faults(ALL), args.only)
-    if args.json:
+    faults = choose(read_faults(ALL), args.select)
+    if args.format == "json":
         _output.write(encode([fault.plain() for fault in faults], indent=2).decode() + "\n")
         return 0
     width = max(len(fault.name) for fault in faults)
@@ -74,18 +78,19 @@ def _short(text: str, limit: int = 90) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     fault = find(read_faults(ALL), args.name)
-    if args.keep is not None:
+    if args.run_dir is not None:
         # A folder that already holds a run is refused before anything is run.
-        Run.create(args.keep, {"script": fault.path.name}).remove_if_empty()
+        Run.create(args.run_dir, {"script": fault.path.name}).remove_if_empty()
+    require_torch()
     plain = run_plain(fault.path)
     with tempfile.TemporaryDirectory() as folder:
-        path = args.keep or Path(folder) / "run"
-        guarded = run_guarded(fault.path, path)
+        path = args.run_dir or Path(folder) / "run"
+        guarded = run_guarded(fault.path, path, given=fault.options)
         # A script that never trains leaves no run folder.
         summary = summarize(Run.open(path)) if path.exists() else None
     findings = summary.findings if summary is not None else ()
     found = _found(fault, findings)
-    if args.json:
+    if args.format == "json":
         data = {
             **fault.plain(),
             "python": vars(plain),
@@ -102,7 +107,7 @@ def _run(args: argparse.Namespace) -> int:
         "python": _ending(plain),
         "holdfast": _ending(guarded),
         "found": "yes" if found else "NO",
-        "run": str(args.keep or ""),
+        "run": str(args.run_dir or ""),
     }
     lines = [f"  {name.ljust(9)} {text}" for name, text in facts.items() if text]
     _output.write("\n".join([fault.name, *lines]) + "\n")

@@ -11,6 +11,7 @@ from typing import Any
 from ..config import RunSettings
 from ..errors import UsageError
 from ..run import Run, run_path
+from ._parser import old_name
 
 
 class PredictCommand:
@@ -22,7 +23,7 @@ class PredictCommand:
     goes on where an interrupted one stopped.
 
       holdfast predict runs/mine
-      holdfast predict runs/mine --data train --entries 0:50000 --out first_half
+      holdfast predict runs/mine --data train --entries 0:50000 --output first_half
       holdfast predict runs/mine --recipe mine.py --set train.device=cpu
     """
 
@@ -47,8 +48,9 @@ class PredictCommand:
             help="samples from FIRST up to, not including, LAST (default: all)",
         )
         parser.add_argument(
-            "--out", metavar="DIR", help="folder to write (default: predictions/DATA in the run)"
+            "--output", metavar="DIR", help="folder to write (default: predictions/DATA in the run)"
         )
+        old_name(parser, "--out", "output")
         parser.add_argument(
             "--chunk",
             metavar="N",
@@ -67,18 +69,20 @@ class PredictCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Find recipe, settings and weights, then predict."""
-        from ..torch_version import check_torch
+        from ..torch_version import require_torch
 
-        check_torch()
+        require_torch()
         from ..training.predicting import TensorPredictions, predict_run
         from ..training.recipes import find_recipe, former_run, resolve, saved_config
 
         entries = _entries(args.entries)
         source = run_path(args.source, RunSettings().root)
         run = former_run(str(source))
+        # Before its recipe is looked for: the script of `holdfast run` must not be imported.
+        saved = saved_config(run)
         recipe = find_recipe(args.recipe or str(Run.open(run).meta.get("script", "")), _tell)
-        settings = resolve(recipe, saved_config(run), None, args.set, "none")
-        out = args.out or run / "predictions" / args.data
+        settings = resolve(recipe, saved, None, args.set, "none")
+        out = args.output or run / "predictions" / args.data
 
         def make_writer(what: Mapping[str, Any]) -> TensorPredictions:
             return TensorPredictions(out, what, overwrite=args.overwrite)

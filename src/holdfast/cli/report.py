@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from ..config import RunSettings
+from ..detectors import ALL, load_plugins
 from ..errors import UsageError
 from ..report import (
+    RunSummary,
+    github_text,
     plain,
     read_record,
     report_html,
     report_json,
     report_lines,
     report_md,
+    repository,
+    sarif_text,
     summarize,
     write_page,
 )
 from ..run import Run, find_run
 from . import _output
-from ._parser import RUN_OR_NEWEST
+from ._parser import RUN_OR_NEWEST, add_format
 
 
 class ReportCommand:
@@ -32,6 +38,9 @@ class ReportCommand:
       holdfast report RUN --format html            a page with plots: RUN/report.html
       holdfast report RUN --format md              to paste into an issue
       holdfast report RUN --format json --output run.json
+      holdfast report RUN --format sarif --output run.sarif
+
+    holdfast open shows the page in a browser.
     """
 
     name = "report"
@@ -39,12 +48,7 @@ class ReportCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options."""
         parser.add_argument("run", metavar="RUN", nargs="?", help=RUN_OR_NEWEST)
-        parser.add_argument(
-            "--format",
-            choices=("text", "json", "html", "md"),
-            default="text",
-            help="text (default), json for programs, html for a browser, md for an issue",
-        )
+        add_format(parser, "text", "json", "html", "md", "github", "sarif")
         parser.add_argument(
             "--output",
             metavar="FILE",
@@ -57,9 +61,8 @@ class ReportCommand:
         if args.format in ("html", "md"):
             return self._page(run, args.format, args.output)
         summary = summarize(run)
-        if args.format == "json":
-            text = report_json(summary)
-            _output.save(text, args.output) if args.output else _output.write(text)
+        if args.format != "text":
+            _output.give(_for_programs(summary, args.format), args.output)
         elif args.output:
             _output.save(plain(report_lines(summary)), args.output)
         else:
@@ -85,3 +88,12 @@ class ReportCommand:
                     "--output"
                 ) from error
         return 0
+
+
+def _for_programs(summary: RunSummary, form: str) -> str:
+    if form == "json":
+        return report_json(summary)
+    told = summary.findings, summary.ending, summary.meta, repository()
+    if form == "github":
+        return github_text(*told)
+    return sarif_text(*told, (*ALL, *load_plugins(os.environ, ALL).detectors))

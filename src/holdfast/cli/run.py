@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
-import importlib.util
 import os
-import sys
-import tokenize
-import zipfile
+import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NoReturn
 
 from .. import config
+from ..boot import unguarded
 from ..config.rules import EVERY
 from ..errors import UsageError
+from ..launcher.command import Command, read_command
+from ._call import check_call
 from ._run_flags import (
     HEALTH,
     MAY_TAKE_NUMBER,
@@ -29,25 +28,50 @@ from ._run_flags import (
 class RunCommand:
     """Run any PyTorch script unmodified and guarded.
 
-    Everything after SCRIPT, or after the module name, belongs to the script. Its arguments,
-    standard streams, signals and exit code are its own. A run that crashes, is interrupted or
-    is ended by SIGTERM leaves the state after its last complete step in the folder of the run
-    (--set checkpoint.at_end=false switches that off).
+    Put it in front of the command that you use anyway. Everything after our options belongs to that
+    command: its arguments, standard streams, signals and exit code are its own. Under a launcher
+    holdfast enters the ranks. If python cannot be entered (older than 3.11, without torch, -I, -E,
+    -S), a line says that the run is unguarded, and the command goes on.
 
       holdfast run train.py --epochs 3
-      holdfast run --run-dir out/first -m mypackage.train
+      holdfast run python -u train.py --epochs 3
+      holdfast run python3.11 -X dev -m mypackage.train
+      holdfast run torchrun --nproc-per-node 2 train.py
+      holdfast run accelerate launch train.py
+      holdfast run deepspeed train.py
+      holdfast run uv run train.py
+      holdfast run poetry run python train.py
+      holdfast run ./train            a script with a #! line
+      holdfast run -m mypackage.train
+      holdfast run -c 'import mypackage'
+      holdfast run - < train.py
+      holdfast run --run-dir out/first -- train.py
       holdfast run --on OPT001=observe --health train.py
+      holdfast run --resume auto train.py --epochs 3
       torchrun --nproc-per-node 2 -m holdfast run train.py
+
+    A run that crashes, is interrupted or is ended by SIGTERM leaves the state after its last
+    complete step in the folder of the run (--set checkpoint.at_end=false switches that off). With
+    --restart it is started again from its last periodic checkpoint; one that hangs is told with the
+    line it stands at.
     """
 
     name = "run"
     raw = True
+    hands_over = True
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options; what follows the script is never parsed."""
-        parser.usage = "holdfast run [options] SCRIPT|-m MODULE [arguments of the script]"
+        parser.usage = "holdfast run [options] [--] COMMAND [arguments of the command]"
         parser.add_argument(
             "--run-dir", metavar="DIR", help="folder for this run (default: a new one under runs/)"
+        )
+        parser.add_argument(
+            "--resume",
+            metavar="RUN|auto",
+            help="go on from the last checkpoint of an earlier run of the same script and "
+            "arguments, bit for bit on a CPU, or say why that cannot be; auto: from the newest "
+            "such run, anew if there is none",
         )
         parser.add_argument(
             "--no-fused",
@@ -66,6 +90,12 @@ class RunCommand:
             help="no live lines and no summary; the run folder has everything",
         )
         parser.add_argument(
+            "-v",
+            "--verbose",
+            action="store_true",
+            help="also print the policy and what is changed about optimizers",
+        )
+        parser.add_argument(
             "--health",
             metavar="N",
             nargs="?",
@@ -82,43 +112,86 @@ class RunCommand:
             help="one setting, e.g. guard.restore_rng=false (repeatable)",
         )
         parser.add_argument(
-            "-m", metavar="MODULE", dest="module", help="run a module as a script, like python -m"
+            "command",
+            metavar="COMMAND",
+            nargs="?",
+            help="a script, -m MODULE, -c CODE, - (standard input), python, torchrun, accelerate "
+            "launch, deepspeed, uv run, poetry run, or an executable with a #! line",
         )
-        parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to run")
 
     def run_raw(self, argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
-        """Split our options from the script's, check the script, hand over to the supervisor."""
+        """Split our options from the command, check it, hand over to the supervisor."""
         ours, command = split(argv)
         args = parser.parse_args(ours)
         if args.show_policy:
             return self._show_policy(config.load(args.config, overrides_of(args)))
-        if not command:
+        if not command or not command[0]:
             raise UsageError(
-                "nothing to run: no script was given; try `holdfast run train.py` "
-                "or `holdfast run -m package.module`"
+                "nothing to run: no script was given; try `holdfast run train.py`, or put "
+                "`holdfast run` in front of your own command"
             )
         settings = config.load(args.config, overrides_of(args))
         check_codes(settings)
-        if command[0] == "-m":
-            check_module(command[1:2])
-            name = command[1].replace(".", "_")
-        else:
-            check_script(Path(command[0]))
-            name = Path(command[0]).name
-        from ..launcher.start import start_run
-        from ..launcher.supervisor import finish, leave_like, say, supervise
-        from ..launcher.tracking import Follower
-        from ..torch_version import check_torch
+        from ..launcher.interpreter import keeps_out
 
-        check_torch()
-        run = start_run(settings, name, command)
+        read = read_command(command)
+        if settings.restart.times and (read.several or os.environ.get("WORLD_SIZE", "1") != "1"):
+            raise UsageError(
+                "--restart starts one process again, not one of several ranks; leave it to their "
+                "launcher: torchrun --max-restarts"
+            )
+        out = keeps_out(read)
+        if out is not None and args.resume is not None:
+            # It would begin at step 0, over its outputs.
+            raise UsageError(f"--resume needs a guarded run: {'; '.join(out)}")
+        if out is not None:
+            return self._run_unguarded(read, unguarded(*out))
+        check_call(read)
+        return self._run_guarded(read, settings, args.resume)
+
+    @staticmethod
+    def _run_guarded(command: Command, settings: config.Settings, resume: str | None) -> int:
+        from ..launcher.restart import run_to_the_end
+        from ..launcher.start import start_run
+        from ..launcher.supervisor import finish, leave_like, say
+        from ..launcher.tracking import Follower
+
+        point = None
+        if resume is not None:
+            from . import _resume
+
+            point = _resume.find(resume, settings, command, say)
+            if point is not None:
+                say(f"holdfast: goes on from {point['run']} after step {point['step']}")
+        run = start_run(settings, command.name, command.words, point, source=command.source)
         main = os.environ.get("RANK", "0") == "0"
         follower = Follower.start(run.path, settings, say) if main else None
-        status = supervise(command, run, settings)
+        try:
+            status = run_to_the_end(command.argv, run, settings)
+        except UsageError:
+            run.remove_if_empty()
+            raise
         finish(run, status, quiet=settings.run.quiet, main=main)
+        if command.launcher and status == 0 and not run.path.exists():
+            started = f"no python that {command.launcher} started trained under holdfast"
+            say(
+                f"holdfast: nothing was recorded: {started}; if one did train, holdfast was kept "
+                "out of it (-I, -E, -S, a cleared environment): write `holdfast run` in front of it"
+            )
         if follower is not None:
             follower.end()
         return leave_like(status)
+
+    @staticmethod
+    def _run_unguarded(command: Command, line: str) -> NoReturn:
+        """Become the command: its streams, signals and exit code are as without us."""
+        from ..launcher.supervisor import say
+
+        say(line)
+        try:
+            os.execvp(command.argv[0], command.argv)
+        except OSError as error:
+            raise UsageError(f"cannot start {command.argv[0]}: {error.strerror}") from error
 
     @staticmethod
     def _show_policy(settings: config.Settings) -> int:
@@ -150,6 +223,8 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     (['--quiet'], ['train.py', '--quiet', '-m'])
     >>> split(["--run-dir", "out", "-m", "pkg.train", "x"])
     (['--run-dir', 'out'], ['-m', 'pkg.train', 'x'])
+    >>> split(["-v", "train.py"])
+    (['-v'], ['train.py'])
     >>> split(["--health", "train.py", "3"]), split(["--health", "20", "train.py"])
     ((['--health'], ['train.py', '3']), (['--health', '20'], ['train.py']))
     """
@@ -158,74 +233,11 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         word = argv[i]
         if word == "--":
             return list(argv[:i]), list(argv[i + 1 :])
-        if word == "-m" or not word.startswith("-") or word == "-":
+        if word in ("-m", "-c", "-") or not word.startswith("-"):
             return list(argv[:i]), list(argv[i:])
+        if not word.startswith("--") and word not in ("-h", "-v"):
+            better = f"holdfast run python {shlex.join(argv[i:])}"
+            raise UsageError(f"{word} is an option of python; write `{better}`")
         number = word in MAY_TAKE_NUMBER and "".join(argv[i + 1 : i + 2]).isdigit()
         i += 2 if number or word in TAKES_VALUE else 1
     return list(argv), []
-
-
-def check_script(path: Path) -> None:
-    """Check the script: one clear line where python would print a traceback, or worse, run it."""
-    try:
-        _check_script(path)
-    except OSError as error:
-        name = str(path) if len(str(path)) < 200 else f"{str(path)[:80]}…"
-        raise UsageError(
-            f"cannot read {name}: {error.strerror}; check its name and its permissions"
-        ) from error
-
-
-def _check_script(path: Path) -> None:
-    if path.is_dir():
-        if not (path / "__main__.py").is_file():
-            raise UsageError(f"{path} is a folder without a __main__.py; name the script in it")
-        return
-    if not path.exists():
-        near = _nearest(path)
-        hint = f"did you mean {near}?" if near else "check the path and the working directory"
-        raise UsageError(f"no such script: {path}; {hint}")
-    try:
-        if zipfile.is_zipfile(path):
-            return
-        with tokenize.open(path) as file:
-            ast.parse(file.read(), filename=str(path))
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        raise UsageError(
-            f"{path} is not Python: {where}{error.msg}; holdfast run needs a Python script"
-        ) from error
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is not Python: it is not text; holdfast run needs a Python script"
-        ) from error
-
-
-def check_module(names: Sequence[str]) -> None:
-    """Only the top package is looked up: finding a submodule would import its parents here."""
-    if not names:
-        raise UsageError("-m needs a module name; try `holdfast run -m package.module`")
-    top = names[0].partition(".")[0]
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        found = None
-    finally:
-        sys.path.remove(os.getcwd())
-    if found is None:
-        raise UsageError(
-            f"no module named {top!r}; check the name, the working directory "
-            "and the environment holdfast is installed in"
-        )
-
-
-def _nearest(path: Path) -> str:
-    import difflib
-
-    try:
-        names = [p.name for p in path.parent.iterdir() if p.suffix == ".py"]
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return str(path.with_name(close[0])) if close else ""

@@ -13,7 +13,7 @@ from ..report.run_list import found_runs, read_row
 from ..report.words import plural, size
 from ..run import encode
 from . import _output
-from ._parser import Parser
+from ._parser import Parser, add_format
 from ._pruning import PruneRuns
 from ._run_table import newest_checkpoints, plain_row, table
 
@@ -39,6 +39,7 @@ class RunsCommand:
 
     name = "runs"
     raw = True
+    verbs = (PruneRuns,)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Describe the options of the list; ``prune`` has a parser of its own."""
@@ -51,7 +52,7 @@ class RunsCommand:
         parser.add_argument(
             "--limit", metavar="N", type=int, help=f"the newest N (default: {_SHOWN}; json: all)"
         )
-        parser.add_argument("--format", choices=("text", "json"), default="text")
+        add_format(parser, "text", "json")
 
     def run_raw(self, argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
         """List, or hand over to ``prune``."""
@@ -85,5 +86,6 @@ class RunsCommand:
             again = " ".join(filter(None, ["holdfast runs", args.root, "--all"]))
             more = f"the newest {len(rows)} of {total}; all of them: {again}"
             foot = total + whole if len(rows) == len(found) else more
-            _output.show([*table(rows, checkpoints), line(Span(foot, "dim"))])
+            told = table(rows, checkpoints, _output.columns())
+            _output.show([*told, line(Span(foot, "dim"))])
         return 0

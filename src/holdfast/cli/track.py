@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ..config import RunSettings, TrackSettings, from_dict
 from ..errors import HoldfastError, UsageError
@@ -101,16 +101,17 @@ class TrackCommand:
 
 def _settings(args: argparse.Namespace, run: Run) -> TrackSettings:
     """The settings of the run, with what was given here in their place."""
-    saved = run.meta.get("settings", {}).get("track", {})
-    settings = from_dict(saved, kind=TrackSettings, source=str(run.path))
+    sections: Any = run.meta.get("settings")
+    known: Any = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
+    settings = from_dict(known.get("track") or {}, kind=TrackSettings, source=str(run.path))
     given = {
         "to": args.to,
         "every": args.every,
         "experiment": args.experiment,
         "name": args.name,
     }
-    known = {key: value for key, value in given.items() if value is not None}
-    settings = replace(settings, new_run=args.new_run, **known)
+    changed = {key: value for key, value in given.items() if value is not None}
+    settings = replace(settings, new_run=args.new_run, **changed)
     if not settings.to:
         raise UsageError(f"no tracker was named; write --to with one of {', '.join(_NAMES)}")
     return settings

@@ -103,9 +103,9 @@ class TrainCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Settle everything that can be wrong, then train."""
-        from ..torch_version import check_torch
+        from ..torch_version import require_torch
 
-        check_torch()
+        require_torch()
         if args.list:
             return _list()
         if args.track:

@@ -38,6 +38,7 @@ __all__ = [
     "DetectorSettings",
     "GuardSettings",
     "QuarantineSettings",
+    "RestartSettings",
     "RollbackSettings",
     "RuleSettings",
     "RunSettings",
@@ -68,6 +69,7 @@ class GuardSettings(Section):
     restore_rng: bool = True
     explain: bool = True  # rerun a bad step, once per fault, to find the line
     replay: bool = True  # where that needs it, feed a bad batch through the loop again
+    split: bool = True  # make calls of a model that run out of memory in parts of the batch
     budget: float = bounded(0.02, 0.0, 1.0)  # share of the step time the guard may take
 
 
@@ -78,11 +80,13 @@ class RunSettings(Section):
     root: str = "runs"
     dir: str | None = None
     quiet: bool = False
+    verbose: bool = False  # also print the policy and what every run does
     health: int = bounded(0, 0)  # steps between two health lines; 0: none
     layers_every: int = bounded(16, 1)
     memory_every: int = bounded(16, 1)
     parameters_every: int = bounded(128, 1)
     ring_mib: int = bounded(8, 1, 4096)
+    hang_after: float = bounded(600.0, 0.0)  # seconds without a step or a batch; 0: never looked at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,17 @@ class QuarantineSettings(Section):
     write: bool = True
     skip: bool = False  # skip them in later epochs
     replace: bool = True  # put another sample in the place of one that cannot be read
+    batches: tuple[str, ...] = ()  # batches that are skipped, by their marks; set by a restart
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RestartSettings(Section):
+    """Starting a script again that crashed, hung or was killed."""
+
+    times: int = bounded(0, 0)  # how often in all; 0: never, and what hangs is not ended
+    grace: float = bounded(30.0, 0.0)  # seconds that one which hangs has to save after SIGTERM
+    # A script that resumes by itself must load a file written since then; set by a restart.
+    own: float = bounded(0.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,6 +180,11 @@ class CheckpointSettings(Section):
     mode: Literal["min", "max"] = "min"
     compress: bool = False
     at_end: bool = True  # save the last state of a run that crashes, or is interrupted or ended
+    # Signals before whose end that is saved; SLURM sends what --signal=USR1@60 names.
+    signals: tuple[Literal["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"], ...] = ("SIGTERM", "SIGHUP")
+    # Seconds after such a signal for the step at work to come to its end: only then can a script be
+    # resumed from that very step. `docker stop` leaves 10, SLURM and Kubernetes 30.
+    wait: float = bounded(5.0, 0.0)
     dir: str | None = None  # instead of RUN/checkpoints
 
 
@@ -213,6 +233,7 @@ class Settings(Section):
         default_factory=dict[str, RuleSettings], metadata={"whole": EVERY}
     )
     detectors: DetectorSettings = DetectorSettings()
+    restart: RestartSettings = RestartSettings()
     watchers: WatcherSettings = WatcherSettings()
 
 

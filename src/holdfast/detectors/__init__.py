@@ -34,6 +34,7 @@ from .evaluation_with_graph import EvaluationWithGraph
 from .fragmentation import Fragmentation
 from .gradient_explosion import GradientExplosion
 from .graph_kept import GraphKept
+from .hang import Hang
 from .host_growth import HostGrowth
 from .host_sync import HostSync
 from .input_bound import InputBound
@@ -57,6 +58,7 @@ from .worker_growth import WorkerGrowth
 ALL: tuple[type[Detector], ...] = (
     # what ended the run comes first
     Crash,
+    Hang,
     SwallowedException,
     UnreadableSample,
     NonfiniteInput,

@@ -13,6 +13,9 @@ from typing import Any
 
 from ..types import Event
 
+# Lines of an excerpt on either side of a statement.
+_NEAR = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -27,6 +30,10 @@ class Place:
     """Dotted names of what the statement calls."""
     loop: tuple[int, int] = field(default=(0, 0), compare=False)
     """First and last line of the loop that it starts or is in."""
+    excerpt: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    """The lines around it; empty in records of earlier versions."""
+    head: str = field(default="", compare=False)
+    """First line of that loop."""
 
     def calls_any(self, names: Collection[str]) -> bool:
         """Whether the statement calls one of these, with or without an owner in front."""
@@ -201,7 +208,14 @@ def read_places(data: Mapping[str, Any]) -> list[Place]:
         low, high = place.get("loop", (0, 0))
         calls = tuple(map(str, place["calls"]))
         place_at = str(data["files"][file]), int(line), int(place["first"]), str(place["code"])
-        found.append(Place(*place_at, calls, (int(low), int(high))))
+        source = (
+            {int(n): str(text) for n, text in data["source"][file]} if data.get("source") else {}
+        )
+        near = range(int(place["first"]) - _NEAR, int(line) + _NEAR + 1)
+        around = tuple((n, source[n]) for n in near if n in source)
+        found.append(
+            Place(*place_at, calls, (int(low), int(high)), around, source.get(int(low), ""))
+        )
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._events import number
+from ._source_change import source_in
 from ._window import Window
 from .base import Detector
 
@@ -81,6 +82,10 @@ class MemoryDetector(Detector):
             }
         if cause := self.cause(window, event):
             evidence["consequence"] = cause
+        if shown := source_in(data):
+            evidence |= {"source": shown, "headline": self.headline(event)}
+        if diff := self.diff(event):
+            evidence["diff"] = diff
         finding = self.finding(
             window,
             self.what(event),
@@ -94,7 +99,12 @@ class MemoryDetector(Detector):
             finding,
             file=str(data.get("file") or ""),
             line=line if isinstance(line, int) else 0,
+            action=finding.action or self.done(event),
         )
+
+    def done(self, event: Event) -> str:
+        """What holdfast did about it; empty for nothing."""
+        return ""
 
     def weight(self, event: Event) -> Severity:
         """How bad it is."""
@@ -111,6 +121,14 @@ class MemoryDetector(Detector):
     def next_move(self, event: Event) -> str:
         """The change for that line."""
         raise NotImplementedError
+
+    def headline(self, event: Event) -> str:
+        """The fault in a few words; by default its name."""
+        return self.name.replace("_", " ")
+
+    def diff(self, event: Event) -> str:
+        """The change as a diff; empty where it takes more than one line to tell."""
+        return ""
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """Evidence of this detector alone."""

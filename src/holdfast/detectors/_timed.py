@@ -7,6 +7,7 @@ has cost enough time.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -48,6 +49,10 @@ class Claim:
     """Certain: one event is enough."""
     worth: float = 0.0
     """Seconds that must be lost before it is reported, if more than ``Options.worth``."""
+    headline: str = ""
+    """The fault in a few words; by default the detector's name."""
+    diff: str = ""
+    """The fix as a diff; empty where it takes more than one line to tell."""
     case: str = ""
     """Identity of the claim, whichever of its lines an event names; the line if not given."""
 
@@ -137,6 +142,10 @@ class TimedDetector(Detector):
         evidence: dict[str, Any] = {"share": round(claim.share, 3), **claim.evidence}
         evidence |= {"lost": round(lost, 3), "function": claim.function, "key": claim.key}
         evidence["statement"] = place.code if place is not None else ""
+        if place is not None and place.excerpt:
+            evidence |= {"headline": claim.headline, "source": shown(place, claim.function)}
+        if claim.diff:
+            evidence["diff"] = claim.diff
         finding = self.finding(
             window,
             f"{_before(place)}{claim.what}",
@@ -152,6 +161,19 @@ class TimedDetector(Detector):
 
 def _rows_since(rows: Rows, event: Event) -> Any:
     return np.flatnonzero(rows["step"] >= event.step)
+
+
+def shown(place: Place, function: str = "") -> dict[str, Any]:
+    """Statement and lines around it, as reports show them."""
+    lines = range(place.first, place.line + 1)
+    code = "\n".join(text for number, text in place.excerpt if number in lines)
+    return {
+        "file": place.file,
+        "function": function,
+        "start": place.first,
+        "code": textwrap.dedent(code) or place.code,
+        "excerpt": [list(line) for line in place.excerpt],
+    }
 
 
 def _before(place: Place | None) -> str:

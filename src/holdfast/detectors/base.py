@@ -62,6 +62,8 @@ class Detector:
     """Steps between the fault and the finding, at most."""
     judges_events: ClassVar[bool] = False
     """Judges events alone: also runs at the end, on the events after the last row."""
+    judges_waiting: ClassVar[bool] = False
+    """Also judges events before there is a row of their step: none may ever come."""
     precedes: ClassVar[str] = ""
     """The code of a detector that it comes before, wherever it stands in the order of causes."""
     explains_line: ClassVar[bool] = False

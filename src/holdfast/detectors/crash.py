@@ -10,7 +10,7 @@ import numpy as np
 
 from ..types import Event, Finding, Severity
 from ._crashes import Crash as Facts
-from ._crashes import clip, explain, listed
+from ._crashes import clip, explain, line_fix, listed
 from ._window import Window
 from .base import Detector
 
@@ -40,7 +40,8 @@ class Crash(Detector):
         was given, and its module; ``frames``: the script's calls; ``called_from`` and
         ``process``: the line of the main process, and which other process raised;
         ``samples``: dataset index of the sample that was loaded; ``sample_file``: its file;
-        ``traceback``: the whole of it, without holdfast's own calls.
+        ``traceback``: the whole of it, without holdfast's own calls; ``diff``: the fix, where it is
+        one call in the failing line.
 
     Usual causes:
         - Shapes: a layer made for another number of features, a batch that is smaller at the end
@@ -112,6 +113,8 @@ class Crash(Detector):
             **{name: str(data.get(name) or "") for name in _TEXTS},
             "process": process,
         }
+        if fix := line_fix(data):
+            evidence["diff"] = fix
         finding = self.finding(
             window,
             f"{clip(said, _MESSAGE)}{where}",

@@ -9,6 +9,7 @@ from typing import Any
 from ..types import Event, Severity
 from ._events import number
 from ._memory import MemoryDetector, at, code_of
+from ._source_change import decorated
 from .base import Detector
 
 
@@ -26,9 +27,9 @@ class EvaluationWithGraph(MemoryDetector):
 
     Evidence:
         ``key``: line; ``nodes`` of the graphs built in the last such evaluation; ``step_nodes``:
-        those of a training step, 0 where unknown;
-        ``evaluations``: how many there were; ``batches`` in the last one, where it took
-        them from a DataLoader.
+        those of a training step, 0 where unknown; ``evaluations``: how many there were; ``batches``
+        in the last one, where it took them from a DataLoader; ``headline``, ``source``, the
+        statement and the lines around it, and ``diff``, the fix where it is one line.
 
     Usual causes:
         - ``model.eval()`` without ``torch.no_grad()``: ``eval()`` changes dropout and batch norm
@@ -102,6 +103,14 @@ class EvaluationWithGraph(MemoryDetector):
         line = code_of(event.data)
         around = f"`{line}` and its loop" if line else "the evaluation loop"
         return f"put `with torch.no_grad():` around {around}, or @torch.no_grad() on the function"
+
+    def headline(self, event: Event) -> str:
+        """What it lacks."""
+        return "evaluation without no_grad"
+
+    def diff(self, event: Event) -> str:
+        """The decorator above the function; at module level there is none to put it on."""
+        return decorated(event.data, "@torch.no_grad()")
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how often."""

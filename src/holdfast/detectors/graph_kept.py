@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from ._memory import (
     code_of,
     place_of,
 )
+from ._source_change import detached, replaced
 from ._window import Window
 
 
@@ -43,11 +43,12 @@ class GraphKept(MemoryDetector):
         ("CUDA out of memory" on batch 2, or after some hours), and steps become slower.
 
     Evidence:
-        ``key``: line and variable; ``variable``: as the script would write it;
-        ``bytes_per_step``, an estimate without the activations; ``grown_for``: steps;
-        ``rate``: items per step; ``age``: steps the graph reaches back; ``heap_slope``: bytes that
-        the process grew with each step; ``held``: bytes that graphs of past steps kept when memory
-        ran out, counted at the error; ``consequence``: MEM004, where an evaluation built them.
+        ``key``: line and variable; ``variable``: as the script would write it; ``bytes_per_step``,
+        an estimate without the activations; ``grown_for``: steps; ``rate``: items per step;
+        ``age``: steps the graph reaches back; ``heap_slope``: bytes that the process grew with each
+        step; ``held``: bytes that graphs of past steps kept when memory ran out, counted at the
+        error; ``consequence``: MEM004, where an evaluation built them; ``headline``, ``source``,
+        the statement and the lines around it, and ``diff``, the fix where it is one line.
 
     Usual causes:
         - ``total_loss += loss`` for the log.
@@ -124,6 +125,14 @@ class GraphKept(MemoryDetector):
         """Where to write ``.item()`` or ``.detach()``."""
         return detach_advice(event.data)
 
+    def headline(self, event: Event) -> str:
+        """The variable that keeps them."""
+        return f"{event.data.get('path') or 'a variable'} keeps the graphs of past steps alive"
+
+    def diff(self, event: Event) -> str:
+        """The same line, storing the value without its graph."""
+        return replaced(event.data, detached(str(event.data.get("code") or "")))
+
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How far back, and what the process says."""
         held = {"held": number(event, "held")} if "held" in event.data else {}
@@ -134,13 +143,7 @@ def detach_advice(data: Mapping[str, Any]) -> str:
     """The change for the line that stores."""
     line = code_of(data)
     path = str(data.get("path") or "the tensor")
-    new = ""
-    if found := re.match(r"^(.*\.(?:append|appendleft|add)\()([\w.\[\]'\"]+)(\))$", line):
-        new = f"{found[1]}{found[2]}.detach(){found[3]}"
-    elif found := re.match(r"^([\w.\[\]'\"]+ \+= )([\w.\[\]'\"]+)$", line):
-        new = f"{found[1]}{found[2]}.item()"
-    elif found := re.match(r"^([\w.\[\]'\"]+ = )([\w.\[\]'\"]+)$", line):
-        new = f"{found[1]}{found[2]}.detach()"
+    new = detached(line)
     if new:
         return f"cut the graph: `{line}` -> `{new}`"
     where = f" in `{line}`" if line else ""

@@ -26,7 +26,8 @@ class HostGrowth(GrowthDetector):
     Evidence:
         ``key``: line and variable; ``variable``, ``bytes_per_step`` (estimated from the newest
         items), ``rate`` (items per step), ``size`` (items now), ``grown_for`` (steps),
-        ``heap_slope``: bytes that the process grew with each step.
+        ``heap_slope``: bytes that the process grew with each step; ``headline`` and ``source``, the
+        statement and the lines around it.
 
     Usual causes:
         - ``tolist()`` or ``numpy()`` of whole batches kept for a log.
@@ -86,6 +87,10 @@ class HostGrowth(GrowthDetector):
             f"write it to a file instead of keeping it in {path}{where}, or bound it: "
             f"collections.deque(maxlen=...), or {path}.clear() after use"
         )
+
+    def headline(self, event: Event) -> str:
+        """What grows."""
+        return f"{event.data.get('path') or 'a container'} grows with every step"
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how fast."""

@@ -39,7 +39,8 @@ class HostSync(TimedDetector):
     Evidence:
         ``read``: which way, ``reads`` per step, ``read_ms`` in the reads alone, ``line_ms`` with
         the work around them, ``share`` of the step, ``step_ms``; ``lost`` seconds so far;
-        ``function``, ``statement`` and ``key``.
+        ``function``, ``statement`` and ``key``; ``headline`` and ``source``, the statement and the
+        lines around it.
 
     Usual causes:
         - A metric that iterates over predictions and labels in Python.
@@ -113,6 +114,7 @@ class HostSync(TimedDetector):
             seconds=times.seconds,
             place=place,
             function=str(read["function"]),
+            headline=f"{read['count']:.0f} tensor reads per step",
             evidence=_evidence(read, seconds, times),
         )
 

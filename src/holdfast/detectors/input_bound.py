@@ -43,12 +43,12 @@ class InputBound(TimedDetector):
 
     Evidence:
         ``share`` of the time spent on input, ``wait_ms`` per step, ``line_ms`` per batch and
-        ``line_share``: the line's part of it, ``sample_us``: time of the line per sample,
-        ``hits``: how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader`` or
-        ``cache`` (the line asks one); ``workers``; ``rare`` when few batches make
-        most of the waiting, then ``sample``: the index of a slow one and ``sample_ms``;
-        ``looked``: False where the lines of the workers
-        were not timed; ``lost`` seconds so far; ``function``, ``statement`` and ``key``.
+        ``line_share``: the line's part of it, ``sample_us``: time of the line per sample, ``hits``:
+        how often it runs in a step; ``what``: ``dataset``, ``loop``, ``loader`` or ``cache`` (the
+        line asks one); ``workers``; ``rare`` when few batches make most of the waiting, then
+        ``sample``: the index of a slow one and ``sample_ms``; ``looked``: False where the lines of
+        the workers were not timed; ``lost`` seconds so far; ``function``, ``statement`` and
+        ``key``; ``headline`` and ``source``, the statement and the lines around it.
 
     Usual causes:
         - A transform in pure Python: a loop over pixels, tokens or rows for each sample.
@@ -223,6 +223,7 @@ class InputBound(TimedDetector):
             seconds=times.seconds,
             place=place,
             function=line.function,
+            headline=_HEADLINES.get(str(facts["what"]), "the loop waits for its data"),
             evidence=facts,
             sure=sure,
             worth=self.options.unnamed if unnamed else 0.0,
@@ -241,6 +242,12 @@ class InputBound(TimedDetector):
             return facts["share"] >= options.loop_share
         enough = what != "loader" and facts["share"] >= options.share
         return enough and facts["sample_us"] >= options.sample_us
+
+
+_HEADLINES = {
+    "loop": "batches are made in the loop",
+    "cache": "a cache misses on every pass",
+}
 
 
 def _says(facts: dict[str, Any]) -> str:

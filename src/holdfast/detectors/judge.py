@@ -98,6 +98,11 @@ class _Case:
             full = len(self.skips) == self.skips.maxlen
             self.in_vain |= full and finding.step - self.skips[0] < OPTIONS.steps
 
+    def renew(self, finding: Finding) -> None:
+        """The last finding once more, with what has become known of its step since."""
+        self.findings[-1:] = [finding]
+        self.severity = max(one.severity for one in self.findings)
+
     def explain(self, explanation: Explanation) -> bool:
         """Accept a cause of one of the findings, unless a better one is known."""
         seen = explanation.step in self.recent or any(
@@ -182,6 +187,7 @@ class Judge:
         self._buffers: dict[int, Sequence[str]] = {}
         self._batches: dict[int, Mapping[str, Any]] = {}
         self._causes: dict[tuple[int, int], Explanation] = {}
+        self._early: dict[Key, int] = {}
 
     @property
     def findings(self) -> list[Finding]:
@@ -230,6 +236,22 @@ class Judge:
             # A run that died before its first step has events only.
             last = _NOTHING if self._rows is None else self._rows[-1]
             self._take(_unmeasured(last, steps), changed, asked)
+        return self._told(changed)
+
+    def judge_waiting(self) -> list[Finding]:
+        """Judge events whose step has no row yet; returns the findings, which are new or renewed.
+
+        Only detectors that ask for it are run. They judge the step again when its row comes.
+        """
+        changed: dict[Key, None] = {}
+        asked = [d for d in self.detectors if d.judges_waiting]
+        steps = sorted({event.step for event in self._waiting if event.step > self.newest_step})
+        if steps and asked:
+            last = _NOTHING if self._rows is None else self._rows[-1]
+            rows = _unmeasured(last, steps)
+            known = rows if self._rows is None else np.concatenate([self._rows[-HISTORY:], rows])
+            events = (*self._events, *self._waiting)
+            self._ask(asked, self._window(known, len(rows), events), changed, early=True)
         return self._told(changed)
 
     def _told(self, changed: Iterable[Key]) -> list[Finding]:
@@ -293,22 +315,40 @@ class Judge:
         old = self._rows
         self._rows = rows.copy() if old is None else np.concatenate([old[-HISTORY:], rows])
         self._rows.flags.writeable = False
-        window = Window(
-            rows=self._rows,
-            fresh=len(rows),
-            events=tuple(self._events),
+        columns = set(rows.dtype.names or ())
+        asked = [d for d in detectors if columns.issuperset(d.needs)]
+        self._ask(asked, self._window(self._rows, len(rows), self._events), changed)
+
+    def _window(self, rows: Rows, fresh: int, events: Iterable[Event]) -> Window:
+        return Window(
+            rows=rows,
+            fresh=fresh,
+            events=tuple(events),
             layers=self._layers,
             buffers=self._buffers,
             batches=self._batches,
             rank=self.rank,
         )
-        columns = set(rows.dtype.names or ())
-        for detector in [d for d in detectors if columns.issuperset(d.needs)]:
+
+    def _ask(
+        self,
+        detectors: Iterable[Detector],
+        window: Window,
+        changed: dict[Key, None],
+        *,
+        early: bool = False,
+    ) -> None:
+        for detector in detectors:
             try:
                 for finding in detector.scan(window):
                     key = finding.key
                     case = self._cases.setdefault(key, _Case())
-                    case.add(finding)
+                    if self._early.pop(key, None) == finding.step:
+                        case.renew(finding)
+                    else:
+                        case.add(finding)
+                    if early:
+                        self._early[key] = finding.step
                     known = self._causes.get((key[1], finding.step))
                     if known is not None:
                         case.explain(known)

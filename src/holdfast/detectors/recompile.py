@@ -24,10 +24,10 @@ class Recompile(TimedDetector):
         (``torch._dynamo.config.recompile_limit``) the function runs uncompiled for good.
 
     Evidence:
-        ``times`` it was recompiled, ``same``: for the same guard, ``seconds`` spent,
-        ``guard``: the one that failed last, ``name`` of the function and ``defined``: where;
-        ``lost``: the same seconds, ``share``: theirs of the run, ``function``, ``statement`` and
-        ``key``.
+        ``times`` it was recompiled, ``same``: for the same guard, ``seconds`` spent, ``guard``: the
+        one that failed last, ``name`` of the function and ``defined``: where; ``lost``: the same
+        seconds, ``share``: theirs of the run, ``function``, ``statement`` and ``key``; ``headline``
+        and ``source``, the statement and the lines around it.
 
     Usual causes:
         - A Python number that changes on each step is an argument or an attribute: a step
@@ -72,7 +72,8 @@ class Recompile(TimedDetector):
         at, trained = number(event, "line"), number(event, "trained")
         place = None
         if text["file"] and at > 0:
-            place = Place(text["file"], int(at), int(at), text["code"])
+            around = tuple((int(n), str(t)) for n, t in event.data.get("excerpt") or ())
+            place = Place(text["file"], int(at), int(at), text["code"], excerpt=around)
         if any(word in text["guard"] for word in ("size", "stride", "shape")):
             cure = "use few sizes (pad, drop_last=True) or compile with dynamic=True"
         else:
@@ -87,6 +88,7 @@ class Recompile(TimedDetector):
             share=seconds / run if run > 0 else 0.0,
             seconds=run,
             place=place,
+            headline=f"torch.compile recompiles {times:.0f} times",
             evidence={
                 "name": text["name"],
                 "defined": str(event.data.get("defined") or ""),

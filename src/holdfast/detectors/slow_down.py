@@ -44,12 +44,12 @@ class SlowDown(TimedDetector):
         slower after 1,000 steps is unusable after 100,000.
 
     Evidence:
-        ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the
-        line, ``explains``: its share of the growth, ``mark``: part of the step,
-        ``what``: ``work``, ``hooks``, ``graph``, ``retries`` (of the allocator),
-        or what is mostly intended: ``bigger_batches``, ``more_parameters``;
-        ``share`` of a step that was added, ``lost`` seconds so far; ``function``, ``statement`` and
-        ``key``.
+        ``before_ms`` and ``now_ms`` of a step, ``line_before_ms`` and ``line_now_ms`` of the line,
+        ``explains``: its share of the growth, ``mark``: part of the step, ``what``: ``work``,
+        ``hooks``, ``graph``, ``retries`` (of the allocator), or what is mostly intended:
+        ``bigger_batches``, ``more_parameters``; ``share`` of a step that was added, ``lost``
+        seconds so far; ``function``, ``statement`` and ``key``; ``headline`` and ``source``, the
+        statement and the lines around it.
 
     Usual causes:
         - A growing list that is searched, averaged, sorted, joined or rewritten on every step.
@@ -200,6 +200,7 @@ class SlowDown(TimedDetector):
             seconds=look.times.seconds,
             place=grown.place,
             function=line.function,
+            headline=f"steps take {now / before:.3g} times as long as at first" if before else "",
             evidence={
                 "before_ms": ms(before),
                 "now_ms": ms(now),

@@ -8,6 +8,7 @@ from typing import Any
 from ..types import Event
 from ._events import number
 from ._memory import MemoryDetector, at, code_of
+from ._source_change import followed_by, target_in
 
 
 class StateNotDetached(MemoryDetector):
@@ -25,7 +26,9 @@ class StateNotDetached(MemoryDetector):
 
     Evidence:
         ``key``: line and variable; ``variable``: the tensor that carries the graph; ``age``: steps
-        the loss reaches back; ``grown_for``, ``bytes_per_step`` and ``heap_slope``.
+        the loss reaches back; ``grown_for``, ``bytes_per_step`` and ``heap_slope``; ``headline``,
+        ``source``, the statement and the lines around it, and ``diff``, the fix where it is one
+        line.
 
     Usual causes:
         - ``out, hidden = rnn(x, hidden)`` in a loop without ``hidden = hidden.detach()``.
@@ -69,15 +72,25 @@ class StateNotDetached(MemoryDetector):
 
     def next_move(self, event: Event) -> str:
         """Where to detach."""
-        name = str(event.data.get("path") or "the state").split("[")[0]
         line = code_of(event.data)
-        many = "[" in str(event.data.get("path") or "")
-        cut = f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()"
         after = f" after `{line}`" if line else ""
-        return (
-            f"add `{name} = {cut}`{after}, before the next step uses it; then remove retain_graph"
-        )
+        return f"add `{_cut(event)}`{after}, before the next step uses it; then remove retain_graph"
+
+    def headline(self, event: Event) -> str:
+        """The state that carries it."""
+        return f"{event.data.get('path') or 'a state'} carries its graph into the next step"
+
+    def diff(self, event: Event) -> str:
+        """The line that cuts the graph, behind the one that makes the state."""
+        return followed_by(event.data, _cut(event))
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How far back, and the growth of the process."""
         return {name: number(event, name) for name in ("age", "heap_slope")}
+
+
+def _cut(event: Event) -> str:
+    """``h = h.detach()``, for a tuple of states each of them."""
+    name = target_in(event.data) or "the state"
+    many = "[" in str(event.data.get("path") or "")
+    return f"{name} = " + (f"tuple(s.detach() for s in {name})" if many else f"{name}.detach()")

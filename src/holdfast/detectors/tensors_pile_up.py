@@ -27,8 +27,9 @@ class TensorsPileUp(GrowthDetector):
     Evidence:
         ``key``: line and variable; ``variable``, ``bytes_per_step`` (estimated from the newest
         items), ``rate`` (items per step), ``size`` (items now), ``grown_for`` (steps),
-        ``heap_slope``: bytes that the process grew with each step, ``on_device``;
-        ``consequence``: MEM004, where an evaluation made them.
+        ``heap_slope``: bytes that the process grew with each step, ``on_device``; ``consequence``:
+        MEM004, where an evaluation made them; ``headline`` and ``source``, the statement and the
+        lines around it.
 
     Usual causes:
         - Predictions, features or inputs collected for a metric or a plot, and never cleared.
@@ -74,6 +75,10 @@ class TensorsPileUp(GrowthDetector):
     def next_move(self, event: Event) -> str:
         """What to do at that line."""
         return bound_advice(event)
+
+    def headline(self, event: Event) -> str:
+        """What grows."""
+        return f"{event.data.get('path') or 'a container'} grows with every step"
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How much and how fast."""

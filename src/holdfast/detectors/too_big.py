@@ -8,9 +8,11 @@ from typing import Any, ClassVar, cast
 
 from ..types import Event, Severity
 from ._events import number
-from ._memory import MemoryDetector, amount, at
+from ._memory import MemoryDetector, amount, at, place_of
 from .base import Detector
 from .kills import DIED, Kill, limit_advice, limit_words
+
+SPLIT, LOST = "batch_split", "lost_step"
 
 
 class TooBig(MemoryDetector):
@@ -18,13 +20,16 @@ class TooBig(MemoryDetector):
 
     What it detects:
         An out-of-memory error that ended the script, with the limit that was met: of the device,
-        of the process (``ulimit -v``), of the machine. And a process that the kernel killed for
+        of the process (``ulimit -v``), of the machine. One in the model's forward or backward pass
+        that was survived: from then on batches are split into parts, with the same gradients; a
+        warning. And a process that the kernel killed for
         lack of memory, which leaves no error: SIGKILL while nearly all of its container, SLURM job
         or machine was used, or while the kernel counted such a kill. A leak before it, if there
         was one, is the cause and is listed above this finding.
 
     Why it matters:
-        The run is over. Which part of the memory is the largest decides what helps.
+        The run is over, or it goes on more slowly: a batch in parts computes its forward pass
+        twice. Which part of the memory is the largest decides what helps.
 
     Evidence:
         ``key``: line; ``asked``: bytes of the failed allocation; ``parts``: bytes of weights,
@@ -35,10 +40,12 @@ class TooBig(MemoryDetector):
         module that was running; ``batch``: samples in the batch, ``fits``: how many would have
         fitted, if activations grow with them; ``largest``: the module with the most weights;
         ``expression``: the expression whose result did not fit, with the shapes of its parts;
+        ``phase``: ``loss`` where it was the script's own code after the call of the model;
         ``not_counted``: why activations are missing; ``what``: ``error``, or ``kill``. ``limit``
         and ``limit_bytes``: which limit was met on the host. Of a kill: ``used``: bytes of it in
-        the last reading, ``process`` and ``first``: bytes of the process then and in the
-        beginning, ``oom_kills``: kills that the kernel counted meanwhile.
+        the last reading, ``process`` and ``first``: bytes of the process then and in the beginning,
+        ``oom_kills``: kills that the kernel counted meanwhile; ``headline`` and ``source``, the
+        statement and the lines around it.
 
     Usual causes:
         - The batch, the image or the sequence is too large: activations grow with all of them.
@@ -54,9 +61,13 @@ class TooBig(MemoryDetector):
            compute it in parts, or by a function that does not build it (``torch.cdist``).
         5. Killed by the kernel: fewer loader workers and a smaller ``prefetch_factor``, data
            that is read when it is needed, or a higher limit.
+        6. In the script's own loss code: its lines cannot be run again in parts from outside. Hand
+           model and loss over as one function, ``watch.run_step`` splits both together.
+        7. Survived, and the steps are too slow now: a smaller batch with accumulation, which is
+           the same without a second forward pass. ``--no-split-batches`` lets the error through.
 
     False alarms:
-        None known of errors: there is no finding without one that ends the script. A ``kill -9`` by
+        None known of errors: there is no finding without one. A ``kill -9`` by
         somebody else counts as one by the kernel if nine tenths of the limit were used.
 
     Cost:
@@ -73,7 +84,7 @@ class TooBig(MemoryDetector):
     name = "too_big"
     severity = Severity.ERROR
     names_a_variable = False
-    kinds = ("out_of_memory", DIED)
+    kinds = ("out_of_memory", SPLIT, LOST, DIED)
     follows: ClassVar[Mapping[str, str]] = {
         "error": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
         "kill": "MEM003 MEM002 MEM001 MEM005 MEM006 MEM004",
@@ -103,16 +114,41 @@ class TooBig(MemoryDetector):
 
     def believes(self, event: Event) -> bool:
         """Any error; of processes that were gone without a word those that lacked memory."""
+        if event.kind == SPLIT:
+            return number(event, "parts") > 1  # otherwise the error has gone through
+        if event.kind == LOST:
+            return not number(event, "batches") > 0  # otherwise it was made again, in parts
         return event.kind != DIED or _kill(event).ran_out
+
+    def about(self, event: Event) -> str:
+        """A batch that was split is told once, whatever happens later."""
+        return event.kind
+
+    def done(self, event: Event) -> str:
+        """Split the batch, skipped the step, or nothing."""
+        return {SPLIT: "split_batch", LOST: "skip_update"}.get(event.kind, "")
+
+    def weight(self, event: Event) -> Severity:
+        """Survived, it is a warning."""
+        return Severity.WARNING if event.kind in (SPLIT, LOST) else self.severity
 
     def what(self, event: Event) -> str:
         """The failed allocation, and what a step needs; of a kill what was used."""
         if event.kind == DIED:
             return _killed(_kill(event))
+        if event.kind == SPLIT:
+            return _split(event)
+        if event.kind == LOST:
+            return (
+                f"out of memory in a backward pass; the step was skipped, and its batch is lost "
+                f"(no DataLoader that could hand it out again){at(event.data)}"
+            )
         asked = number(event, "asked")
         wanted = f"allocating {amount(asked)} failed" if asked == asked else "an allocation failed"
         within = str(event.data.get("within") or "")
         where = f" in {within}" if within else ""
+        if _in_loss(event):
+            where = " in the script's own code after the call of the model, which cannot be split"
         if event.data.get("limit") not in ("machine", None):
             wanted += f" at {limit_words(event.data)}, {amount(number(event, 'limit_bytes'))}"
         told = [f"out of memory{where}, {wanted}"]
@@ -133,10 +169,28 @@ class TooBig(MemoryDetector):
                 "fewer loader workers, a smaller prefetch_factor or batch, data that is read when "
                 f"it is needed; or {limit_advice(event.data)}"
             )
-        move = self._fitting(event)
+        if event.kind == LOST:
+            return (
+                "a smaller batch with accumulation, bf16 autocast, or torch.utils.checkpoint; the "
+                "next batches are split into parts"
+            )
+        if event.kind == SPLIT:
+            samples, parts = number(event, "samples"), number(event, "parts")
+            twice = "parts compute their forward pass twice. Faster with the same gradients: "
+            return (
+                f"{'' if event.data.get('phase') == 'step' else twice}batches of "
+                f"{samples // parts:.0f} and accumulation over {parts:.0f}, bf16 autocast, or "
+                "torch.utils.checkpoint; --no-split-batches (guard.split=false) lets the error go "
+                "through"
+            )
+        move = _LOSS if _in_loss(event) and not self._made(event) else self._fitting(event)
         # Whoever set a limit may have had a reason: it comes last.
         limited = event.data.get("limit") not in ("machine", None)
         return f"{move}; or {limit_advice(event.data)}" if limited else move
+
+    def headline(self, event: Event) -> str:
+        """What ran out."""
+        return "out of memory"
 
     def _fitting(self, event: Event) -> str:
         """What makes a step fit."""
@@ -183,6 +237,16 @@ class TooBig(MemoryDetector):
             names = ("used", "process", "first", "oom_kills")
             size = {"limit_bytes": number(event, "bytes")}
             return {"what": "kill", **limit, **size, **{n: number(event, n) for n in names}}
+        if event.kind == LOST:
+            return {"what": "lost", "key": f"lost {place_of(event.data)}"}
+        if event.kind == SPLIT:
+            names = ("samples", "parts", "seconds")
+            words = {name: str(event.data.get(name) or "") for name in ("phase", "module", "why")}
+            exact = event.data.get("exact") is True
+            # Not one with an error on the same line that ends the run later.
+            key = f"split {place_of(event.data)}"
+            numbers = {name: number(event, name) for name in names}
+            return {"what": "split", "key": key, "exact": exact, **words, **numbers}
         modules = _mapping(event.data.get("modules"))
         return {
             "asked": number(event, "asked"),
@@ -195,7 +259,7 @@ class TooBig(MemoryDetector):
             "what": "error",
             **{
                 name: str(event.data.get(name) or "")
-                for name in ("largest", "within", "not_counted", "expression")
+                for name in ("largest", "within", "phase", "not_counted", "expression")
             },
         }
 
@@ -220,6 +284,29 @@ class TooBig(MemoryDetector):
         outputs = outputs if outputs == outputs else 0.0
         fits = int(batch * free / (options.backward * activations + options.loss * outputs))
         return fits if fits < batch else 0
+
+
+_LOSS = (
+    "hand model and loss over as one function, then both are split together, with the same "
+    "gradients: watch = holdfast.watch(model, optimizer), and in the loop "
+    "watch.run_step(lambda batch: loss_of(model(batch[0]), batch[1]), batch) in place of forward, "
+    "backward and step; or a smaller batch with accumulation, or bf16 autocast"
+)
+
+
+def _in_loss(event: Event) -> bool:
+    return event.data.get("phase") == "loss"
+
+
+def _split(event: Event) -> str:
+    """A batch that was split, and whether that is exact."""
+    data, samples, parts = event.data, number(event, "samples"), number(event, "parts")
+    why = str(data.get("why") or "")
+    same = f"approximately: {why}" if why else "with the same gradients"
+    return (
+        f"out of memory in {data.get('phase') or 'a pass'} of {data.get('module') or 'the model'} "
+        f"with {samples:,.0f} samples; batches are split into {parts:.0f} parts, {same}{at(data)}"
+    )
 
 
 def _kill(event: Event) -> Kill:

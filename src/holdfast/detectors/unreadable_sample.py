@@ -41,7 +41,8 @@ class UnreadableSample(Detector):
 
     False alarms:
         A dataset that raises ``OSError`` on purpose. Only a shuffled loader over a map-style
-        dataset is helped, and never on errors of programming (KeyError, TypeError, ...).
+        dataset is helped, or one that ``holdfast.watch`` or the trainer loops over, and never on
+        errors of programming (KeyError, TypeError, ...).
 
     Cost:
         The state of torch's generator is copied for each batch, 2 µs; in workers those of Python
@@ -85,7 +86,7 @@ class UnreadableSample(Detector):
             f"sample {data.get('sample')}{f' ({path})' if path else ''} cannot be read "
             f"({error[:_MESSAGE]}); another one was taken in its place",
             "repair or remove the file; all such samples are in quarantine.rN.jsonl, and "
-            "--no-replace-samples ends the run at the first one",
+            "--no-replace-samples (quarantine.replace=false) ends the run at the first one",
             severity=self.severity,
             evidence={
                 "sample": data.get("sample"),
@@ -98,5 +99,8 @@ class UnreadableSample(Detector):
         )
         line = data.get("line")
         return replace(
-            finding, file=str(data.get("file") or ""), line=line if isinstance(line, int) else 0
+            finding,
+            file=str(data.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+            action=finding.action or "replace_sample",
         )

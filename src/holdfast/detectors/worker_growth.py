@@ -32,7 +32,8 @@ class WorkerGrowth(MemoryDetector):
 
     Evidence:
         ``key``: line and variable; ``variable``: what grows, or the large container of Python
-        objects; ``bytes_per_step``: per batch and worker; ``workers``; ``grown_for`` batches.
+        objects; ``bytes_per_step``: per batch and worker; ``workers``; ``grown_for`` batches;
+        ``headline`` and ``source``, the statement and the lines around it.
 
     Usual causes:
         - A cache, a log or a list of seen samples filled in ``__getitem__``: every worker fills its
@@ -114,6 +115,10 @@ class WorkerGrowth(MemoryDetector):
             )
         where = f" at `{line}`" if line else ""
         return f"do not collect in the dataset{where}: bound {path}, or fill it before training"
+
+    def headline(self, event: Event) -> str:
+        """What grows, in each worker."""
+        return f"{event.data.get('path') or 'the dataset'} grows in every loader worker"
 
     def numbers(self, event: Event) -> Mapping[str, Any]:
         """How many of them."""

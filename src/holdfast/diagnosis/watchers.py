@@ -85,6 +85,7 @@ class Watchers:
 
     def close(self) -> None:
         """The process ends."""
+        self.swallowed.close()
         if self.memory is not None:
             self.memory.close()
         if self.time is not None:

@@ -3,7 +3,7 @@
 Every module is an ordinary PyTorch script, runnable on its own, that trains on synthetic data
 and falls into one fault category. Each has ``CODE`` (the category), ``FIRST_STEP`` (the 0-based
 optimizer step at which the fault first appears) and ``main()``; ``LINE_OF`` is text of the faulty
-line, where there is one. Nothing is imported here.
+line, where there is one, and ``OPTIONS`` what ``holdfast run`` is given. Nothing is imported here.
 """
 
 ALL = (
@@ -31,4 +31,5 @@ ALL = (
     "crash",
     "swallowed_exception",
     "unreadable_sample",
+    "hang",
 )

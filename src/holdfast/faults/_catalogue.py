@@ -26,6 +26,8 @@ class Fault:
     lines: tuple[int, ...] = ()
     """Lines of the script that a finding may name; empty where no line is to blame."""
     why: str = ""
+    options: tuple[str, ...] = ()
+    """What ``holdfast run`` is given, where the defaults would take too long."""
 
     def plain(self) -> dict[str, Any]:
         """The fault as plain data, for JSON."""
@@ -53,7 +55,7 @@ def read_fault(path: Path) -> Fault:
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in ("CODE", "FIRST_STEP", "LINE_OF")
+        and node.targets[0].id in ("CODE", "FIRST_STEP", "LINE_OF", "OPTIONS")
     }
     return Fault(
         name=path.stem,
@@ -61,6 +63,7 @@ def read_fault(path: Path) -> Fault:
         code=constants["CODE"],
         first_step=constants["FIRST_STEP"],
         lines=_lines_of(text, constants.get("LINE_OF", "")),
+        options=constants.get("OPTIONS", ()),
         why=(ast.get_docstring(tree) or "").partition("\n")[0],
     )
 

@@ -37,15 +37,18 @@ def run_plain(script: Path, limit: float = LIMIT) -> Ended:
     return _finish([str(script)], limit)
 
 
-def run_guarded(script: Path, run_dir: Path, limit: float = LIMIT) -> Ended:
+def run_guarded(
+    script: Path, run_dir: Path, limit: float = LIMIT, given: Sequence[str] = ()
+) -> Ended:
     """Run a script under holdfast, as a user would, into a run folder.
 
     Args:
         script: what to run; it is not changed.
         run_dir: where the run folder shall lie; a script that never trains leaves none.
         limit: seconds after which the script is killed, with everything it had started.
+        given: further options.
     """
-    options = ["--quiet", "--run-dir", str(run_dir.absolute())]
+    options = ["--quiet", "--run-dir", str(run_dir.absolute()), *given]
     return _finish(["-m", "holdfast", "run", *options, str(script)], limit)
 
 

@@ -24,9 +24,11 @@ class BadBatches:
         self._reading: weakref.WeakKeyDictionary[Any, SampleReplacement]
         self._reading = weakref.WeakKeyDictionary()
 
-    def loader_begins(self, loader: Any) -> None:
+    def loader_begins(self, loader: Any, *, trains: bool = False) -> None:
         """A loop over a loader is about to begin: what it cannot read may be replaced."""
-        self._beginning = loader_begins(loader, exception.facts) if self._replace else None
+        self._beginning = None
+        if self._replace:
+            self._beginning = loader_begins(loader, exception.facts, trains=trains)
 
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""

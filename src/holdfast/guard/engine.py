@@ -10,10 +10,12 @@ and recorded as an Event: training goes on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,12 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..actions import replace_sample
+from ..actions import replace_sample, split_batch
+from ..actions.split_batch import Compute, Piece
 from ..checkpoint.training_state import BestState, TrainingState
 from ..config import Settings
 from ..diagnosis.crash import exception
 from ..diagnosis.crash.given_up import behind
 from ..diagnosis.crash.record import ends_the_run
+from ..diagnosis.memory.footprint import line_of
 from ..diagnosis.memory.watcher import OUT
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.throughput import worker_samples
@@ -46,6 +50,7 @@ from ..recovery.last_state import LastState, Moment
 from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
+from .decisions import Decisions
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_path import FastPath
 from .finite_loss import FiniteLoss, place_of_call
@@ -56,6 +61,8 @@ from .optimizer_guard import OptimizerGuard
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
 from .training import GuardedTraining
+
+__all__ = ["Engine", "Piece"]
 
 
 class Engine:
@@ -68,11 +75,18 @@ class Engine:
         registry = OptimizerRegistry(settings, policy)
 
         def begin() -> Recorder:
+            self.recovery.checkpoints.script.check_own(settings.restart.own)
             recorder = open_recorder()
-            self._last_state.watch_signals(self.save_last_state)
+            self._last_state.watch_signals(self)
             return recorder
 
-        self.training = GuardedTraining(registry, settings.quarantine, begin, policy.lines())
+        self.training = GuardedTraining(
+            registry,
+            settings.quarantine,
+            begin,
+            policy.lines(),
+            split=settings.guard.split,
+        )
         self.writer = StepWriter(settings, self.training, self._row_known)
         self.recovery = Recovery(settings, self.training, policy)
         self._last_state = LastState(settings.checkpoint, self.training, self.recovery)
@@ -88,6 +102,9 @@ class Engine:
         self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
+        self.recovery.checkpoints.script.decisions = Decisions(
+            self.writer, self.recovery, self.investigation, self._finite_loss
+        )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
 
     @property
@@ -100,6 +117,40 @@ class Engine:
         """A loader drew the indices of a batch that it will hand out later."""
         LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
 
+    def pass_begins(self, loader: Any, original: Callable[[Any], Any]) -> Any:
+        """A loop over a loader begins: its iterator, or one that hands out nothing any more."""
+        script = self.recovery.checkpoints.script
+        if not script.on or script.busy or "resume" in self.off:
+            return original(loader)
+        frame = sys._getframe(1)
+        if script.pending:
+            instead = script.instead(loader, frame)
+            if instead is not None:
+                return instead
+        begun = attempt(self, "resume", script.begins, loader, self.steps, frame)
+        iterator = original(loader)
+        if begun is not None:
+            attempt(self, "resume", script.began, loader, iterator, begun, self.steps)
+        return iterator
+
+    def follow_script(self) -> None:
+        """This is the process of an unmodified script: its checkpoints can be resumed from."""
+        self.recovery.checkpoints.script.on = self.recovery.checkpoints.wanted
+
+    def resume_from(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint of an earlier run of this script, which has not begun yet."""
+        self.recovery.checkpoints.script.resume(checkpoint)
+
+    @property
+    def holds_off_saving(self) -> bool:
+        """Whether the script's own ``torch.save`` must not write: it did before the checkpoint."""
+        return self.recovery.checkpoints.script.pending
+
+    @fail_open("resume")
+    def loads(self, file: Any) -> None:
+        """The script loads a file."""
+        self.recovery.checkpoints.script.loads(file, sys._getframe())
+
     def passes_over(self, data: object) -> None:
         """What the next pass of a loop reads, where it is no DataLoader."""
         self.training.comparability.passes_over(data)
@@ -111,8 +162,16 @@ class Engine:
         if self._ledger is not None and self.writer.in_flight == 0 and not again:
             for batch in self._ledger.used:
                 batch.content = None
+        script = self.recovery.checkpoints.script
+        if script.on and not script.asks_again(iterator, self.steps):
+            attempt(self, "resume", script.asks, iterator, self.steps, sys._getframe(1))
+        if self._last_state.signalled and self._asks_now():
+            self._last_state.end_here(sys._getframe(1))
         if not self._losses.passes and self.recovery.due(self.training.iteration):
-            attempt(self, "recovery", self.recovery.boundary, self.training.iteration, True, again)
+            # Between a batch and the same batch again no script can be resumed.
+            at = None if self.replaying or self._gives_again else sys._getframe(1)
+            about = self.training.iteration, True, again, at, self.steps
+            attempt(self, "recovery", self.recovery.boundary, *about)
         return LoaderLedger.upcoming(iterator)
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
@@ -130,6 +189,7 @@ class Engine:
     @fail_open("loader probe", ends="data_wait")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
+        self.training.beat()
         ledger = LoaderLedger.of(iterator, self._ledger)
         if ledger is not self._ledger:
             self._ledger = ledger
@@ -154,6 +214,8 @@ class Engine:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
         again = self.recovery.replay.next_batch()
         if again is None:
+            again = self.training.memory.next_batch(iterator)
+        if again is None:
             again = self.investigation.next_batch(iterator)
         if again is None or self._ledger is None:
             return None
@@ -165,6 +227,9 @@ class Engine:
     @fail_open("loader probe")
     def fetch_fails(self, iterator: Any) -> None:
         """There was no next batch."""
+        script = self.recovery.checkpoints.script
+        if script.on:
+            attempt(self, "resume", script.ends, iterator, self.steps, sys._getframe(1))
         self.recovery.epoch_begins()
         LoaderLedger.of(iterator, self._ledger).ran_out()
 
@@ -174,11 +239,11 @@ class Engine:
         self.phases.add("h2d", seconds)
 
     def backward_begins(self, tensors: object) -> bool:
-        """Backward is called; True when this is the outermost call."""
+        """Backward is called; True when the step is lost already, and it need not run."""
         self._depth += 1
         if self._depth == 1:
             self._loss_seen(tensors)
-        return self._depth == 1
+        return self.training.memory.lost
 
     def backward_ends(self, *, freed: bool = False) -> None:
         """Backward has returned or raised; ``freed``: nothing more can be computed by its graph."""
@@ -243,6 +308,69 @@ class Engine:
                 self, "investigation", self.investigation.backward_ends, sys._getframe(), on_host
             )
 
+    # ------------------------------------------------------------------ out of memory
+
+    @property
+    def splits_calls(self) -> bool:
+        """Whether calls of the model go through a boundary that can split them."""
+        return self.training.memory.split.armed
+
+    def forward_fails(self, error: BaseException, module: nn.Module, frame: FrameType) -> bool:
+        """A call of a model has raised; True when ``call_split`` should make it again."""
+        if out_of_reach():
+            return False
+        place = functools.partial(line_of, error, frame)
+        fails = self.training.memory.forward_fails
+        return bool(attempt(self, "memory", fails, error, module, frame, place))
+
+    def call_split(
+        self, module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Make a call of a model, in parts where the batch does not fit."""
+        if "memory" in self.off or split_batch.inside() or out_of_reach():
+            return run(module, *args, **kwargs)
+        return self.training.memory.call(module, run, args, kwargs)
+
+    def backward_fails(self, error: BaseException, tensors: object) -> bool:
+        """Backward has raised; True when the step is skipped and ``backward_lost`` comes next."""
+        alone = self._depth == 1 and not self._finite_loss.inside and "guard" not in self.off
+        if not alone or not self.training.registry.all_skip() or out_of_reach():
+            return False
+        place = functools.partial(line_of, error, sys._getframe())
+        fails = self.training.memory.backward_fails
+        return bool(attempt(self, "memory", fails, error, tensors, place))
+
+    @fail_open("memory")
+    def backward_lost(self, tensors: object) -> None:
+        """A backward pass that ran out of memory is over: free its graph."""
+        self._fast_path.forget()
+        self.training.memory.lose(tensors)
+
+    def in_pieces(
+        self,
+        batches: Sequence[Any],
+        compute: Compute,
+        undo: Callable[[str], None] | None = None,
+        *,
+        local: bool = False,
+    ) -> None:
+        """Forward and backward of the last batch by ``compute``, in pieces where it does not fit.
+
+        The batches before it are those of this step whose gradients ``undo`` takes back; without
+        it gradients of before are set aside meanwhile. ``local``: no rank waits for another.
+        """
+        step = self.training.iteration + 1
+        self.training.memory.in_pieces(batches, compute, step, undo, local=local)
+
+    @property
+    def fits(self) -> int:
+        """Samples that are computed at once by ``in_pieces``; 0: all of a batch."""
+        return self.training.memory.pieces.fits
+
+    @fits.setter
+    def fits(self, samples: int) -> None:
+        self.training.memory.pieces.fits = samples
+
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
         self._losses = self._new_losses()
@@ -254,6 +382,12 @@ class Engine:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_path.forget()
         self.training.registry.of(optimizer, models)
+        self.training.memory.made(self.training.models())
+
+    @fail_open("memory")
+    def compiled(self, model: nn.Module) -> None:
+        """A compiled form of a model exists: it will be called in its place."""
+        self.training.memory.made([model])
 
     @fail_open("parting snapshot")
     def leaves(self, optimizer: Optimizer) -> None:
@@ -290,7 +424,8 @@ class Engine:
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
-        if self._early is None and self._scaling.scaler is None:
+        lost = self.training.memory.lost
+        if self._early is None and self._scaling.scaler is None and not lost:
             opened = self._fast_path.open(optimizer, self._losses)
             if opened is not None:
                 self._open[id(optimizer)] = opened
@@ -300,7 +435,7 @@ class Engine:
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
         window = self._window()
-        leave_out = self.replaying
+        leave_out = self.replaying or lost
         if self.recovery.awaits_step and attempt(
             self, "recovery", self.recovery.before_step, guard, window
         ):
@@ -357,7 +492,14 @@ class Engine:
         self.investigation.step_is_bad(frame, guard.index, record.step, layer, batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
-        return self._ledger.at_work() if self._ledger is not None else (), self._rng
+        """The batches of the losses so far, the current one last, and the random state before."""
+        if self._ledger is None:
+            return (), self._rng
+        batches = self._ledger.at_work()
+        if self._ledger.ahead:
+            # Such a loop may have fetched all batches of an accumulation window at its beginning.
+            batches = batches[: max(1, self._losses.passes)]
+        return batches, self._rng
 
     @fail_open("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
@@ -390,6 +532,8 @@ class Engine:
         if self._ledger is not None:
             fed = self._ledger.fed
             record.batches = self._ledger.step()
+        if self.training.memory.lost:  # before the contents of the batches are let go
+            attempt(self, "memory", self._step_lost, record)
         own = window is self._losses and window.passes > 0
         several = not own and window.passes > max(1, len(record.batches))
         comparability = self.training.comparability
@@ -408,8 +552,19 @@ class Engine:
             attempt(self, "investigation", self.investigation.step_ends)
         if self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
+        if self.training.memory.split.news:
+            attempt(self, "memory", self.training.memory.tell, record.step)
         if self._ledger is None and self.recovery.due(self.training.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
+
+    def _step_lost(self, record: StepRecord) -> None:
+        """A step whose backward ran out of memory is over: its batches are handed out again."""
+        ledger = self._ledger
+        # Where another optimizer steps on the same batch, or the loop has fetched ahead of it, the
+        # step is skipped and no more.
+        again = ledger is not None and not ledger.ahead and len(self.training.registry) == 1
+        source = self.investigation.source if again and self.settings.guard.replay else None
+        self.training.memory.step_ends(record.step, record.batches, source)
 
     def _row_known(self, guard: OptimizerGuard, record: StepRecord, late: bool) -> None:
         if record.loss_bad and self._finite_loss.tell():
@@ -422,7 +577,7 @@ class Engine:
 
     def scheduled(self, scheduler: Any) -> bool:
         """A learning-rate schedule is about to be stepped; False when it must not be."""
-        if self.replaying:
+        if self.replaying or self.training.memory.held:
             return False
         attempt(self, "recovery", self.recovery.live.saw_scheduler, scheduler)
         return True
@@ -478,7 +633,7 @@ class Engine:
         self._open.pop(id(optimizer), None)
         window = self._window()
         note_skip(record, scaler)
-        record.told_to = self.replaying
+        record.told_to = self.replaying or self.training.memory.lost
         guard.note_losses(record, window)
         self._finish(guard, record, window)
 
@@ -501,12 +656,16 @@ class Engine:
     def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
         quarantine = self.training.bad_batches.quarantine
-        return (quarantine.kept(iterator, indices, equal=ranks() > 1),)
+        kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
+        while quarantine.skipped:
+            samples = quarantine.skipped.pop(0)
+            self.training.record("skipped_batch", {"samples": samples})
+        return (kept,)
 
     @fail_open("unreadable samples")
-    def loader_begins(self, loader: Any) -> None:
-        """A loop over a loader is about to begin."""
-        self.training.bad_batches.loader_begins(loader)
+    def loader_begins(self, loader: Any, trains: bool = False) -> None:
+        """A loop over a loader is about to begin; ``trains``: it is known to train."""
+        self.training.bad_batches.loader_begins(loader, trains=trains)
 
     @fail_open("unreadable samples")
     def loader_began(self, iterator: Any) -> None:
@@ -567,6 +726,12 @@ class Engine:
     def last_replay(self) -> bool:
         """Whether it is the last one of its kind."""
         return self.replaying and not (self.investigation.more_again or self.recovery.replay.more)
+
+    @property
+    def _gives_again(self) -> bool:
+        """Whether the loop will be handed a batch that it has had before."""
+        again = self.investigation.more_again or self.recovery.replay.more
+        return again or self.training.memory.more
 
     @property
     def latest(self) -> Mapping[str, float]:
@@ -634,7 +799,7 @@ class Engine:
         self.recovery.live.given = training_state
         self.recovery.restoring.best_state = best
         if training_state is not None:
-            self.recovery.checkpoints.wanted = False
+            self.recovery.checkpoints.wanted = self.recovery.checkpoints.script.on = False
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
@@ -660,6 +825,8 @@ class Engine:
         """
         if isinstance(error, SystemExit):
             gave_up, error = error.code, behind(error)
+        if error is None:
+            self.recovery.checkpoints.script.ended()
         if self.training.recorder is None and not ends_the_run(error):
             return
         try:
@@ -674,7 +841,8 @@ class Engine:
 
     def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
         """What can be said of an exception that ends the training; nothing is written."""
-        facts = exception.facts(error, self._here()[0], self.training.models())
+        batches = () if self._ledger is None else self._ledger.at_work()
+        facts = exception.facts(error, batches, self.training.models())
         memory = self.watchers.memory
         found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
         found = found or []
@@ -686,10 +854,37 @@ class Engine:
         following = self.training.iteration + 1
         return LastWords.of(error, self.steps, facts, [(k, following, data) for k, data in found])
 
+    @fail_open("resume")
+    def asks_soon(self) -> bool:
+        """Whether the loop is in a step after which its script can be resumed."""
+        settled = self.recovery.settled and not (self.replaying or self._gives_again)
+        return settled and self.recovery.checkpoints.script.may_resume
+
+    @fail_open("resume")
+    def waits_at(self, frame: FrameType | None) -> FrameType | None:
+        """Where the loop waits for a loader worker, if it can be resumed from there.
+
+        Whatever else happens on the way to a batch may have changed something.
+        """
+        place = self.recovery.checkpoints.script.waits_for_worker(frame)
+        return place if place is not None and self._asks_now() else None
+
+    def _asks_now(self) -> bool:
+        """Whether the loop, which asks for its next batch, can be resumed from there."""
+        between = not self._losses.passes and not self.recovery.checkpoints.script.waits()
+        return between and bool(self.asks_soon())
+
     @fail_open("last state")
-    def save_last_state(self, why: str) -> None:
-        """The run ends early: save the state after its last complete step, once."""
-        if not self.writer.waiting or self.recovery.snapshots.count:
+    def save_last_state(self, why: str, at: FrameType | None = None) -> None:
+        """The run ends early: save the state after its last complete step, once.
+
+        ``at`` is where the loop asks for its next batch, if it does: it can be resumed from there.
+        """
+        if at is not None:
+            script = self.recovery.checkpoints.script
+            resume = script.take(self.training.iteration, self.steps, at)
+            self._last_state.save(Moment(why, resume=resume))
+        elif not self.writer.waiting or self.recovery.snapshots.count:
             doubt = ""
             if any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
                 doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
@@ -724,6 +919,7 @@ class Engine:
         """End of the process: wait for pending rows and write the final record."""
         self._last_state.close()
         self.investigation.close()
+        attempt(self, "memory", self.training.memory.tell, self.training.iteration)
         attempt(self, "watchers", self.watchers.close)
         self.recovery.close()
         self.writer.close(self._losses.passes)

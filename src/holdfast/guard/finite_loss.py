@@ -13,7 +13,7 @@ the record has the old one. That takes three launches; to write and to keep a co
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -84,7 +84,7 @@ class FiniteLoss:
         self._written = self._told = False
         # By place of the backward pass: the last finite loss, as a number or on its device.
         self.numbers: dict[Hashable, float] = {}
-        self._tensors: dict[Hashable, _Last] = {}
+        self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -138,6 +138,22 @@ class FiniteLoss:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
         first, self._told = self._written and not self._told, self._told or self._written
         return first
+
+    def state(self) -> dict[str, Any]:
+        """The last finite losses, as plain data and tensors."""
+        tensors = [(key, f"{device}", one.value.clone(), one.copies)
+                   for (key, device), one in self._tensors.items()]  # fmt: skip
+        numbers = list(self.numbers.items())
+        return {"numbers": numbers, "tensors": tensors, "told": self._told}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        self.numbers = dict(state["numbers"])
+        self._told = self._written = state["told"]
+        for key, name, value, copies in state["tensors"]:
+            device = torch.device(name)
+            last = self._tensors[key, device] = _Last(value.to(device), None, None)
+            last.copies = copies
 
     def _write(self, pending: _Pending) -> None:
         last = self.numbers.get(pending.key)

@@ -8,6 +8,8 @@ host or on the device, and clips there; what that means for the run is decided l
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -193,6 +195,18 @@ class Outliers:
         elif was:
             self._calm += 1
         return was != self.clipping
+
+    def state(self) -> dict[str, Any]:
+        """All that its next decisions depend on, as plain data and a tensor of its own."""
+        known = {"calm": self._calm, "baseline": self.baseline.state()}
+        return known if self._state is None else {**known, "device": self._state.clone()}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what ``state`` gave, with gradients on this device."""
+        self._calm = state["calm"]
+        self.baseline.restore(state["baseline"])
+        if "device" in state:
+            self._state = state["device"].to(device)
 
     def forget(self) -> None:
         """Something else is learned from here on: nothing is known of it."""

@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -270,6 +271,20 @@ class StepWriter:
         while guard.notes:
             kind, data = guard.notes.pop(0)
             training.record_at(kind, training.iteration, data)
+
+    def state(self) -> dict[str, Any]:
+        """Which step it is and whose, as plain data; every row must be known."""
+        return {
+            "iteration": self.training.iteration,
+            "stepped": sorted(self._stepped),
+            "suspicious": self._suspicious,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        self.training.iteration = state["iteration"]
+        self._stepped = set(state["stepped"])
+        self._suspicious = state["suspicious"]
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""

@@ -25,6 +25,7 @@ from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
+from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
 from .optimizer_guard import OptimizerGuard, parameters_of
@@ -39,6 +40,7 @@ class GuardedTraining:
         quarantine: what becomes of bad samples.
         open_recorder: makes the recorder.
         policy: the rules, for the start of the record.
+        split: whether batches may be split where memory runs out.
     """
 
     def __init__(
@@ -47,11 +49,14 @@ class GuardedTraining:
         quarantine: QuarantineSettings,
         open_recorder: Callable[[], Recorder],
         policy: Sequence[str],
+        *,
+        split: bool = False,
     ) -> None:
         self.iteration = 0
         """The step that was counted last."""
         self.registry = registry
         self.bad_batches = BadBatches(quarantine)
+        self.memory = OutOfMemory(self, on=split)
         self.recorder: Recorder | None = None
         self.steps: Table | None = None
         """The table of steps, once it is open."""
@@ -84,6 +89,11 @@ class GuardedTraining:
     def rank(self) -> int:
         """The rank of this process."""
         return 0 if self.recorder is None else self.recorder.rank
+
+    def beat(self) -> None:
+        """A batch came, of a validation perhaps: the training goes on."""
+        if self.recorder is not None:
+            self.recorder.ring.beat()
 
     @property
     def comparability(self) -> Comparability:
@@ -146,7 +156,11 @@ class GuardedTraining:
 
     def models(self) -> list[nn.Module]:
         """The models behind all optimizers."""
-        return self.registry.models_of(self._parameters())
+        return self.registry.models_of(self.parameters())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What all optimizers hold."""
+        return [p for optimizer, _ in self.guards() for p in parameters_of(optimizer)]
 
     def restored(self) -> None:
         """Weights, state and buffers were restored: discard what was cached about them."""
@@ -157,7 +171,7 @@ class GuardedTraining:
 
     def has_bad_gradient(self) -> bool:
         """Whether any gradient on the CPU is non-finite."""
-        grads = [p.grad for p in self._parameters() if p.grad is not None and p.is_cpu]
+        grads = [p.grad for p in self.parameters() if p.grad is not None and p.is_cpu]
         return bool(grads) and bool(read_on_host(plain(grads)).bad)
 
     def scene(self, batches: Sequence[Batch], rng: Tensor | None, loss: Tensor | None) -> Scene:
@@ -179,9 +193,6 @@ class GuardedTraining:
             loss=loss,
             rng=rng,
         )
-
-    def _parameters(self) -> list[nn.Parameter]:
-        return [p for optimizer, _ in self.guards() for p in parameters_of(optimizer)]
 
 
 def _environment(rank: int) -> dict[str, Any]:

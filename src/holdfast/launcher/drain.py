@@ -6,6 +6,7 @@ one from a thread. Training never waits for either.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,7 +19,8 @@ from ..detectors import Detector
 from ..detectors.judge import Judge, Key
 from ..errors import HoldfastError
 from ..policy import Policy
-from ..report.live import Live
+from ..report.ending import SIGNAL
+from ..report.live import Live, start_line
 from ..run import (
     LaneWriter,
     Ring,
@@ -26,7 +28,8 @@ from ..run import (
     encode,
     rank_of,
 )
-from ..types import Event, Finding
+from ..types import Event, Finding, Severity
+from .heartbeat import AGAIN, BEFORE, Heartbeat, Pulse, Starting
 from .memory_gauge import Ended, MemoryGauge
 
 
@@ -37,6 +40,8 @@ class _Lane:
     writer: LaneWriter
     judge: Judge
     dropped: int = 0
+    resumed: int = 0
+    """The step that it goes on from."""
     written: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
     acted_on: set[Key] = field(default_factory=set[Key])
     orders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -53,22 +58,40 @@ class Drain:
         settings: Settings,
         detectors: Iterable[type[Detector]],
         say: Callable[[str], None],
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.run = run
         self.errors: list[str] = []
+        self.hung: Finding | None = None
+        """The finding of a run that hangs, as long as it does."""
+        self.child = 0
+        """The script, where it is a child of this process."""
+        self._heartbeat = heartbeat
         self._owner = owner
         self._policy = Policy.of(settings)
         self._detectors = [d for d in detectors if settings.detectors.wants(d.code)]
-        self._live = Live(say, quiet=settings.run.quiet, health=settings.run.health)
+        self._live = Live(
+            say,
+            quiet=settings.run.quiet,
+            verbose=settings.run.verbose,
+            health=settings.run.health,
+            start=start_line(
+                str(run.meta.get("script", "")),
+                str(run.path),
+                acts=any(rule.acts for rule in self._policy.rules),
+            ),
+        )
         self._gauge = MemoryGauge()
         self._lanes: dict[str, _Lane] = {}
         self._done: set[str] = set()
-        self._foreign: set[str] = set()
+        self._foreign: dict[str, Ring] = {}
 
     def tick(self) -> int:
         """Drain every lane; returns the number of rows written."""
         rows = 0
         self._find_lanes()
+        if self._heartbeat is not None:
+            self._feel(self._heartbeat)
         for lane in list(self._lanes.values()):
             try:
                 rows += self._drain(lane)
@@ -77,6 +100,52 @@ class Drain:
         self._read_memory()
         return rows
 
+    def _feel(self, heartbeat: Heartbeat) -> None:
+        """Whether the run goes on; before new rows are judged, to which it belongs."""
+        # One that has closed its ring may have gone on since the last tick; a killed one has not.
+        lanes = {n: o for n, o in self._lanes.items() if o.ring.closed or _alive(o.ring)}
+        rings: dict[str, Pulse] = {name: lane.ring for name, lane in lanes.items()}
+        stepped = {name: lane.judge.newest_step >= 0 for name, lane in lanes.items()}
+        if not self._lanes and self.child:
+            rings[BEFORE], stepped[BEFORE] = Starting(self.child), False
+        try:
+            told = heartbeat.look(rings, stepped, self._foreign)
+        except (OSError, ValueError) as error:  # a system that tells it in another way
+            self.errors.append(f"heartbeat: {error}")
+            self._heartbeat = None
+            return
+        for name, kind, data in told:
+            if name in lanes:
+                self._tell_silence(lanes[name], kind, data)
+            else:
+                self._tell_start(kind, data)
+
+    def _tell_start(self, kind: str, data: dict[str, Any]) -> None:
+        """The same of a script that could not open its lane: it is said, and not recorded."""
+        if kind == AGAIN or not data["processes"]:
+            return  # without torch nothing is known about it
+        judge = Judge(self._detectors)
+        judge.feed(None, [Event(time=time.time(), rank=0, step=0, kind=kind, data=data)])
+        found = judge.judge_waiting()
+        self._live.show(found)
+        self.hung = next((f for f in found if f.severity is Severity.ERROR), self.hung)
+
+    def _tell_silence(self, lane: _Lane, kind: str, data: dict[str, Any]) -> None:
+        text = str(data.pop("text", ""))
+        if text:
+            with contextlib.suppress(OSError):
+                self.run.stacks_path(lane.name).write_text(f"{text}\n", encoding="utf-8")
+                data["stacks"] = self.run.stacks_path(lane.name).name
+        event = self._note(lane, kind, data)
+        if kind == AGAIN:
+            self._live.show((), [event] if self.hung is not None else [])
+            self.hung = None
+            return
+        found = lane.judge.judge_waiting()
+        lane.writer.write_findings(found)
+        self._live.show(found)
+        self.hung = next((f for f in found if f.severity is Severity.ERROR), self.hung)
+
     def _read_memory(self) -> None:
         try:
             read = self._gauge.look(lane.ring.pid for lane in self._lanes.values())
@@ -84,6 +153,14 @@ class Drain:
             return
         for lane in list(self._lanes.values()) if read else ():
             self._note(lane, "host_memory", read[lane.ring.pid])
+
+    def saw_signal(self, name: str) -> None:
+        """Somebody asked the script to end: a script may handle that and end as if it were done."""
+        # A full disk must not keep the signal from the script.
+        with contextlib.suppress(HoldfastError, OSError, ValueError):
+            self.tick()
+            for lane in list(self._lanes.values()):
+                self._note(lane, SIGNAL, {"name": name})
 
     @property
     def findings(self) -> list[Finding]:
@@ -110,6 +187,9 @@ class Drain:
             elif lane.writer.last_error:
                 self.errors.append(f"{lane.name}: {lane.writer.last_error}")
         self._lanes.clear()
+        for ring in self._foreign.values():
+            ring.detach()
+        self._foreign.clear()
         self.run.remove_dead_claims()
 
     def _find_lanes(self) -> None:
@@ -122,8 +202,8 @@ class Drain:
                     continue
                 ring = Ring.attach(path)
                 if ring.owner != self._owner:
-                    ring.detach()
-                    self._foreign.add(name)
+                    # Kept open: a rank here may wait for that one, which must be seen to go on.
+                    self._foreign[name] = ring
                     continue
                 writer = LaneWriter(self.run, name, ring=ring)
             except (HoldfastError, OSError) as error:
@@ -147,13 +227,14 @@ class Drain:
                     )
                 ]
             )
+        resumed = [event.step for event in taken.events if event.kind == "resume"]
+        lane.resumed = max([lane.resumed, *resumed])
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
         self._order(lane, changed)
         lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
         self._tell_errors(lane)
-        self._live.show((), taken.events)
         self._live.show_health(lane.name, lane.judge.rank, taken.rows)
-        self._live.show(changed)
+        self._live.show(changed, taken.events)
         return 0 if taken.rows is None else len(taken.rows)
 
     def _order(self, lane: _Lane, findings: Iterable[Finding]) -> None:
@@ -170,12 +251,13 @@ class Drain:
             lane.orders = []
 
     @staticmethod
-    def _note(lane: _Lane, kind: str, data: dict[str, Any]) -> None:
+    def _note(lane: _Lane, kind: str, data: dict[str, Any]) -> Event:
         """Write an Event of our own, about the training: it belongs to the next step."""
-        step = int(lane.judge.newest_step) + 1
+        step = max(int(lane.judge.newest_step) + 1, lane.resumed)
         event = Event(time=time.time(), rank=lane.judge.rank, step=step, kind=kind, data=data)
         lane.writer.write_events([event])
         lane.judge.feed(None, [event])
+        return event
 
     @staticmethod
     def _tell_errors(lane: _Lane) -> None:

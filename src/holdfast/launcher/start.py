@@ -18,13 +18,32 @@ from ..errors import RunFolderError
 from ..redaction import redact_command
 from ..run import ProcessMark, Run
 from ..run.life import PROCESS
+from ..run.resumption import DIGEST, RESUMED_FROM, script_digest
 
 _PATIENCE = 10.0
 
 
-def start_run(settings: Settings, script: str, command: Sequence[str]) -> Run:
-    """Make the folder of a run, or join it when another rank was faster."""
+def start_run(
+    settings: Settings,
+    script: str,
+    command: Sequence[str],
+    resumed_from: Mapping[str, Any] | None = None,
+    *,
+    source: str | None = None,
+) -> Run:
+    """Make the folder of a run, or join it when another rank was faster.
+
+    Args:
+        settings: of the run.
+        script: its name.
+        command: as it was given.
+        resumed_from: the run, the step and the checkpoint that it goes on from.
+        source: the file that is run, empty for none; the first word of the command by default.
+    """
     meta = _facts(settings, script, command)
+    meta[DIGEST] = script_digest("".join(command[:1]) if source is None else source)
+    if resumed_from is not None:
+        meta[RESUMED_FROM] = dict(resumed_from)
     launch = _launch(os.environ)
     if launch is None:
         if settings.run.dir is not None:

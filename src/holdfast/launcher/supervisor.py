@@ -1,6 +1,6 @@
-"""Supervisor, the parent of ``holdfast run``: starts python, forwards signals, records.
+"""Supervisor, the parent of ``holdfast run``: starts the command, forwards signals, records.
 
-The script runs in a child of its own, in the same process group and on the same terminal, so
+The command runs in a child of its own, in the same process group and on the same terminal, so
 that nothing about it changes. The supervisor drains the rings while it runs and once more when it
 has ended, however it ended, and then exits with the script's own exit status.
 """
@@ -14,21 +14,28 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from .. import config
 from ..boot import (
     OWNER_VARIABLE,
+    RESUME_VARIABLE,
     RUN_VARIABLE,
     SETTINGS_VARIABLE,
     SITE,
 )
 from ..config import Settings
 from ..detectors import ALL, load_plugins
-from ..report import end_summary, make_page
+from ..errors import UsageError
+from ..report import Terminal, end_summary, make_page
 from ..run import Run
+from ..run.resumption import RESUMED_FROM
+from ..types import Finding
 from .drain import Drain
+from .heartbeat import Heartbeat
+from .hung import HungProcess
 from .memory_gauge import Ended
 from .signal_probe import SignalProbe
 
@@ -39,11 +46,30 @@ _FORWARDED = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 )
+ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+"""Signals by which somebody asks a run to end."""
 # Linux counts in KiB, macOS in bytes.
 _MAXRSS = 1 if sys.platform == "darwin" else 1024
 # The kernel raised it: Ctrl-C on the terminal, which the script has received as well.
 _FROM_TERMINAL = 0x80
-_TAKES_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the process of a script ended."""
+
+    pid: int
+    status: int
+    """As ``waitpid`` tells it."""
+    asked: str = ""
+    """The signal by which somebody asked it to end; empty where nobody did."""
+    hung: Finding | None = None
+    """Why it was ended, where it hung."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not come to its own end."""
+        return self.status != 0 or self.hung is not None
 
 
 def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str]:
@@ -54,72 +80,81 @@ def child_environment(run: Run, owner: str, settings: Settings) -> dict[str, str
     environment[RUN_VARIABLE] = str(run.path.resolve())
     environment[OWNER_VARIABLE] = owner
     environment[SETTINGS_VARIABLE] = config.to_json(settings)
+    if RESUMED_FROM in run.meta:
+        environment[RESUME_VARIABLE] = str(run.meta[RESUMED_FROM]["checkpoint"])
     return environment
 
 
-def interpreter_options(words: Sequence[str]) -> list[str]:
-    """Options of our own interpreter, which the script's interpreter gets too.
+def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
+    """Run a command guarded, to the end of its process.
 
-    Without ``-I``, ``-E`` and ``-S``: they would keep holdfast out.
-
-    >>> interpreter_options(["python", "-uE", "-X", "dev", "-m", "holdfast", "run", "-u"])
-    ['-u', '-X', 'dev']
+    Raises:
+        UsageError: the command cannot be started.
     """
-    options: list[str] = []
-    rest = iter(words[1:])
-    for word in rest:
-        if word in ("-m", "-c", "-") or not word.startswith("-"):
-            break
-        if word in _TAKES_VALUE:
-            options += [word, next(rest, "")]
-        elif word.startswith(("--", "-W", "-X")):
-            options.append(word)
-        elif letters := word[1:].translate({ord(c): None for c in "IES"}):
-            options.append(f"-{letters}")
-    return options
-
-
-def supervise(command: Sequence[str], run: Run, settings: Settings) -> int:
-    """Run ``python *command`` guarded; returns its ``waitpid`` status."""
     _fill_standard_streams()
     owner = uuid.uuid4().hex
     plugins = load_plugins(os.environ, ALL)
     for warning in plugins.warnings:
         say(f"holdfast: {warning}")
-    drain = Drain(run, owner, settings, (*ALL, *plugins.detectors), say)
+    after = settings.run.hang_after
+    drain = Drain(run, owner, settings, (*ALL, *plugins.detectors), say, Heartbeat(after))
     watched = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     with SignalProbe(set(_FORWARDED)) as signal_probe:
-        pid = os.posix_spawn(
-            sys.executable,
-            [sys.executable, *interpreter_options(sys.orig_argv), *command],
-            child_environment(run, owner, settings),
-            setsigmask=mask,
-        )
-        ended = None
         try:
-            ended = _wait(pid, watched, drain, signal_probe)
-            status = ended.status
+            pid = os.posix_spawnp(
+                argv[0], list(argv), child_environment(run, owner, settings), setsigmask=mask
+            )
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            drain.close()
+            raise UsageError(
+                f"cannot start {argv[0]}: {error.strerror}; check that it runs without holdfast"
+            ) from error
+        drain.child = pid
+        ended, asked = None, list[int]()
+        ending = {*ENDING, *(signal.Signals[name] for name in settings.checkpoint.signals)}
+        hung = HungProcess(pid, settings.restart.grace if settings.restart.times else None)
+        try:
+            ended = _wait(pid, watched, drain, signal_probe, hung, ending, asked)
         finally:
+            hung.bury()
             drain.close(ended)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
-    return status
+    assert ended is not None
+    names = {signal.Signals(number).name for number in ending}
+    told = ended.signal if hung.ended_for is None and ended.signal in names else ""
+    told = signal.Signals(asked[0]).name if asked else told
+    return Outcome(pid=pid, status=ended.status, asked=told, hung=hung.ended_for)
 
 
-def _wait(pid: int, watched: set[signal.Signals], drain: Drain, signal_probe: SignalProbe) -> Ended:
+def _wait(
+    pid: int,
+    watched: set[signal.Signals],
+    drain: Drain,
+    signal_probe: SignalProbe,
+    hung: HungProcess,
+    ending: Collection[int],
+    asked: list[int],
+) -> Ended:
+    """Wait for the end of the child; ``asked`` gets those of ``ending`` that came."""
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
+            asked += [info.si_signo] * (info.si_signo in ending)
             if info.si_code != _FROM_TERMINAL and not signal_probe.heard(info.si_signo):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, info.si_signo)
+            if info.si_signo in ending:
+                drain.saw_signal(signal.Signals(info.si_signo).name)
             continue
         done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
             return Ended(pid, status, used.ru_maxrss * _MAXRSS)
         drain.tick()
+        hung.tick(drain.hung)
 
 
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
@@ -127,14 +162,17 @@ def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
     try:
         if not run.path.exists():
             say(f"holdfast: the run folder {run.path} was removed; nothing was recorded")
-        elif not run.remove_if_empty() and main:
+        elif run.remove_if_empty():
+            if main and not quiet and status == 0:
+                say("holdfast: no backward pass and no optimizer step were seen; nothing to record")
+        elif main:
             code = os.waitstatus_to_exitcode(status)
             run.update_meta(
                 status="finished", exit_code=code, finished=datetime.now(UTC).isoformat()
             )
             make_page(run, say)
             if not quiet:
-                say(end_summary(run, color=os.isatty(2)))
+                say(end_summary(run, Terminal.of(sys.stderr)))
     except Exception as error:
         say(f"holdfast: could not write the summary: {error}")
 

@@ -30,8 +30,9 @@ from __future__ import annotations
 import math
 import operator
 from collections import deque
+from collections.abc import Mapping
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WINDOW = 64
 SKIPS = 12
@@ -89,6 +90,15 @@ class _Series:
     def ready(self) -> bool:
         return len(self.values) >= self._warmup
 
+    def state(self) -> dict[str, Any]:
+        numbers = {"middle": self.middle, "sigma": self.sigma, "excursion": self.excursion}
+        return {"values": list(self.values), **numbers}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.values = deque(state["values"], maxlen=WINDOW)
+        self.middle, self.sigma = state["middle"], state["sigma"]
+        self.excursion = state["excursion"]
+
     def learn(self) -> None:
         """Work out the middle and the spread from the window."""
         values = sorted(self.values)
@@ -103,6 +113,11 @@ class _Series:
         """Where outliers begin, when they must rise by ``least``."""
         rise = max(limits.deviations * self.sigma, limits.excursion * self.excursion, least)
         return self.middle + rise
+
+
+# What a baseline knows beside its two series and their limits.
+_COUNTERS = ("_age", "_start", "_events", "_in_event", "_since", "_height", "_earlier")
+_LIMITS = ("_loss_limit", "_norm_limit", "_together", "_numbers")
 
 
 def _size(norm: float) -> float:
@@ -193,6 +208,18 @@ class Baseline:
         if not self._norms.ready:
             return math.inf
         return 2.0 ** self._norms.above(CLIP, CLIP.rise)
+
+    def state(self) -> dict[str, Any]:
+        """All that its next answers depend on, as plain data."""
+        known = {name: getattr(self, name) for name in (*_COUNTERS, *_LIMITS)}
+        return {**known, "norms": self._norms.state(), "losses": self._losses.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        for name in (*_COUNTERS, *_LIMITS):
+            setattr(self, name, state[name])
+        self._norms.restore(state["norms"])
+        self._losses.restore(state["losses"])
 
     def learn_anew(self) -> None:
         """Losses have a new level: forget the old one."""

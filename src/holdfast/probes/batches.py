@@ -225,6 +225,10 @@ class LoaderLedger:
         elif isinstance(indices, int):
             self._drawn[number] = [indices]
 
+    def drawn(self, number: int) -> list[Any] | None:
+        """The indices of a task that was not handed out yet."""
+        return self._drawn.get(number)
+
     @staticmethod
     def upcoming(iterator: Any) -> tuple[int, int]:
         """Task number and worker of the batch that will be handed out next."""
@@ -256,7 +260,7 @@ class LoaderLedger:
     def at_work(self) -> list[Batch]:
         """The batches the loop is working on, before their step has ended."""
         waiting = [*self._carried, *self._fresh]
-        return waiting[: len(waiting) - (self.ahead or 0)] or waiting[:1] or self.used
+        return waiting[: self._due(waiting)] or waiting[:1] or self.used
 
     def hand_out_again(self, batch: Batch, content: object) -> None:
         """A batch of before is given to the loop once more."""
@@ -284,7 +288,11 @@ class LoaderLedger:
             self.ahead = max(0, self._first - len(self._fresh))
             self._carried = self.used[len(self.used) - self.ahead :]
         waiting = [*self._carried, *self._fresh]
-        cut = len(waiting) - (self.ahead or 0)
+        cut = self._due(waiting)
         self.used, self._carried = (waiting[:cut] or waiting[:1]), waiting[cut:]
         self._fresh = []
         return self.used
+
+    def _due(self, waiting: list[Batch]) -> int:
+        """How many of the batches that wait are the step's; at the end none is left for another."""
+        return len(waiting) - (0 if self._exhausted else self.ahead or 0)

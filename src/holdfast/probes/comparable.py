@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,19 @@ class _Source:
     """Why its losses cannot be compared; empty where they can."""
     trained: bool = False
     """Whether a step was made with it."""
+    kind: str = ""
+    """The class of what is read."""
+
+    def state(self) -> dict[str, Any]:
+        names = ("length", "why", "trained", "kind")
+        return {name: getattr(self, name) for name in names}
+
+
+# What is known beside the datasets.
+_KEPT = (
+    *("why", "_any", "_hungry", "_own", "_changed", "_seen", "_until", "_records"),
+    *("_in_pass", "_first", "_meant_until"),
+)
 
 
 class Comparability:
@@ -63,6 +76,8 @@ class Comparability:
         self._sources: deque[_Source] = deque(maxlen=_KNOWN)
         self._any = False
         self._source: _Source | None = None
+        self._feeding: Callable[[], object] = lambda: None
+        self._earlier: list[Mapping[str, Any]] = []
         self._given: object = None
         self._hungry = _STEPS
         self._own: dict[int, int] = {}
@@ -101,8 +116,15 @@ class Comparability:
 
     def feeds(self, iterator: Any) -> None:
         """Another iterator than before hands out batches: a new pass, or another dataset."""
+        if self._feeding() is iterator:
+            return  # it did in the run that this one goes on with
+        self._feeding = _alive(iterator)
         self._in_pass = 0
         self._first = max(0, min(_FIRST, _length(iterator) // _SHARE))
+        self._reads(iterator)
+
+    def _reads(self, iterator: Any) -> None:
+        """Find out which dataset it is."""
         data = getattr(iterator, "_dataset", None)
         if data is None:
             data = iterator if self._given is None else self._given
@@ -116,8 +138,43 @@ class Comparability:
                     source.length = length
                 self._source = source
                 return
-        self._source = _Source(_alive(data), id(data), length, _why(iterator, data, length))
-        self._sources.append(self._source)
+        made = _Source(_alive(data), id(data), length, _why(iterator, data, length))
+        made.kind = type(data).__name__
+        self._known_before(made)
+        self._source = made
+        self._sources.append(made)
+
+    def _known_before(self, source: _Source) -> None:
+        """In a run that goes on with another one: a dataset that was trained on there."""
+        like = {"length": source.length, "why": source.why, "kind": source.kind}
+        for one in self._earlier:
+            if like.items() <= one.items():
+                source.trained = bool(one["trained"])
+                self._earlier.remove(one)
+                return
+
+    # ------------------------------------------------------------------ going on in another run
+
+    def state(self, iterator: Any) -> dict[str, Any]:
+        """All that its next answers depend on, as plain data; ``iterator`` feeds the loop."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        # The one of this pass first, which is the first to be asked for. A list cannot say whether
+        # it still lives: one of before may be another one now.
+        living = [one for one in self._sources if one.alive() not in (None, True)]
+        living = [one for one in living if one is not self._source]
+        living = living if self._source is None else [self._source, *living]
+        feeding = self._feeding() is iterator
+        return {**kept, "sources": [one.state() for one in living], "feeding": feeding}
+
+    def restore(self, state: Mapping[str, Any], iterator: Any) -> None:
+        """Go on from what ``state`` gave; this ``iterator`` goes on with the pass."""
+        for name in _KEPT:
+            setattr(self, name, state[name])
+        self._sources.clear()
+        self._earlier = list(state["sources"])
+        self._feeding = _alive(iterator) if state["feeding"] else lambda: None
+        if state["feeding"]:
+            self._reads(iterator)
 
     # ------------------------------------------------------------------ the steps
 

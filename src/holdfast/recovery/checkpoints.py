@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..checkpoint.saver import Saver
 from ..checkpoint.store import CheckpointStore
+from ..checkpoint.training_state import TrainingState
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
+from ..resume.script import ScriptResume
 from .live_state import LiveState
 from .snapshots import Snapshot
 from .training import Training
@@ -20,30 +23,65 @@ from .training import Training
 class AutomaticCheckpoints:
     """Decides when a snapshot goes to disk and passes it to the saver."""
 
-    def __init__(self, settings: CheckpointSettings, training: Training, live: LiveState) -> None:
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        training: Training,
+        live: LiveState,
+        why_not: str = "",
+    ) -> None:
         self.wanted = settings.minutes > 0 or settings.steps > 0
         """Whether snapshots go to disk by themselves."""
-        self._saver = Saver(settings, training.run_folder, training.record_at)
+        self.bytes_per_second = 0.0
+        """How fast the last one was written; 0.0 before the first."""
+        self._saver = Saver(settings, training.run_folder, self._written)
         self._training = training
         self._live = live
         self._exempt: frozenset[str] | None = None
+        self.script = ScriptResume(training, self._state, why_not)
+        """Makes them resumable."""
+
+    def _written(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        seconds = data.get("seconds")
+        if isinstance(seconds, float) and seconds > 0:
+            self.bytes_per_second = float(data.get("bytes", 0)) / seconds
+        self._training.record_at(kind, step, data)
 
     @property
     def next_step(self) -> float:
         """The step at which one is due whatever the clock says."""
         return self._saver.next_step
 
+    def _state(self) -> TrainingState:
+        self._live.look()
+        return self._live.training_state()
+
     def due(self, step: int) -> str:
         """Why one is due after this step; empty when it is not."""
         self._saver.tell_news()
-        return self._saver.due(step) if self.wanted else ""
+        due = self._saver.due(step) if self.wanted else ""
+        return "" if due and self.script.waits() else due
 
-    def save(self, snapshot: Snapshot, kind: str) -> Path | None:
-        """Have a snapshot written; returns at once."""
+    def resumed(self, step: int) -> None:
+        """The run goes on after so many steps."""
+        self._saver.last_step = step
+
+    def save(
+        self, snapshot: Snapshot, kind: str, *, at: FrameType | None = None, steps: int = 0
+    ) -> Path | None:
+        """Have a snapshot written; returns at once.
+
+        ``at`` is where the loop asks for its next batch, if the snapshot is of this very moment,
+        after so many ``steps``.
+        """
         exempt = self.exempt(snapshot.tree)
+        resume = None if at is None else self.script.take(snapshot.step, steps, at)
+        if at is None:
+            self.script.without_loader(snapshot.step)
+        tree = snapshot.tree if resume is None else {**snapshot.tree, "resume": resume}
         snapshot.held += 1
         return self._saver.save(
-            snapshot.tree,
+            tree,
             snapshot.step,
             kind,
             rank=self._training.rank,
@@ -51,6 +89,7 @@ class AutomaticCheckpoints:
             exempt=exempt,
             release=snapshot.release,
             ready=snapshot.wait,
+            resume=resume is not None,
         )
 
     def save_now(self, snapshot: Snapshot, kind: str) -> str:

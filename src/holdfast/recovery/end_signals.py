@@ -1,7 +1,11 @@
 """Save before a signal ends the process: SIGTERM and SIGHUP, where the script leaves the default.
 
+Others that a scheduler sends before it ends a job (SIGUSR1 of SLURM) are named in the settings.
+
 Python ends at once on these, past ``atexit``. The handler here saves and then lets the signal end
-the process as it would have, with the same exit status. It is installed where the disposition is
+the process as it would have, with the same exit status. Where a script can be resumed, it lets the
+step at work come to its end first, for some seconds at most: only where the loop asks for its next
+batch are the script's variables known to fit the weights. It is installed where the disposition is
 the default one, when training has begun; a script that sets its own handler later replaces it.
 ``signal.getsignal`` then shows a function in place of ``SIG_DFL``, which cannot be hidden.
 
@@ -17,12 +21,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from types import FrameType
+from typing import Protocol
 
 from ..probes.ranks import ranks
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = ("SIGTERM", "SIGHUP")
+"""Those that are handled where nothing else is asked for."""
 
 # `timeout` signals its child and then the group of that child: one request, not two.
 _ONE_REQUEST = 1.0  # seconds
@@ -30,17 +36,40 @@ _ONE_REQUEST = 1.0  # seconds
 _installed: EndSignals | None = None
 
 
+class Ending(Protocol):
+    """What is asked of a training that is about to end; nothing of it may raise."""
+
+    def waits_at(self, frame: FrameType | None) -> FrameType | None:
+        """Where the loop waits for its next batch, if it can be resumed from there."""
+        ...
+
+    def asks_soon(self) -> bool | None:
+        """Whether it is in a step after which it can be resumed."""
+        ...
+
+    def save_last_state(self, why: str, at: FrameType | None = None) -> None:
+        """Save; ``at``: where the loop asks for its next batch, None amid a step."""
+        ...
+
+
 class EndSignals:
     """The handler of one training.
 
     Args:
-        save: called with the name of the signal; must not raise.
+        training: is saved.
+        names: of the signals.
+        wait: seconds that the step at work has to come to its end.
     """
 
-    def __init__(self, save: Callable[[str], object]) -> None:
-        self._save = save
+    def __init__(self, training: Ending, names: Iterable[str] = SIGNALS, wait: float = 0.0) -> None:
+        self.pending = 0
+        """The signal that waits for the end of the step at work; 0 for none."""
+        self._training, self._wait = training, wait
+        self._signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
         self._taken: list[signal.Signals] = []
         self._since: float | None = None
+        self._timer: threading.Timer | None = None
+        self._late = False
 
     def install(self) -> None:
         """Handle the signals that have their default; only in a process that trains alone."""
@@ -49,7 +78,7 @@ class EndSignals:
         main = threading.current_thread() is threading.main_thread()
         if not alone or not main or multiprocessing.parent_process() is not None:
             return
-        for number in _SIGNALS:
+        for number in self._signals:
             handler = signal.getsignal(number)
             # The one of a training before this, which was not closed, gives way.
             before = isinstance(getattr(handler, "__self__", None), EndSignals)
@@ -62,6 +91,8 @@ class EndSignals:
         """Back to the default, where no other handler has been set meanwhile."""
         global _installed
         taken, self._taken = self._taken, []
+        self.pending = 0  # a script that has come to its end meanwhile has nothing to lose
+        self._stop_waiting()
         for number in taken:
             # Only the main thread may set one.
             with contextlib.suppress(ValueError):
@@ -74,17 +105,48 @@ class EndSignals:
         if signal.getsignal(number) != self._handle:
             return  # called by a handler that took our place: the default would not be called
         if self._since is not None:
-            if time.monotonic() - self._since > _ONE_REQUEST:
+            again = time.monotonic() - self._since > _ONE_REQUEST
+            if self.pending and (again or self._late):
+                self.finish(None)  # the step takes too long, or somebody is in a hurry
+            elif again:
                 self._end(number)  # a second request ends the process at once
             return
         self._since = time.monotonic()
         # Loader workers may have been sent the same signal: torch would raise here for their end.
         with contextlib.suppress(ValueError, AttributeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.pending = number
+        at = self._training.waits_at(frame)
+        if at is not None:
+            self.finish(at)
+        elif self._wait > 0 and self._training.asks_soon():
+            self._timer = threading.Timer(self._wait, self._overdue)
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            self.finish(None)
+
+    def finish(self, at: FrameType | None) -> None:
+        """Save and end the process; ``at``: where the loop asks for its next batch."""
+        number, self.pending = self.pending, 0
+        self._since = time.monotonic()
+        self._stop_waiting()
         try:
-            self._save(signal.Signals(number).name)
+            self._training.save_last_state(signal.Signals(number).name, at)
         finally:
             self._end(number)
+
+    def _overdue(self) -> None:
+        """In a thread: the step at work is still not over."""
+        number, main = self.pending, threading.main_thread().ident
+        self._late = True
+        if number and main is not None:
+            signal.pthread_kill(main, number)
+
+    def _stop_waiting(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _end(self, number: int) -> None:
         self.remove()

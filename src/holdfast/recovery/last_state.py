@@ -1,5 +1,6 @@
 """Save the last state of a run that ends early: an exception, Ctrl-C, SIGTERM, out of memory.
 
+    as the loop asks for a batch            the live state, and what the script is resumed by
     between two steps                       the live state, as it is after the last complete step
     inside optimizer.step, lost device      the newest snapshot, which is some steps older
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
-from .end_signals import EndSignals
+from .end_signals import Ending, EndSignals
 from .rollback import Recovery
 from .snapshots import Snapshot
 from .training import Training
@@ -57,6 +59,8 @@ class Moment:
     """The RNG state of the CPU when the last batch was fetched."""
     statistics: Sequence[tuple[Tensor, Tensor]] = ()
     """Running statistics, with copies from the end of the last complete step."""
+    resume: Mapping[str, Any] | None = None
+    """What a script is resumed by, where the run ended as it asked for its next batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,21 @@ class LastState:
         self._done = not settings.at_end
         self._signals: EndSignals | None = None
 
-    def watch_signals(self, save: Callable[[str], object]) -> None:
-        """Training begins: have a signal that ends the process call ``save`` with its name."""
+    def watch_signals(self, training: Ending) -> None:
+        """Training begins: have it saved before a signal ends the process."""
         if not self._done:
-            self._signals = EndSignals(save)
+            self._signals = EndSignals(training, self._settings.signals, self._settings.wait)
             self._signals.install()
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal waits for the end of the step at work."""
+        return self._signals is not None and self._signals.pending != 0
+
+    def end_here(self, at: FrameType) -> None:
+        """The step at work is over, and the loop asks for its next batch: save, and end."""
+        if self._signals is not None:
+            self._signals.finish(at)
 
     def close(self) -> None:
         """Signals end the process at once again."""
@@ -144,6 +158,8 @@ class LastState:
         else:
             tree = self._live(moment, reasons)
             if tree is not None:
+                if moment.resume is not None:
+                    tree["resume"] = moment.resume
                 yield _Candidate(tree, step, "live")
         for snapshot in snapshots:
             if _complete(snapshot) and _has_weights(snapshot.tree):
@@ -204,13 +220,16 @@ class LastState:
         store.open_for_writing(rank)
         _refuse_full_disk(store.folder, size)
         if size >= _LARGE:
-            self._training.record_at("saving_last_state", step, {"bytes": size})
+            rate = self._recovery.checkpoints.bytes_per_second
+            expected = {"expected": round(size / rate, 1)} if rate else {}
+            self._training.record_at("saving_last_state", step, {"bytes": size, **expected})
         meta = {
             "step": step + counted,
             "steps": step + 1,
             "rank": rank,
             "kind": LAST,
             "good": self._recovery.calm,
+            **({"resume": True} if "resume" in candidate.tree else {}),
         }
         written = save(path, skeleton, tensors, meta, compress=self._settings.compress)
         told |= {"seconds": round(written.seconds, 3), "good": meta["good"]}

@@ -76,7 +76,7 @@ class LiveState:
         if [reference() for _, reference in self._optimizers] == live:
             return
         self._optimizers = [(id(optimizer), weakref.ref(optimizer)) for optimizer in live]
-        models = _named(self._training.models())
+        models = _named(_in_order(self._training.models(), live))
         self._models = {name: weakref.ref(model) for name, model in models.items()}
         self._outlines = {}
         if all(map(_tells_its_end, live)):
@@ -188,6 +188,15 @@ def _tells_its_end(optimizer: Optimizer) -> bool:
     """Whether we are told when it is freed: a class may have a ``__del__`` of its own."""
     ours = getattr(Optimizer, "__del__", None)
     return ours is not None and getattr(type(optimizer), "__del__", None) is ours
+
+
+def _in_order(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[nn.Module]:
+    """Models in the order of their parameters in the optimizers: the same in every process."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    places = {id(p): n for n, p in enumerate(p for group in groups for p in group["params"])}
+    last = len(places)
+    return sorted(models, key=lambda m: min((places.get(id(p), last) for p in m.parameters()),
+                                            default=last))  # fmt: skip
 
 
 def _without_module(

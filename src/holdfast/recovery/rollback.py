@@ -21,7 +21,8 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import FrameType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -58,7 +59,8 @@ class Recovery:
     ) -> None:
         self.live = LiveState(training)
         self.restoring = Restoring(settings.rollback, training, self.live)
-        self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live)
+        why_not = "samples in quarantine are skipped" if settings.quarantine.skip else ""
+        self.checkpoints = AutomaticCheckpoints(settings.checkpoint, training, self.live, why_not)
         self._settings = settings
         self._training = training
         self._policy = policy
@@ -103,7 +105,9 @@ class Recovery:
         patience = self._settings.spike.patience
         trouble = self._troubles.setdefault(guard.index, DamageWatch(patience, SKIPS))
         skipped = record.bad or record.wild
-        if skipped and not record.told_to:
+        if skipped and record.told_to:
+            self._policy.passes_over(record.step)
+        elif skipped:
             self._ask(record)
         if record.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
             self._lower(guard, record)
@@ -197,7 +201,14 @@ class Recovery:
         """Whether older weights are about to be tried."""
         return self._ordered is not None
 
-    def boundary(self, step: int, fed: bool, batches: Sequence[Batch] = ()) -> None:
+    def boundary(
+        self,
+        step: int,
+        fed: bool,
+        batches: Sequence[Batch] = (),
+        at: FrameType | None = None,
+        steps: int = 0,
+    ) -> None:
         """Between two steps: take a snapshot, save one, roll back, or stop the run.
 
         Args:
@@ -205,6 +216,8 @@ class Recovery:
             fed: whether data comes from a loader. A loop without one draws its data itself, and
                 would draw the same again if the RNG state were restored.
             batches: those of the last step, where they can be handed out again.
+            at: where the loop asks for its next batch; None while it gets one again.
+            steps: how many the run has made.
         """
         for order in self._training.orders():
             self._obey(order, step)
@@ -220,12 +233,13 @@ class Recovery:
             return
         if self._trial is not None or not self._quiet():
             return
-        save = self.checkpoints.due(step)
-        if save or self.snapshots.due(step):
-            self._take(step)
+        # While the loop has a batch for the second time, one that is due waits.
+        save = self.checkpoints.due(step) if at is not None or not fed else ""
+        taken = self._take(step) if save or self.snapshots.due(step) else None
         newest = self.snapshots.newest()
         if save and newest is not None:
-            self.checkpoints.save(newest, save)
+            fresh = at if newest is taken else None
+            self.checkpoints.save(newest, save, at=fresh, steps=steps)
 
     def _obey(self, order: Mapping[str, Any], step: int) -> None:
         """Take the action for a finding that became known after its step."""
@@ -269,12 +283,13 @@ class Recovery:
     def _quiet(self) -> bool:
         return all(trouble.first < 0 for trouble in self._troubles.values())
 
-    def _take(self, step: int) -> None:
+    def _take(self, step: int) -> Snapshot | None:
         if self.live.changed():
             self.snapshots.clear()
-        self.snapshots.take(self.live.training_state(), step, self._level, self._epoch)
+        taken = self.snapshots.take(self.live.training_state(), step, self._level, self._epoch)
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
+        return taken
 
     def leaves(self, optimizer: Optimizer, step: int, *, last: bool) -> None:
         """An optimizer is about to be freed; ``last``: it took part in the last step.
@@ -464,6 +479,40 @@ class Recovery:
         about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
         losses = {"loss": found.loss, "usual": found.usual}
         self._training.record_at("rollback", step, {**about, **losses, **data})
+
+    # ------------------------------------------------------------------ going on in another run
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is ordered, tried or suspected."""
+        waiting = (self._ordered, self._ending, self._to_best, self._trial)
+        return waiting == (None,) * 4 and self._quiet() and not self.replay.more
+
+    def state(self) -> dict[str, Any]:
+        """All that its next decisions depend on but the snapshots, as plain data.
+
+        Only for a run that is settled.
+        """
+        return {
+            "troubles": {index: asdict(watch) for index, watch in self._troubles.items()},
+            "last": dict(self._last),
+            "best_left": self._best_left,
+            "epoch": self._epoch,
+            "attentive": self.attentive,
+            "level": self._level,
+            "policy": self._policy.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        patience = self._settings.spike.patience
+        for index, watch in state["troubles"].items():
+            self._troubles[index] = DamageWatch(**{**watch, "patience": patience, "skips": SKIPS})
+        self._last = dict(state["last"])
+        self._best_left = state["best_left"]
+        self._epoch = state["epoch"]
+        self.attentive, self._level = state["attentive"], state["level"]
+        self._policy.restore(state["policy"])
 
     # ------------------------------------------------------------------ the end
 

@@ -18,8 +18,10 @@ from pathlib import Path
 
 from ..run import Run
 from ..run.durable import replace_file
-from .explain import catalogue_lines, explain_lines
-from .html import page
+from .code_places import repository
+from .explain import catalogue_lines, explain_lines, found_lines
+from .github import github_text
+from .html import card, page
 from .joined_findings import FindingGroup
 from .json import check_json, report_json
 from .layout import (
@@ -27,20 +29,23 @@ from .layout import (
     Line,
     painted,
     plain,
+    shown,
 )
 from .markdown import markdown
 from .record import Record, read_record
 from .replay import Replay, check_lines, replay
+from .sarif import sarif_text
 from .saved_state import saved_lines
 from .summary import RunSummary, summarize
+from .terminal import Terminal
 from .text import end_lines, finding_lines, report_lines
 
 
-def end_summary(run: Run | Record, *, color: bool = False, width: int = WIDTH) -> str:
+def end_summary(run: Run | Record, terminal: Terminal | None = None) -> str:
     """Summary printed at the end of ``holdfast run``: outcome, findings, where to look."""
     record = read_record(run) if isinstance(run, Run) else run
-    lines = end_lines(record.summary, width)
-    return painted(lines) if color else plain(lines)
+    terminal = terminal or Terminal()
+    return shown(end_lines(record.summary, terminal.width), terminal)
 
 
 def saved_words(run: Run, *, width: int = WIDTH) -> str:
@@ -51,6 +56,11 @@ def saved_words(run: Run, *, width: int = WIDTH) -> str:
 def report_html(run: Run | Record) -> str:
     """HTML report; of a damaged run, the readable part."""
     return page(read_record(run) if isinstance(run, Run) else run)
+
+
+def card_html(run: Run | None) -> str:
+    """Card of a run for a notebook, whole in itself; of one that has not begun, too."""
+    return card(None if run is None else read_record(run).summary)
 
 
 def report_md(run: Run | Record) -> str:
@@ -80,6 +90,8 @@ __all__ = [
     "Record",
     "Replay",
     "RunSummary",
+    "Terminal",
+    "card_html",
     "catalogue_lines",
     "check_json",
     "check_lines",
@@ -87,6 +99,8 @@ __all__ = [
     "end_summary",
     "explain_lines",
     "finding_lines",
+    "found_lines",
+    "github_text",
     "make_page",
     "painted",
     "plain",
@@ -96,7 +110,10 @@ __all__ = [
     "report_json",
     "report_lines",
     "report_md",
+    "repository",
+    "sarif_text",
     "saved_words",
+    "shown",
     "summarize",
     "write_page",
 ]

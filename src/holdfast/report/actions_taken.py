@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .rescue_words import (
     rescue_of,
     text_in,
 )
+from .restarts import reasons_of
 
 _REPLAYED = {
     "replay": "Reran a bad batch to find the line",
@@ -37,6 +39,7 @@ _TOGETHER = {
     "quarantine": "quarantined samples",
     "unreadable": "put other samples in the place of unreadable ones",
     "unreadable again": "read samples again",
+    "batch_split": "split batches that did not fit into memory",
     "scaler": "changed the loss scale",
     "checkpoint": "saved checkpoints",
     "checkpoint failed": "could not save checkpoints",
@@ -55,13 +58,30 @@ class ActionTaken:
 def actions_of(lanes: Sequence[LaneData], summaries: Sequence[LaneSummary]) -> list[ActionTaken]:
     """All actions taken, most important first; those that ranks took together once."""
     done: dict[ActionTaken, list[int]] = {}
+    known: set[tuple[int, str, str]] = set()
     for lane, summary in zip(lanes, summaries, strict=True):
-        for action in _lane(lane, summary):
-            done.setdefault(action, []).append(lane.rank)
+        taken = list(_lane(lane, summary))
+        for action in taken:
+            # A rank that was started again does the same on its way once more.
+            if (lane.rank, action.what, action.why) not in known:
+                done.setdefault(action, []).append(lane.rank)
+        known |= {(lane.rank, action.what, action.why) for action in taken}
     if len({lane.rank for lane in lanes}) < 2:
         return list(done)
     return [
         replace(action, what=f"{action.what} ({words.ranks(who)})") for action, who in done.items()
+    ]
+
+
+def restart_actions(meta: Mapping[str, Any]) -> list[ActionTaken]:
+    """The restarts of the script, which no lane has recorded."""
+    return [
+        ActionTaken(
+            what=f"Started the script again{f', {len(at)} times' * (len(at) > 1)}",
+            when=span(sorted(set(at))),
+            why=why,
+        )
+        for at, why in reasons_of(meta)
     ]
 
 

@@ -144,7 +144,8 @@ class Cause:
 def cause_of(finding: Finding) -> Cause | None:
     """The cause of a finding; None when it is unknown."""
     evidence = finding.evidence
-    data = _mapping(evidence.get("cause"))
+    # Lines of the finding's own place are no cause that a test has found, but shown the same way.
+    data = _mapping(evidence.get("cause")) or _mapping(evidence.get("source"))
     headline, diff = _text(evidence.get("headline")), _text(evidence.get("diff"))
     file, line = finding.file or _text(data.get("file")), finding.line or _whole(data.get("line"))
     if not (data or headline or diff or file):

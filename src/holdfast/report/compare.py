@@ -18,13 +18,14 @@ from ..errors import RunFolderError, UsageError
 from ..run import LaneData, Run, encode
 from ..types import Finding, Severity
 from . import words
+from .course import courses_of, earlier_lanes
 from .lanes import (
     PHASES,
     column,
     first_optimizer,
     read_lanes,
 )
-from .layout import Line, Span, line
+from .layout import WIDTH, Line, Span, line, paragraph
 from .summary import RunSummary, summarize_lanes
 
 LIMITS: Mapping[str, float | str] = {
@@ -51,7 +52,7 @@ _LAST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One number of both runs; NaN where a run does not have it."""
+    """One number of both runs; NaN where a run does not have it, infinite for a lost loss."""
 
     name: str
     before: float
@@ -62,8 +63,10 @@ class Figure:
     @property
     def change(self) -> float:
         """How much higher it is in the second run, as a share."""
-        if not (math.isfinite(self.before) and math.isfinite(self.after)):
+        if math.isnan(self.before) or math.isnan(self.after) or self.before == self.after == _NEVER:
             return math.nan
+        if _NEVER in (self.before, self.after):
+            return _NEVER if self.after == _NEVER else -_NEVER
         difference = self.after - self.before
         if not self.before:
             return math.copysign(_NEVER, difference) if difference else 0.0
@@ -115,8 +118,7 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS)
         after: the run that is judged.
         limits: how much higher (lower, of samples per second) a figure may be; see ``LIMITS``.
     """
-    (lanes, first), (other, second) = _read(before), _read(after)
-    one, two = lanes[0], other[0]
+    (one, first), (two, second) = _read(before), _read(after)
     at_step, loss = _losses(one, two)
     pairs = {"step_time": (_step_times(one), _step_times(two))}
     noise = _ERRORS * math.hypot(*(_error(times) for times in pairs["step_time"]))
@@ -148,30 +150,30 @@ def compare(before: Run, after: Run, limits: Mapping[str, float | str] = LIMITS)
     )
 
 
-def compare_lines(found: Comparison) -> list[Line]:
+def compare_lines(found: Comparison, width: int = WIDTH) -> list[Line]:
     """A comparison as text."""
     verdict = Span("worse", "bold red") if found.worse else Span("not worse", "bold green")
     lines = [line(f"{found.before.path} → {found.after.path}: ", verdict)]
-    lines += [line(f"  {reason}") for reason in found.reasons]
+    for reason in found.reasons:
+        lines += paragraph(reason, indent=2, width=width)
     lines.append(line())
     for figure in found.figures:
-        name = f"loss to step {found.at_step}" if figure.name == "loss" else figure.name
-        values = [_told(figure.name, value).rjust(11) for value in (figure.before, figure.after)]
-        change = "" if math.isnan(figure.change) else f"{figure.change:+.1%}"
+        name, change = figure_name(found, figure), change_words(figure)
+        values = [
+            figure_words(figure.name, value).rjust(11) for value in (figure.before, figure.after)
+        ]
         style = {"worse": "red", "better": "green"}.get(figure.verdict, "")
         lines.append(
             line(
-                f"  {name.replace('_', ' '):<20}{values[0]}  {values[1]}  ",
+                f"  {name:<20}{values[0]}  {values[1]}  ",
                 Span(change.rjust(8), style),
             )
         )
     for title, findings in (("only in the second", found.new), ("only in the first", found.gone)):
         for finding in findings:
             where = f" at {finding.file}:{finding.line}" if finding.line else ""
-            lines.append(
-                line(f"  {title}: ", Span(finding.code, "bold"), f" {finding.name}{where}, ",
-                     f"{finding.severity.word}"),
-            )  # fmt: skip
+            told = f"{title}: {finding.code} {finding.name}{where}, {finding.severity.word}"
+            lines += paragraph(told, indent=2, width=width)
     return lines
 
 
@@ -207,12 +209,13 @@ def _limit(name: str, value: str) -> float | str:
     return share
 
 
-def _read(run: Run) -> tuple[list[LaneData], RunSummary]:
+def _read(run: Run) -> tuple[LaneData, RunSummary]:
+    """The leading rank from its first step on, with the runs that this one goes on from."""
     lanes = read_lanes(run)
     if not lanes or not any(len(lane.steps) for lane in lanes):
         raise RunFolderError(f"{run.path} has no steps to compare; give a run that has trained")
     lanes.sort(key=lambda lane: not len(lane.steps))
-    return lanes, summarize_lanes(run, lanes)
+    return courses_of(lanes, earlier_lanes(run))[0].lane, summarize_lanes(run, lanes)
 
 
 def _step_times(lane: LaneData) -> NDArray[np.float64]:
@@ -251,15 +254,18 @@ def _pace(lane: LaneData) -> float:
 
 
 def _losses(one: LaneData, two: LaneData) -> tuple[int, Figure]:
-    """Loss of both runs on the last steps that both have."""
+    """Loss of both runs on the last steps that both have; infinite where most were not finite."""
     curves = [lane.steps[first_optimizer(lane.steps)] for lane in (one, two)]
     common = np.intersect1d(curves[0]["step"], curves[1]["step"])
     last = common[-max(1, round(_LAST * len(common))) :]
     values: list[float] = []
     for rows in curves:
-        losses = column(rows, "loss")[np.isin(rows["step"], last)]
+        chosen = rows[np.isin(rows["step"], last)]
+        losses = column(chosen, "loss")
         finite = losses[np.isfinite(losses)]
-        values.append(float(np.median(finite)) if finite.size else math.nan)
+        bad = int(np.sum(column(chosen, "loss_bad") > 0))
+        value = float(np.median(finite)) if finite.size else math.nan
+        values.append(_NEVER if bad > len(finite) else value)
     at_step = int(common[-1]) if len(common) else -1
     return at_step, Figure(name="loss", before=values[0], after=values[1])
 
@@ -279,6 +285,13 @@ def _identity(finding: Finding) -> tuple[str, str, int]:
     return finding.code, finding.file.rpartition("/")[2], finding.line
 
 
+def _by(figure: Figure, limit: float | str) -> str:
+    change = change_words(figure)
+    if not change or not isinstance(limit, float):
+        return ""
+    return f" ({change}), limit {words.percent(limit)}"
+
+
 def _reasons(
     figures: Sequence[Figure],
     new: Sequence[Finding],
@@ -287,9 +300,8 @@ def _reasons(
     limits: Mapping[str, float | str],
 ) -> list[str]:
     reasons = [
-        f"{figure.name.replace('_', ' ')} {_told(figure.name, figure.before)} → "
-        f"{_told(figure.name, figure.after)} ({figure.change:+.1%}), "
-        f"limit {limits[figure.name]:.3g}"
+        f"{figure.name.replace('_', ' ')} {figure_words(figure.name, figure.before)} → "
+        f"{figure_words(figure.name, figure.after)}{_by(figure, limits[figure.name])}"
         for figure in figures
         if figure.verdict == "worse"
     ]
@@ -302,9 +314,23 @@ def _reasons(
     return reasons
 
 
-def _told(name: str, value: float) -> str:
-    if math.isnan(value):
-        return "-"
+def figure_name(found: Comparison, figure: Figure) -> str:
+    """The name of a figure in words."""
+    name = f"loss to step {found.at_step}" if figure.name == "loss" else figure.name
+    return name.replace("_", " ")
+
+
+def change_words(figure: Figure) -> str:
+    """``+12.3%``; from nothing to something, or to what is not finite, there is no percentage."""
+    if not math.isfinite(figure.change):
+        return "from 0" if figure.before == 0.0 else ""
+    return f"{figure.change:+.1%}"
+
+
+def figure_words(name: str, value: float) -> str:
+    """A value with its unit; ``-`` where a run does not have it."""
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else "not finite"
     if _UNITS.get(name) == "B":
         return words.size(value)
     if name == "loss" or name in _UNITS:

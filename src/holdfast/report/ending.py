@@ -11,10 +11,13 @@ from ..detectors.kills import DIED, READING, Kill
 from ..run import Life, Run, life_of
 from ..types import Event
 from . import words
+from .restarts import last_restart
 
 LEFT = "left"
 """The Event of an exception that left a watched loop, whatever became of it."""
-KINDS = ("exception", "stop", "training_ended", "resume", LEFT, DIED, READING)
+SIGNAL = "signal"
+"""The Event of a signal by which somebody asked the script to end."""
+KINDS = ("exception", "stop", "training_ended", "resume", "end", LEFT, SIGNAL, DIED, READING)
 """The events that an ending is told from."""
 
 # A run that has written nothing for so long is told as quiet, and on another machine not called
@@ -22,6 +25,9 @@ KINDS = ("exception", "stop", "training_ended", "resume", LEFT, DIED, READING)
 _QUIET = 600.0
 # Nor is it believed alive after so long: a guess, far beyond any step or validation.
 _LOST = 24 * 3600.0
+# A script that goes on for more steps than these after a signal was not ended by it. A guess: some
+# finish their epoch first.
+_GOES_ON = 100
 _GONE = "killed together with holdfast"
 _DEAD = ("failed", "killed", "stopped")
 
@@ -46,6 +52,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     """How a run ended; ``events`` may be those of ``KINDS`` alone."""
     # What ended the process before a resumed one is not how the run ended.
     resumed = max((event.time for event in events if event.kind == "resume"), default=0.0)
+    resumed = max(resumed, last_restart(run.meta))
     events = [event for event in events if event.time >= resumed]
     exception = _first(events, "exception")
     stop = _first(events, "stop")
@@ -68,6 +75,15 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     left = _first(events, LEFT)
     if code in (None, 0) and left is not None:
         return _left(left)
+    asked = _asked_to_end(events)
+    if (
+        asked
+        and exception is None
+        and (code is None or (isinstance(code, int) and 0 <= code < 128))
+    ):
+        how = "interrupted from the keyboard" if asked == "SIGINT" else f"ended by {asked}"
+        end = f"exit code {code}" if code else "which the script handled"
+        return Ending(word="interrupted", line=f"{how}, {end}")
     if code is None or code == 0:
         return Ending(word="finished", line=line)
     return _failure(code, exception, _death(events))
@@ -139,6 +155,14 @@ def _failure(
         how = f"gave up with exit code {code} after {what}, which the script caught"
         return Ending(word="failed", line=how)
     return Ending(word="failed", line=f"crashed with {what}")
+
+
+def _asked_to_end(events: Sequence[Event]) -> str:
+    """The signal at which a script ended by itself; empty where there was none or it went on."""
+    last = max((event.step for event in events if event.kind == "end"), default=0)
+    asked = [e for e in events if e.kind == SIGNAL and e.data.get("name") in ("SIGINT", "SIGTERM")]
+    ended = [event for event in asked if last - event.step <= _GOES_ON]
+    return str(ended[-1].data["name"]) if ended else ""
 
 
 def _left(left: Mapping[str, Any]) -> Ending:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from . import words
+from .cost import cost_note
 from .summary import RunSummary
 
 _COMMAND = 2000
@@ -18,6 +17,7 @@ def environment_of(summary: RunSummary) -> dict[str, str]:
     rows = {
         "command": words.clip(facts.get("command", ""), _COMMAND),
         "started": facts.get("started", ""),
+        "resumed": facts.get("resumed", ""),
         "with": ", ".join([*made, *([facts["device"]] if "device" in facts else [])]),
         "ranks": facts.get("world", "") if facts.get("world", "1") != "1" else "",
         "guard": "; ".join(summary.changes),
@@ -35,13 +35,7 @@ def environment_of(summary: RunSummary) -> dict[str, str]:
 
 def guard_cost_words(summary: RunSummary) -> str:
     """Guard cost, and how it was measured."""
-    if math.isnan(summary.guard_cost):
-        return "Guard cost unknown: too few steps were recorded."
-    return (
-        f"Guard cost {words.percent(summary.guard_cost)} of the run's time, an estimate: host time "
-        "inside holdfast on every recorded step but the first, plus the device time of its own "
-        "kernels, measured on 1 step in 64."
-    )
+    return cost_note(summary.cost)
 
 
 def lane_notes(summary: RunSummary) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from ..detectors import Detector, document
+from . import words
 from .layout import (
     WIDTH,
     Line,
@@ -14,31 +16,71 @@ from .layout import (
     paragraph,
 )
 
+_POINT = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
+_MORE = "`holdfast explain CODE` says what to do about one."
 _CODE = re.compile(r"``(.+?)``")
 
 
-def explain_lines(detector: type[Detector]) -> list[Line]:
-    """The whole document of one detector."""
+def explain_lines(detector: type[Detector], width: int = 0) -> list[Line]:
+    """The whole document of one detector; as it was written where ``width`` does not matter."""
     page = document(detector)
     preview = ", preview: still being tried out" if detector.preview else ""
     facts = f"{detector.severity.word}, since holdfast {detector.since}{preview}"
     lines = [
         line(Span(detector.code, "bold"), "  ", Span(detector.name, "bold"), f"  ({facts})"),
-        line(*_spans(page.summary)),
+        *(line(*_spans(row)) for row in _reflowed([page.summary], width or WIDTH)),
     ]
     for title, body in page.sections.items():
         lines += [line(), line(Span(title, "bold"))]
-        lines += [line("  ", *_spans(row)) for row in body.splitlines()]
+        rows = body.splitlines()
+        if width and max(map(len, rows), default=0) + 2 > width:
+            rows = _reflowed(rows, width - 2)
+        lines += [line("  ", *_spans(row)) for row in rows]
     return lines
+
+
+def _reflowed(rows: Sequence[str], width: int) -> list[str]:
+    """Rows of text in a narrow column: paragraphs and points of a list, each on its own."""
+    items: list[str] = []
+    for row in rows:
+        begins = not items or not row.strip() or not items[-1].strip() or _POINT.match(row)
+        if begins:
+            items.append(row)
+        else:
+            items[-1] = f"{items[-1]} {row.strip()}"
+    told: list[str] = []
+    for item in items:
+        # Code stays on one row.
+        item = _CODE.sub(lambda found: found[0].replace(" ", words.NBSP), item)
+        point = _POINT.match(item)
+        below = " " * (len(point[0]) if point else 0)
+        told += textwrap.wrap(
+            item,
+            max(20, width),
+            subsequent_indent=below,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return told
 
 
 def catalogue_lines(detectors: Sequence[type[Detector]], width: int = WIDTH) -> list[Line]:
     """Every detector in one line each, by code."""
+    return [*_list(sorted(detectors, key=lambda d: d.code), width), line(), line(_MORE)]
+
+
+def found_lines(asked: str, detectors: Sequence[type[Detector]], width: int = WIDTH) -> list[Line]:
+    """The detectors that fit some words, the best first."""
+    head = f"{len(detectors)} findings fit {words.visible(asked)!r}, the best first:"
+    return [*paragraph(head, width=width), line(), *_list(detectors, width), line(), line(_MORE)]
+
+
+def _list(detectors: Sequence[type[Detector]], width: int) -> list[Line]:
     lines: list[Line] = []
-    for detector in sorted(detectors, key=lambda d: d.code):
+    for detector in detectors:
         summary = _CODE.sub(r"\1", document(detector).summary)
         lines += paragraph(summary, label=detector.code, column=8, width=width, label_style="bold")
-    return [*lines, line(), line("`holdfast explain CODE` says what to do about one.")]
+    return lines
 
 
 def _spans(text: str) -> list[Span]:

@@ -10,6 +10,9 @@ from ..types import Finding
 from . import words
 from .cause import Cause
 from .joined_findings import FindingGroup
+from .measured import measured_of
+from .memory_course import Growth
+from .restarts import RESTART, restarted
 
 # More findings of one code are counted, not listed: forty layers are still one fault.
 PER_CODE = 3
@@ -22,6 +25,7 @@ _ACTIONS = {
     "skip_update": "skipped the step: weights, optimizer state and buffers are unchanged",
     "clip": "clipped the gradients to the threshold of this run",
     "stop": "stopped the run, the last good state saved",
+    "replace_sample": "put another sample in its place, so that the run went on",
     "rollback": "rolled back to an earlier state and skipped the data in between",
 }
 
@@ -32,6 +36,8 @@ class FindingFacts:
 
     rows: tuple[tuple[str, str], ...]
     explain: str
+    numbers: tuple[tuple[str, str], ...] = ()
+    """What was measured: label and value."""
 
 
 def groups_to_show(
@@ -51,8 +57,17 @@ def groups_to_show(
     return chosen, left_out
 
 
-def facts_of(group: FindingGroup, cause: Cause | None, *, several_ranks: bool) -> FindingFacts:
-    """Steps, samples, actions taken, ranks and confidence."""
+def facts_of(
+    group: FindingGroup, cause: Cause | None, *, several_ranks: bool, growth: Growth | None = None
+) -> FindingFacts:
+    """Steps, samples, actions taken, ranks and confidence.
+
+    Args:
+        group: the finding and what follows from it.
+        cause: of the finding, where it is known.
+        several_ranks: whether the run had more than one.
+        growth: memory that was added since something was found to grow.
+    """
     finding = group.finding
     rows = {
         "sample": _sample(finding, cause),
@@ -67,6 +82,7 @@ def facts_of(group: FindingGroup, cause: Cause | None, *, several_ranks: bool) -
     return FindingFacts(
         rows=tuple((label, text) for label, text in rows.items() if text),
         explain=f"holdfast explain {finding.code}",
+        numbers=tuple(measured_of(finding, growth)),
     )
 
 
@@ -109,6 +125,8 @@ def _sample_file(finding: Finding) -> str:
 
 
 def _done(finding: Finding) -> str:
+    if finding.action == RESTART:
+        return restarted(finding)
     done = _ACTIONS.get(finding.action, finding.action.replace("_", " "))
     count, skipped = (int(finding.evidence.get(name, 0)) for name in ("count", "skipped"))
     if not done:
@@ -125,5 +143,7 @@ def _done(finding: Finding) -> str:
 
 def _sure(finding: Finding, cause: Cause | None) -> str:
     sure = words.percent(finding.confidence) if finding.confidence < 0.995 else "certain"
+    told = finding.evidence.get("sure")
+    sure = told if isinstance(told, str) and told else sure
     found = cause.evidence if cause is not None else ""
     return f"{sure}; {found}" if found else sure

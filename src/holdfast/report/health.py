@@ -6,7 +6,7 @@ step 150  loss 2.31 (baseline 2.4)  grad norm 1.2 healthy (baseline 1.1)  lr 0.0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,12 +64,16 @@ class Health:
         step, seconds = int(row["step"][0]), float(row["time"][0]) - course.time
         pace = (step - course.step) / seconds if seconds > 0 else math.nan
         norm, lr = values["grad_norm"], values["lr"]
+        known = not _missing(values, "grad_norm", "grad_bad")
         word = label(norm, usual=values["norm_usual"], limit=values["norm_limit"])
+        size = f"{words.figure(norm)} {word}" if known else "not recorded"
+        loss = words.figure(values["loss"])
+        loss = "not recorded" if _missing(values, "loss", "loss_bad") else loss
         parts = [
             f"step {step}",
             f"optimizer {optimizer}" if optimizer else "",
-            f"loss {words.figure(values['loss'])}{_usual(values['loss_usual'])}",
-            f"grad norm {words.figure(norm)} {word}{_usual(values['norm_usual'])}",
+            f"loss {loss}{_usual(values['loss_usual'])}",
+            f"grad norm {size}{_usual(values['norm_usual'])}",
             "" if math.isnan(lr) else f"lr {words.figure(lr)}",
             "" if math.isnan(pace) else f"{pace:.3g} steps/s",
             f"{course.skipped} skipped" if course.skipped else "",
@@ -77,7 +81,16 @@ class Health:
         return "  ".join(filter(None, parts)).replace(words.NBSP, " ")
 
 
-_COLUMNS = ("loss", "loss_usual", "grad_norm", "norm_usual", "norm_limit", "lr")
+_COLUMNS = (
+    "loss",
+    "loss_bad",
+    "loss_usual",
+    "grad_norm",
+    "grad_bad",
+    "norm_usual",
+    "norm_limit",
+    "lr",
+)
 
 
 def label(norm: float, usual: float, limit: float) -> str:
@@ -95,6 +108,11 @@ def label(norm: float, usual: float, limit: float) -> str:
     if norm > critical:
         return "critical"
     return "high" if norm > high else "low" if norm < low else "healthy"
+
+
+def _missing(values: Mapping[str, float], name: str, flag: str) -> bool:
+    """Whether a number was not recorded: one that was NaN has its flag set."""
+    return math.isnan(values[name]) and not values[flag] > 0
 
 
 def _usual(value: float) -> str:

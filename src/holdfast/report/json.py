@@ -27,6 +27,7 @@ def report_json(summary: RunSummary) -> str:
         **known,
         "path": str(summary.path),
         "actions_taken": [dataclasses.asdict(action) for action in summary.actions_taken],
+        "cost": summary.cost and dataclasses.asdict(summary.cost),
         "saved_state": saved and dataclasses.asdict(saved),
         "lanes": [dataclasses.asdict(lane) for lane in summary.lanes],
         "findings": list(_told(finding_groups)),

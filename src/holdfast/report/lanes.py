@@ -21,6 +21,7 @@ from ..run import (
 )
 from ..types import Event, Finding
 from . import pace
+from .cost import Cost, cost_of
 from .ending import gone_together
 
 PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
@@ -42,8 +43,15 @@ class LaneSummary:
     """Number of rollbacks; those that were undone do not count."""
     seconds: float
     first_loss: float
+    """The first one that was finite."""
     last_loss: float
-    guard_cost: float
+    """The last one that was recorded, NaN or infinite if the run ended so."""
+    cost: Cost | None = None
+    """What holdfast cost; None where nothing was measured."""
+    finite_loss: float = math.nan
+    """The last one that was finite."""
+    finite_step: int = -1
+    """The step of it."""
     bad_losses: int = 0
     """Losses of the first optimizer that were NaN or infinite."""
     mean_loss: float = math.nan
@@ -128,12 +136,13 @@ def summarize_lane(data: LaneData) -> LaneSummary:
     """Sum up one lane; every number survives empty lanes and missing columns."""
     rows = data.steps
     end = next((e.data for e in reversed(data.events) if e.kind == "end"), None)
+    steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
     written = max(len(rows), int(end.get("steps", 0)) if end else 0)
     skipped = int(np.sum(left_out(data)))
     mine = first_optimizer(rows)
-    losses = column(rows, "loss")[mine]
-    losses = losses[np.isfinite(losses)]
-    steps = rows["step"] if len(rows) else np.zeros(0, dtype=np.int64)
+    losses, bad = column(rows, "loss")[mine], column(rows, "loss_bad")[mine] > 0
+    known = np.flatnonzero(np.isfinite(losses) | bad)
+    finite = np.flatnonzero(np.isfinite(losses))
     seconds = float(rows["time"][-1] - rows["time"][0]) if len(rows) else 0.0
     phases = _means(rows, PHASES)
     return LaneSummary(
@@ -146,11 +155,13 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         skipped=max(skipped, int(end.get("skipped", 0)) if end else 0),
         rollbacks=_rollbacks(data.events),
         seconds=max(0.0, seconds),
-        first_loss=float(losses[0]) if losses.size else math.nan,
-        last_loss=float(losses[-1]) if losses.size else math.nan,
-        guard_cost=_guard_cost(rows, written),
-        bad_losses=int(np.sum(column(rows, "loss_bad")[mine] > 0)),
+        first_loss=float(losses[finite[0]]) if finite.size else math.nan,
+        last_loss=float(losses[known[-1]]) if known.size else math.nan,
+        finite_loss=float(losses[finite[-1]]) if finite.size else math.nan,
+        finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
+        bad_losses=int(np.sum(bad)),
         mean_loss=_mean(losses),
+        cost=cost_of(rows, written),
         phases=phases,
         pace=pace.verdict(rows[first_optimizer(rows)], phases),
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),
@@ -167,22 +178,6 @@ def _rollbacks(events: Iterable[Event]) -> int:
         back += event.kind == "rollback"
         undone += event.kind == "trial" and event.data.get("verdict") == "data"
     return max(0, back - undone)
-
-
-def _guard_cost(rows: Rows, written: int) -> float:
-    """Share of the time spent in holdfast: host time of every row, device time as sampled.
-
-    The first row does not count: names are recorded there, once. Thinned rows stand for all that
-    were written.
-    """
-    if len(rows) < 2 or written < 2:
-        return math.nan
-    total = float(rows["time"][-1] - rows["time"][0])
-    host = _mean(column(rows, "guard")[1:])
-    device = _mean(column(rows, "guard_device"))
-    if total <= 0 or math.isnan(host):
-        return math.nan
-    return (host + (0.0 if math.isnan(device) else device)) * (written - 1) / total
 
 
 def _dropped(data: LaneData) -> int:
@@ -226,10 +221,12 @@ def _mean(values: NDArray[np.float32]) -> float:
 def left_out(data: LaneData) -> NDArray[np.bool_]:
     """Rows of steps that were skipped for what they were.
 
-    A batch that older weights are tried on is handed out a second time only to be looked at.
+    A batch that older weights are tried on is handed out a second time only to be looked at, and a
+    step that ran out of memory is made again.
     """
     tried = [e.data.get("replayed") for e in data.events if e.kind in ("rollback", "trial")]
     replayed = [step for step in tried if isinstance(step, int)]
+    replayed += [event.step for event in data.events if event.kind == "lost_step"]
     return (column(data.steps, "skipped") > 0) & ~np.isin(data.steps["step"], replayed)
 
 

@@ -120,14 +120,14 @@ def worth_showing(window: Window) -> list[int]:
         np.arange(max(0, blamed - 2), min(count, blamed + 3)) if blamed >= 0 else np.arange(0),
         np.argsort(-growth, kind="stable")[: SHOWN // 4],
         np.argsort(-largest, kind="stable")[: SHOWN // 4],
-        _some(np.flatnonzero(window.bad[:, window.at]), SHOWN // 4),
-        _some(np.arange(count), SHOWN),
+        some(np.flatnonzero(window.bad[:, window.at]), SHOWN // 4),
+        some(np.arange(count), SHOWN),
     ]
     wanted = dict.fromkeys(int(index) for group in groups for index in group)
     return sorted(list(wanted)[:SHOWN])
 
 
-def _some(indices: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+def some(indices: NDArray[np.intp], count: int) -> NDArray[np.intp]:
     """So many of them, evenly spread."""
     if len(indices) <= count:
         return indices

@@ -1,24 +1,32 @@
-"""Lines of styled text: laid out here, plain when piped, coloured by rich on a terminal.
+"""Lines of styled text: laid out here, plain when piped, coloured on a terminal.
 
-Reports are built from ``Line``s, so that the same text goes to a terminal, a file and a test,
-and rich is needed only for the colours.
+Reports are built from ``Line``s, so that the same text goes to a terminal, a file and a test.
+The few colours are written out here: live lines may come from a thread beside a training, where
+importing a library would hold the training up.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from urllib.parse import quote
 
+from .terminal import NORMAL, Terminal
 from .words import NBSP
 
-WIDTH = 88
+WIDTH = NORMAL
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+# A path with a folder or an extension, and maybe the number of a line.
+_PATH = re.compile(r"([\w.~/@+-]*[\w~@+-]*[/.][\w./@+-]*\w)(?::\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a line; ``style`` is a word rich understands, or nothing."""
+    """A piece of a line; ``style`` is made of the words bold, dim, red, green, yellow, cyan."""
 
     text: str
     style: str = ""
@@ -59,19 +67,39 @@ def plain(lines: Iterable[Line]) -> str:
     return text.replace(NBSP, " ")
 
 
-def painted(lines: Iterable[Line], console: Any = None) -> str:
-    """The lines with terminal colours; without rich they stay plain."""
-    try:
-        from rich.console import Console
-        from rich.text import Text
-    except ImportError:
-        return plain(lines)
-    # soft_wrap: the text is laid out already; rich must not wrap it again.
-    console = console or Console(force_terminal=True, highlight=False)
-    with console.capture() as capture:
-        for one in lines:
-            text = Text()
-            for span in one:
-                text.append(span.text.replace(NBSP, " "), style=span.style)
-            console.print(text, soft_wrap=True)
-    return capture.get()
+def painted(lines: Iterable[Line], *, links: bool = False) -> str:
+    """The lines with terminal colours; with ``links``, paths that exist can be clicked."""
+    return "".join("".join(_painted(span, links) for span in one) + "\n" for one in lines)
+
+
+def shown(lines: Iterable[Line], terminal: Terminal) -> str:
+    """The lines as this terminal can show them."""
+    return painted(lines, links=terminal.links) if terminal.colour else plain(lines)
+
+
+def _painted(span: Span, links: bool) -> str:
+    text = span.text.replace(NBSP, " ")
+    if links:
+        text = _linked(text)
+    codes = ";".join(_CODES[word] for word in span.style.split() if word in _CODES)
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text.strip() else text
+
+
+def _linked(text: str) -> str:
+    """Text in which a path that exists is a link, with or without the number of a line."""
+    whole = text.strip()
+    if _is_path(whole):
+        return text.replace(whole, _link(whole, whole))
+    return _PATH.sub(
+        lambda found: _link(found[1], found[0]) if _is_path(found[1]) else found[0], text
+    )
+
+
+def _link(path: str, text: str) -> str:
+    target = f"file://{socket.gethostname()}{quote(os.path.abspath(path))}"
+    return f"\x1b]8;;{target}\x1b\\{text}\x1b]8;;\x1b\\"
+
+
+def _is_path(text: str) -> bool:
+    # Longer ones raise on some systems.
+    return 1 < len(text) < 1000 and ("/" in text or "." in text) and os.path.exists(text)

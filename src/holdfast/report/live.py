@@ -4,25 +4,29 @@
     step 412  cause: sqrt of 0 in backward at model.py:88, sample 20817
               fix: dist = torch.sqrt(sq + 1e-12)
 
+Before them comes one short line, when training begins: what is guarded and where it is recorded.
 Many NaN must not print many lines: of each code the first three occurrences are printed, then the
 10th, the 100th, the 1,000th; each cause only once. Recovery actions are always printed, except
-frequent ones.
+frequent ones. On a terminal lines are wrapped to its width; in a file each is one line.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from ..detectors.judge import Key
 from ..run import Rows
-from ..types import Event, Finding
+from ..types import Event, Finding, Severity
 from . import words
 from .health import Health
+from .layout import Line, Span, line, paragraph, shown
 from .rescue_words import rescue_of
 from .saved_state import saved_line
+from .terminal import Terminal
 
 # Carriage return and "erase line": a half-drawn progress bar gives way and is drawn again
 # below by its owner.
@@ -32,9 +36,15 @@ _COLUMN = 88
 # A longer fix is replaced by the advice.
 _FIX = 120
 # Of these the first are printed and then every power of ten, as of findings.
-_OFTEN = {"quarantine", "unreadable", "clipping", "scaler", "level", "checkpoint"}
-# Printed at the end, in the report.
-_LATER = {"snapshots"}
+_OFTEN = {"quarantine", "clipping", "scaler", "level", "checkpoint"}
+# Printed at the end, in the report; of an unreadable sample the finding tells.
+_LATER = {"snapshots", "unreadable"}
+# What every run does, printed on request.
+_ASKED = {"policy", "switched_to_fused"}
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+# The step or the name of a line, what it says, and the code at its end.
+_PARTS = re.compile(r"(?P<head>step \d+ |holdfast:| +)? *(?P<text>.*?)(?P<code> +\[\w+\])?")
+_LEADS = {"cause:": "bold", "fix:": "green"}
 
 
 class Live:
@@ -43,9 +53,10 @@ class Live:
     Args:
         say: writes one whole line at once; a newline is added by it.
         quiet: say nothing at all.
+        verbose: also the policy and what every run does.
         health: steps between two health lines; 0 for none.
-        terminal: whether lines appear on a terminal, between progress bars; found out from
-            standard error when not given.
+        start: the first line, when training begins.
+        terminal: where lines appear; standard error's when not given.
     """
 
     def __init__(
@@ -53,12 +64,15 @@ class Live:
         say: Callable[[str], None],
         *,
         quiet: bool = False,
+        verbose: bool = False,
         health: int = 0,
-        terminal: bool | None = None,
+        start: str = "",
+        terminal: Terminal | None = None,
     ) -> None:
         self._say = say
-        self._quiet = quiet
-        self._clear = CLEAR if (_on_terminal() if terminal is None else terminal) else ""
+        self._quiet, self._verbose = quiet, verbose
+        self._start = start
+        self._terminal = terminal
         self._counts: dict[str, int] = {}
         self._known: dict[tuple[int, Key], int] = {}
         self._printed: set[str] = set()
@@ -69,40 +83,64 @@ class Live:
         """Print what is new; ``findings`` are those that a ``Judge`` returned as changed."""
         if self._quiet:
             return
+        # An action is printed with its numbers, so that its finding need not be; but samples are
+        # quarantined because of a finding, and read better below it.
+        events = list(events)
+        after = [event for event in events if event.kind == "quarantine"]
         for event in events:
-            self._show_event(event)
+            if event.kind != "quarantine":
+                self._show_event(event)
         for finding in sorted(findings, key=lambda f: f.last_step):
-            place = (finding.rank, finding.key)
-            count = int(finding.evidence.get("count", 1))
-            before = self._counts.get(finding.code, 0)
-            known = self._known.get(place, 0)
-            # A rank that was restarted counts from one again.
-            again = 0 < known <= count
-            now = before + count - (known if again else 0)
-            self._known[place], self._counts[finding.code] = count, now
-            # The action was printed already, with the numbers.
-            done = finding.action in ("rollback", "stop")
-            if _due(before, now) and not (done and (finding.rank, finding.code) in self._done):
-                self._say(f"{self._clear}{finding_line(finding, again=again)}")
-            self._show_cause(finding)
+            self._show_finding(finding)
+        for event in after:
+            self._show_event(event)
+
+    def _show_finding(self, finding: Finding) -> None:
+        place = (finding.rank, finding.key)
+        count = int(finding.evidence.get("count", 1))
+        before = self._counts.get(finding.code, 0)
+        known = self._known.get(place, 0)
+        # A rank that was restarted counts from one again.
+        again = 0 < known <= count
+        now = before + count - (known if again else 0)
+        self._known[place], self._counts[finding.code] = count, now
+        # The action was printed already, with the numbers.
+        done = finding.action in ("rollback", "stop")
+        if _due(before, now) and not (done and (finding.rank, finding.code) in self._done):
+            self._tell(finding_line(finding, again=again), _STYLES[finding.severity])
+        self._show_cause(finding)
 
     def show_health(self, lane: str, rank: int, rows: Rows | None) -> None:
         """The health lines that are due; of the first rank only, the others do the same."""
         if not self._quiet and rank == 0:
-            for line in self._health.lines(lane, rows):
-                self._say(f"{self._clear}{line}")
+            for text in self._health.lines(lane, rows):
+                self._tell(text)
 
     def _show_event(self, event: Event) -> None:
-        line = event_line(event)
-        if not line or line in self._printed:
+        if event.kind == "policy" and not event.rank and self._start:
+            self._tell(self._start)
+            self._start = ""
+        if event.kind in _ASKED and not self._verbose:
             return
-        self._printed.add(line)
+        text = event_line(event)
+        if not text or text in self._printed:
+            return
+        self._printed.add(text)
         before = self._counts.get(event.kind, 0)
         self._counts[event.kind] = before + 1
         if event.kind in _OFTEN and not _due(before, before + 1):
             return
         self._done.add((event.rank, str(event.data.get("code", ""))))
-        self._say(f"{self._clear}{line}")
+        self._tell(text, "bold")
+
+    def _tell(self, text: str, style: str = "") -> None:
+        """Print one line: as it is into a file, wrapped and in colour on a terminal."""
+        # Asked each time: a window changes its size.
+        terminal = Terminal.of(sys.stderr) if self._terminal is None else self._terminal
+        if terminal.there:
+            self._say(f"{CLEAR}{shown(fitted(text, terminal.width, style), terminal)}".rstrip("\n"))
+        else:
+            self._say(text)
 
     def _show_cause(self, finding: Finding) -> None:
         """Print the cause of a finding, unless it was printed for another."""
@@ -113,8 +151,42 @@ class Live:
         before = self._counts.get("cause", 0)
         self._counts["cause"] = before + 1
         if _due(before, before + 1):
-            for line in lines:
-                self._say(f"{self._clear}{line}")
+            for text in lines:
+                self._tell(text)
+
+
+def start_line(script: str, folder: str, *, acts: bool) -> str:
+    """The first line of a run: what is guarded, and where it is recorded.
+
+    >>> start_line("train.py", "runs/first", acts=True)
+    'holdfast: guarding train.py, recording to runs/first'
+    """
+    does = "guarding" if acts else "only watching"
+    return f"holdfast: {does} {words.visible(script) or 'this loop'}, recording to {folder}"
+
+
+def fitted(text: str, width: int, style: str = "") -> list[Line]:
+    """A line as a paragraph that begins below its step; ``style`` is that of its code."""
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        return [line(text)]
+    head, said, code = found["head"] or "", found["text"], (found["code"] or "").strip()
+    indent = len(head) + 1 if head.strip() else len(head)
+    lead = next((word for word in _LEADS if said.startswith(word)), "")
+    rows = paragraph(
+        said.removeprefix(lead).strip(), label=lead, label_style=_LEADS.get(lead, ""), width=width,
+        indent=indent,
+    )  # fmt: skip
+    rows[0] = (Span(head.ljust(indent), "bold" if head == "holdfast:" else "dim"), *rows[0][1:])
+    if not code:
+        return rows
+    used = sum(len(span.text) for span in rows[-1])
+    if used + 2 + len(code) <= width:
+        gap = " " * max(2, min(_COLUMN, width - len(code) - 2) + 2 - used)
+        rows[-1] = (*rows[-1], Span(gap), Span(code, style))
+    else:
+        rows.append(line(" " * indent, Span(code, style)))
+    return rows
 
 
 def finding_line(finding: Finding, *, again: bool = False) -> str:
@@ -128,8 +200,8 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
     elif text.startswith(f"step {step}"):
         text = text.removeprefix(f"step {step}").lstrip(" :")
     rank = f"rank {finding.rank}  " if finding.rank else ""
-    line = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
-    return f"{line.ljust(_COLUMN)}  [{finding.code}]"
+    told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
+    return f"{told.ljust(_COLUMN)}  [{finding.code}]"
 
 
 def cause_lines(finding: Finding) -> list[str]:
@@ -141,11 +213,14 @@ def cause_lines(finding: Finding) -> list[str]:
     step = cause.get("step")
     start = f"step {step if isinstance(step, int) else finding.step}  "
     rank = f"rank {finding.rank}  " if finding.rank else ""
-    place = f" at {_shortened(finding.file)}:{finding.line}" if finding.file else ""
+    near = f"at {_shortened(finding.file)}:{finding.line}" if finding.file else ""
+    if not headline and (not near or near in finding.message):
+        return []  # the line above says as much
+    place = " ".join(filter(None, [headline, near]))
     sample = cause.get("sample")
     known = isinstance(sample, int | str) and str(sample) not in headline.split()
     who = f", sample {sample}" if known else ""
-    first = f"{start}{rank}cause: {headline}{place}{who}"
+    first = f"{start}{rank}cause: {place}{who}"
     return [first, f"{' ' * len(start)}fix: {_fix(finding)}"]
 
 
@@ -153,7 +228,7 @@ def _fix(finding: Finding) -> str:
     """The new form of a statement on one line, else the advice."""
     diff = finding.evidence.get("diff")
     lines = diff.splitlines()[1:] if isinstance(diff, str) else []
-    whole = [line[:1] for line in lines] == ["-", "+"]
+    whole = [row[:1] for row in lines] == ["-", "+"]
     new = lines[1][1:].strip() if whole else ""
     return new if 0 < len(new) <= _FIX else finding.advice
 
@@ -175,10 +250,14 @@ def event_line(event: Event) -> str:
     if (rescue := rescue_of(event)) is not None:
         if event.kind in _LATER or (event.kind == "checkpoint" and "failed" not in data):
             return ""
+        if event.kind == "batch_split" and data.get("first") is True and not data.get("refused"):
+            return ""  # the finding says it
         rank = f"rank {event.rank}  " if event.rank else ""
-        line = ": ".join(filter(None, [rescue.what, rescue.why])).replace(words.NBSP, " ")
-        line = f"step {event.step}  {rank}{line}"
-        return f"{line.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else line
+        # From which file a run was resumed is said before it starts.
+        why = "" if event.kind == "resume" else rescue.why
+        did = ": ".join(filter(None, [rescue.what, why])).replace(words.NBSP, " ")
+        told = f"step {event.step}  {rank}{did}"
+        return f"{told.ljust(_COLUMN)}  [{rescue.code}]" if rescue.code else told
     if event.kind == "switched_to_fused":
         return (
             f"holdfast: {data.get('cls', 'optimizer')} now runs as its fused kernel, which can "
@@ -191,6 +270,9 @@ def event_line(event: Event) -> str:
         )
     if event.kind == "not_covered":
         return f"holdfast: not covered: {data.get('what', '')}: {data.get('why', '')}"
+    if event.kind == "progress_again":
+        pause = words.duration(float(data.get("seconds", 0.0))).replace(words.NBSP, " ")
+        return f"step {event.step}  goes on after {pause} without a step or a batch"
     if event.kind == "holdfast_error":
         return (
             f"holdfast: {data.get('where', 'a part')} failed and is switched off, training goes "
@@ -217,10 +299,3 @@ def _due(before: int, now: int) -> bool:
     if now <= before:
         return False
     return before < _FIRST or len(str(now)) > len(str(before))
-
-
-def _on_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False

@@ -14,6 +14,7 @@ from .first_layer import stories
 from .html.plots import plots_of
 from .joined_findings import FindingGroup
 from .record import Record
+from .restarts import restart_line
 from .updates import updates_of
 from .verdict import verdict_of
 
@@ -34,12 +35,14 @@ def _verdict(record: Record) -> Iterator[str]:
     script = str(summary.meta.get("script") or summary.path.name)
     yield f"# {verdict.word}: {code(script)}"
     yield text(verdict.sentence)
+    again = restart_line(summary.meta)
     parts = [
-        f"{words.plural(summary.steps, 'step')} in {words.duration(summary.seconds)}",
-        f"{words.plural(summary.skipped, 'step')} skipped",
+        f"{summary.length} in {words.duration(summary.seconds)}",
+        f"{words.plural(summary.skipped, 'step')} skipped" if summary.skipped or not again else "",
+        again,
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
         words.plural(len(summary.findings), "finding"),
-        words.loss_change(summary.first_loss, summary.last_loss),
+        summary.loss_change,
         words.bad_losses(summary.bad_losses, summary.mean_loss),
         f"{record.ranks} ranks" if record.ranks > 1 else "",
     ]
@@ -77,6 +80,9 @@ def _finding(group: FindingGroup, *, several_ranks: bool) -> Iterator[str]:
         yield fence(cause.diff, "diff")
     facts = facts_of(group, cause, several_ranks=several_ranks)
     rows = [f"- {label}: {text(value)}" for label, value in facts.rows]
+    if facts.numbers:
+        told = ", ".join(f"{label} {value}" for label, value in facts.numbers)
+        rows.insert(0, f"- numbers: {text(told)}")
     for other in group.findings[1:]:
         said = f"{other.code}, {other.message}; {other.advice}"
         rows.append(f"- so also: {text(said)}")
@@ -123,7 +129,7 @@ def _layers(record: Record) -> Iterator[str]:
         who = f", rank {story.rank}" if record.ranks > 1 else ""
         head = f"**Step {words.number(story.step)}{who}, {text(story.finding.code)}.** "
         yield head + text(" ".join(story.sentences))
-    for updates in updates_of(record.shown[0]) if record.lanes else ():
+    for updates in updates_of(record.courses[0].lane) if record.courses else ():
         yield f"## How far the layers moved, optimizer {updates.opt}"
         yield text(
             "Change of the weights in one step over their norm; about 0.001 is a rule of thumb. "
@@ -145,9 +151,9 @@ def _layers(record: Record) -> Iterator[str]:
 
 def _curves(record: Record) -> Iterator[str]:
     """What the plots of the page show, in words."""
-    charts = list(plots_of(record.shown[0])) if record.lanes else []
+    charts = list(plots_of(record.courses[0], loss=True)) if record.courses else []
     if charts:
-        yield "## Curves" + (f", {record.shown[0].lane}" if len(record.lanes) > 1 else "")
+        yield "## Curves" + (f", {record.courses[0].lane.lane}" if len(record.lanes) > 1 else "")
         yield "\n".join(f"- {chart.title}: {text(chart.caption)}" for chart in charts)
 
 

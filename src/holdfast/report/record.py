@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..errors import RunFolderError
 from ..run import (
@@ -18,6 +19,7 @@ from ..run import (
 )
 from ..run.table import NO_ROWS
 from ..types import Finding
+from .course import Course, courses_of, earlier_lanes
 from .lanes import trusted
 from .summary import RunSummary, summarize_lanes
 
@@ -28,16 +30,18 @@ class Record:
 
     summary: RunSummary
     lanes: tuple[LaneData, ...]
+    earlier: tuple[LaneData, ...] = ()
+    """Lanes of the runs that this one goes on from, the earliest first."""
 
     @property
     def ranks(self) -> int:
         """How many ranks recorded something."""
         return len({lane.rank for lane in self.lanes})
 
-    @property
-    def shown(self) -> tuple[LaneData, ...]:
-        """The lanes in the order of their plots: the first with rows leads."""
-        return tuple(sorted(self.lanes, key=lambda lane: not len(lane.steps)))
+    @cached_property
+    def courses(self) -> list[Course]:
+        """Each rank from its first step to its last, in the order of their plots."""
+        return courses_of(self.lanes, self.earlier)
 
     def lane_of(self, finding: Finding) -> LaneData | None:
         """The lane that made a finding; a rank that was started again has several."""
@@ -60,7 +64,8 @@ def read_record(run: Run) -> Record:
         except RunFolderError as error:
             damage.append(f"{name}: {error}")
             lanes.append(_salvaged(run, name))
-    return Record(summary=summarize_lanes(run, lanes, tuple(damage)), lanes=tuple(lanes))
+    summary = summarize_lanes(run, lanes, tuple(damage))
+    return Record(summary=summary, lanes=tuple(lanes), earlier=tuple(earlier_lanes(run)))
 
 
 def _salvaged(run: Run, name: str) -> LaneData:

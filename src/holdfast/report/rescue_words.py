@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..types import Event
 from . import words
@@ -176,12 +176,53 @@ def _quarantine(data: Mapping[str, Any]) -> Rescue:
     return Rescue(what=f"quarantined sample {name}", why=text_in(data, "reason"))
 
 
+def _skipped_batch(data: Mapping[str, Any]) -> Rescue:
+    given = data.get("samples")
+    samples = [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
+    few = ", ".join(samples[:8]) + (", …" if len(samples) > 8 else "")
+    return Rescue(what=f"skipped the batch of samples {few}", why="it has ended the run twice")
+
+
 def _unreadable(data: Mapping[str, Any]) -> Rescue:
     file = text_in(data, "path")
     name = f"sample {text_in(data, 'index')}{f' ({file})' if file else ''}"
     if data.get("replaced") is not True:
         return Rescue(what=f"read {name} again", why=f"after {_error(data)}", variant="again")
     return Rescue(what=f"put another sample in the place of {name}", why=_error(data))
+
+
+def _split(data: Mapping[str, Any]) -> Rescue:
+    module, parts = text_in(data, "module") or "the model", _count(data, "parts")
+    if parts < 2:
+        return Rescue(
+            what=f"could not split the batch of {module}",
+            why=text_in(data, "refused"),
+            code="MEM008",
+            variant="refused",
+        )
+    why, seconds = text_in(data, "why"), number_in(data, "seconds")
+    samples = words.plural(_count(data, "samples"), "sample")
+    parts_of = [
+        f"out of memory in {text_in(data, 'phase') or 'a pass'}",
+        f"approximate because {why}" if why else "exact",
+        f"{words.duration(seconds)} lost" if seconds > 0 else "",
+    ]
+    return Rescue(
+        what=f"split batches of {samples} into {words.number(parts)} parts",
+        why=", ".join(filter(None, parts_of)),
+        after="each part computes its forward pass twice; --no-split-batches switches this off",
+        code="MEM008",
+    )
+
+
+def _lost_step(data: Mapping[str, Any]) -> Rescue:
+    count = _count(data, "batches")
+    again = "its batch is" if count == 1 else f"its {words.number(count)} batches are"
+    return Rescue(
+        what="skipped a step that ran out of memory in backward",
+        why=f"{again} handed out again" if count else "its batch cannot be handed out again",
+        code="MEM008",
+    )
 
 
 def _error(data: Mapping[str, Any]) -> str:
@@ -204,7 +245,7 @@ def _resume(data: Mapping[str, Any]) -> Rescue:
     why, file = text_in(data, "why"), text_in(data, "file")
     exact = "bit for bit" if data.get("exact") is True else f"not exactly: {why or 'see the guide'}"
     step = words.number(_count(data, "step"))
-    return Rescue(what=f"resumed from step {step}, {exact}", why=f"from {file}" if file else "")
+    return Rescue(what=f"resumed at step {step}, {exact}", why=f"from {file}" if file else "")
 
 
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
@@ -217,6 +258,9 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Rescue]] = {
     "lowered_lr": _lowered,
     "quarantine": _quarantine,
     "unreadable": _unreadable,
+    "batch_split": _split,
+    "lost_step": _lost_step,
+    "skipped_batch": _skipped_batch,
     "scaler": _scaler,
     "resume": _resume,
     "checkpoint": _checkpoint,

@@ -18,6 +18,7 @@ from ..types import Finding, Severity
 from .ending import KINDS, ending_of
 from .joined_findings import join_ranks
 from .lanes import sane_event, sane_finding
+from .restarts import ends_once
 from .summary import steps_done
 
 HEALTHY = "healthy"
@@ -85,6 +86,7 @@ def read_row(found: FoundRun) -> RunRow:
     events = [event for lane in lanes for event in lane.events if sane_event(event)]
     ending = ending_of(found.run, events)
     known = [(lane.lane, f) for lane in lanes for f in lane.findings if sane_finding(f)]
+    known = ends_once(known, found.run.meta)
     findings = [finding for group in join_ranks(known) for finding in group.findings]
     return RunRow(
         name=found.name,

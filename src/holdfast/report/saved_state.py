@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from ..run import Run
+from ..run.resumption import RESUMED_FROM, Resumable, resumable_from
 from ..types import Event
 from . import words
 from .layout import Line, Span, line, paragraph
@@ -30,6 +33,10 @@ class SavedState:
     """Lines that load it into plain PyTorch."""
     failed: str = ""
     """Why the state after the last complete step was not saved; empty when it was."""
+    goes_on: str = ""
+    """The command that goes on with the run; empty where none can."""
+    why_not: str = ""
+    """Why there is none, where that is known."""
 
 
 def saved_state_of(events: Iterable[Event], run: Path, *, ended_early: bool) -> SavedState | None:
@@ -45,6 +52,35 @@ def saved_state_of(events: Iterable[Event], run: Path, *, ended_early: bool) -> 
     return SavedState(failed=failed) if failed else None
 
 
+def with_command(saved: SavedState | None, run: Run, events: Iterable[Event]) -> SavedState | None:
+    """The saved state of a run that ended early, with the command that goes on from there."""
+    events = list(events)
+    if not any(event.kind == "resumable" for event in events) and RESUMED_FROM not in run.meta:
+        return saved
+    found = resumable_from(run, events)
+    if not found.accepted:
+        return replace(saved or SavedState(), why_not=found.why)
+    known = _on_disk(saved or SavedState(), found, run.path)
+    command = shlex.join(str(word) for word in run.meta.get("command", ()))
+    return replace(known, goes_on=f"holdfast run --resume {shlex.quote(str(run.path))} {command}")
+
+
+def _on_disk(saved: SavedState, found: Resumable, run: Path) -> SavedState:
+    """The newer checkpoint, where one was written and a kill came before its event was recorded."""
+    path = Path(found.checkpoint)
+    if found.step <= saved.step or not path.is_file():
+        return saved
+    shown, size = _shown(found.checkpoint, run), path.stat().st_size
+    return replace(
+        saved,
+        path=shown,
+        step=found.step,
+        bytes=size,
+        what=f"checkpoint of step {found.step}, {words.size(size)}".replace(words.NBSP, " "),
+        code=tuple(row.replace(saved.path, shown) for row in saved.code),
+    )
+
+
 def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
     """The same as lines of a text report."""
     if saved is None:
@@ -54,16 +90,25 @@ def saved_lines(saved: SavedState | None, width: int) -> list[Line]:
         text = f"the state after the last complete step: {saved.failed}"
         lines += paragraph(text, label="not saved", indent=2, width=width, label_style="yellow")
     if saved.path:
-        lines += [line("  ", Span("saved   ", "dim"), f"{saved.path}  ({saved.what})")]
+        lines += [line("  ", Span("saved   ", "dim"), saved.path)]
+        lines += paragraph(saved.what, indent=10, width=width)
         lines += [line(" " * 10, Span(row, "cyan")) for row in saved.code]
+    if saved.goes_on:
+        lines += [line("  ", Span("go on   ", "dim"), Span(saved.goes_on, "cyan"))]
+    elif saved.why_not:
+        text = f"this run cannot be resumed: {saved.why_not}"
+        lines += paragraph(text, label="go on  ", indent=2, width=width, label_style="dim")
     return lines
 
 
 def saved_line(event: Event) -> str:
     """Live line of what is saved at the end; empty where the summary will say it."""
     if event.kind == "saving_last_state":
-        large = words.size(number_in(event.data, "bytes")).replace(words.NBSP, " ")
-        return f"holdfast: saving the state after step {event.step} ({large}); Ctrl-C ends at once"
+        large = words.size(number_in(event.data, "bytes"))
+        seconds = number_in(event.data, "expected")
+        about = f", about {words.duration(seconds)}" if seconds > 0 else ""
+        told = f"{large}{about}".replace(words.NBSP, " ")
+        return f"holdfast: saving the state after step {event.step} ({told}); Ctrl-C ends at once"
     failed = text_in(event.data, "failed") if event.kind == "last_state" else ""
     return f"holdfast: the state after the last complete step was not saved: {failed}" * bool(
         failed
@@ -75,6 +120,10 @@ def _saved(event: Event, run: Path, what: str, failed: str = "") -> SavedState:
     path = _shown(text_in(data, "file"), run)
     size = number_in(data, "bytes")
     large = f", {words.size(size)}" if size > 0 else ""
+    seconds = number_in(data, "seconds")
+    # How much of the time between SIGTERM and SIGKILL it takes.
+    if event.kind == "last_state" and seconds > 0:
+        large += f", written in {words.duration(seconds)}"
     doubtful = ", saved while the run was unhealthy" if data.get("good") is False else ""
     return SavedState(
         path=path,
@@ -107,7 +156,7 @@ def _names(data: Mapping[str, Any]) -> list[str]:
 
 
 def _code(path: str, models: Sequence[str], optimizers: int) -> tuple[str, ...]:
-    lines = [f"import holdfast; state = holdfast.load_checkpoint({json.dumps(path)})"]
+    lines = ["import holdfast", f"state = holdfast.load_checkpoint({json.dumps(path)})"]
     if models == [LOOSE]:
         lines += ['parameters = state["model"].values()  # in the order of the optimizer']
     elif len(models) <= 1:

@@ -19,13 +19,17 @@ import numpy as np
 from ..detectors import ALL, load_plugins
 from ..detectors.judge import Judge
 from ..run import LaneData, Run
+from ..run.resumption import RESUMED_FROM
 from ..types import Event, Finding
-from .actions_taken import ActionTaken, actions_of
+from . import words
+from .actions_taken import ActionTaken, actions_of, restart_actions
+from .cost import Cost, joined
 from .ending import Ending, ending_of
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
-from .saved_state import SavedState, saved_state_of
+from .restarts import ends_once, last_restart, restart_line
+from .saved_state import SavedState, saved_state_of, with_command
 
 _EARLY = ("failed", "killed", "interrupted", "stopped")
 _HOW = {
@@ -48,14 +52,25 @@ class RunSummary:
     steps: int
     skipped: int
     seconds: float
+    """Of training; restarts add up."""
     first_loss: float
+    """The first one that was finite."""
     last_loss: float
+    """The last one that was recorded, NaN or infinite if the run ended so."""
     bad_losses: int
     """Losses that were NaN or infinite, over restarts; the lead rank's."""
     mean_loss: float
     """Mean of the losses without them."""
     guard_cost: float
-    """Share of the run's time spent in holdfast, an estimate; NaN when unknown."""
+    """Share of the time of the steps that was spent in holdfast; NaN when unknown."""
+    cost: Cost | None = None
+    """The same in seconds, by kind of step."""
+    before: int = 0
+    """Steps that were done in another run, from whose checkpoint this one goes on."""
+    finite_loss: float = math.nan
+    """The last loss that was finite."""
+    finite_step: int = -1
+    """The step of it."""
     exception: Mapping[str, Any] | None = None
     saved_state: SavedState | None = None
     """What is left of a run that ended early."""
@@ -88,6 +103,20 @@ class RunSummary:
         return self.ending.word
 
     @property
+    def length(self) -> str:
+        """How many steps, and of a resumed run how many of them it did itself."""
+        count = words.plural(self.steps, "step")
+        here = f" ({words.number(self.steps - self.before)} since it was resumed)"
+        return count + here * bool(self.before)
+
+    @property
+    def loss_change(self) -> str:
+        """How the loss moved: ``loss 5.6 → 0.05``; empty when it was never seen."""
+        if not self.bad_losses or math.isfinite(self.last_loss):
+            return words.loss_change(self.first_loss, self.last_loss)
+        return words.loss_lost(self.first_loss, self.last_loss, self.finite_loss, self.finite_step)
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings, worst and most causal first, the same one on several ranks once."""
         return tuple(f for group in self.finding_groups for f in group.findings)
@@ -106,41 +135,55 @@ def summarize_lanes(
     events = [event for lane in data for event in lane.events]
     finished = run.meta.get("status") == "finished"
     found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
-    exception = next((dict(e.data) for e in events if e.kind == "exception"), None)
+    since = last_restart(run.meta)
+    newest = [event for event in events if event.time >= since]
+    exception = next((dict(e.data) for e in newest if e.kind == "exception"), None)
     ending = ending_of(run, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
-    weights = [lane.seconds for lane in lanes if not math.isnan(lane.guard_cost)]
-    costs = [lane.guard_cost for lane in lanes if not math.isnan(lane.guard_cost)]
+    cost = joined(lane.cost for lane in lanes)
+    finite = [lane for lane in lead if lane.finite_step >= 0]
+    early = ending.word in _EARLY
+    rollbacks = int(_over_ranks(lanes, "rollbacks"))
+    done = restart_line(run.meta), interventions(data, rollbacks)
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
         ending=ending,
         lanes=lanes,
-        finding_groups=join_ranks(found),
+        finding_groups=join_ranks(ends_once(found, run.meta)),
         steps=steps_done(_span(lane, seen) for lane, seen in trained),
-        skipped=_over_ranks(lanes, "skipped"),
-        seconds=max((lane.seconds for lane in lanes), default=0.0),
-        first_loss=lead[0].first_loss if lead else math.nan,
+        skipped=int(_over_ranks(lanes, "skipped")),
+        seconds=_over_ranks(lanes, "seconds"),
+        before=_steps_before(trained),
+        first_loss=finite[0].first_loss if finite else math.nan,
         last_loss=lead[-1].last_loss if lead else math.nan,
         bad_losses=sum(lane.bad_losses for lane in lead),
         mean_loss=_mean_loss(lead),
-        guard_cost=float(np.average(costs, weights=weights)) if sum(weights) else math.nan,
+        guard_cost=math.nan if cost is None else cost.share,
+        cost=cost,
+        finite_loss=finite[-1].finite_loss if finite else math.nan,
+        finite_step=finite[-1].finite_step if finite else -1,
         exception=exception,
-        saved_state=saved_state_of(events, run.path, ended_early=ending.word in _EARLY),
+        saved_state=_saved(run, events if early else newest, early=early),
         not_covered=_notes(events, "not_covered", "what", "why"),
         changes=_changes(events),
-        actions_taken=tuple(actions_of(data, lanes)),
-        interventions=interventions(data, _over_ranks(lanes, "rollbacks")),
-        rollbacks=_over_ranks(lanes, "rollbacks"),
+        actions_taken=(*restart_actions(run.meta), *actions_of(data, lanes)),
+        interventions="; ".join(filter(None, done)),
+        rollbacks=rollbacks,
         policy=_policy(events),
         errors=_notes(events, "holdfast_error", "where", "error"),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
         page=str(run.page_path) if run.page_path.is_file() else "",
         unreadable=unreadable,
-        facts=_facts(run.meta, events),
+        facts={**_facts(run.meta, events), **_goes_on(run)},
     )
+
+
+def _saved(run: Run, events: Sequence[Event], *, early: bool) -> SavedState | None:
+    saved = saved_state_of(events, run.path, ended_early=early)
+    return with_command(saved, run, events) if early else saved
 
 
 def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
@@ -189,9 +232,16 @@ def _span(lane: LaneData, seen: LaneSummary) -> tuple[int, int, int, bool]:
     return seen.rank, seen.first_step, seen.steps, resumed
 
 
-def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> int:
+def _steps_before(trained: Sequence[tuple[LaneData, LaneSummary]]) -> int:
+    """Steps that the earliest lane did not do itself."""
+    if not trained or not any(event.kind == "resume" for event in trained[0][0].events):
+        return 0
+    return max(0, trained[0][1].first_step)
+
+
+def _over_ranks(lanes: Sequence[LaneSummary], name: str) -> float:
     """Restarts of a rank add up; ranks do the same steps together."""
-    totals: dict[int, int] = {}
+    totals: dict[int, float] = {}
     for lane in lanes:
         totals[lane.rank] = totals.get(lane.rank, 0) + getattr(lane, name)
     return max(totals.values(), default=0)
@@ -242,11 +292,22 @@ def _norms(events: Iterable[Event]) -> str:
     return "; ".join(filter(None, parts))
 
 
+def _goes_on(run: Run) -> dict[str, str]:
+    """Which other run this one goes on from; a restart goes on in the same folder."""
+    point: Any = run.meta.get(RESUMED_FROM)
+    known = cast("dict[str, Any]", point) if isinstance(point, dict) else {}
+    name = str(known.get("run") or "")
+    if not name or Path(name).name == run.path.name:
+        return {}
+    return {"resumed": f"goes on from {name} after step {known.get('step')}"}
+
+
 def _files(run: Run) -> tuple[int, int]:
     """What was recorded, without the page made of it; files of a live run may vanish meanwhile."""
     sizes: list[int] = []
     with contextlib.suppress(OSError):
-        entries = [entry for entry in os.scandir(run.path) if entry.name != run.page_path.name]
+        made = (run.page_path.name, run.overlay_path.name)
+        entries = [entry for entry in os.scandir(run.path) if entry.name not in made]
         sizes = [entry.stat().st_size for entry in entries if entry.is_file()]
     return len(sizes), sum(sizes)
 
@@ -255,9 +316,9 @@ def _facts(meta: Mapping[str, Any], events: Sequence[Event]) -> dict[str, str]:
     starts: list[Mapping[str, Any]] = [event.data for event in events if event.kind == "start"]
     start = starts[0] if starts else dict[str, Any]()
     command = meta.get("command")
-    words = cast("list[Any]", command) if isinstance(command, list) else []
+    given = cast("list[Any]", command) if isinstance(command, list) else []
     facts = {
-        "command": " ".join(map(str, words)),
+        "command": " ".join(map(str, given)),
         "started": str(meta.get("created", ""))[:19].replace("T", " "),
         "holdfast": str(meta.get("holdfast", "")),
         "python": str(start.get("python", meta.get("python", ""))),

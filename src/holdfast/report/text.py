@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from ..types import Finding, Severity
 from . import words
 from .cause import Cause, cause_of
+from .cost import cost_words
 from .crash import crash_of
 from .environment import environment_of, lane_notes
 from .facts import echoes, groups_to_show, modules_of
@@ -19,10 +19,12 @@ from .layout import (
     line,
     paragraph,
 )
+from .restarts import RESTART, restart_line, restarted
 from .saved_state import saved_lines
 from .summary import RunSummary
 
 _BAR = 24
+_BEFORE_BAR = 31
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _OUTCOMES = {
@@ -61,11 +63,9 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     style = _OUTCOMES.get(summary.outcome, "bold red")
     facts = [words.plural(len(summary.findings), "finding")]
     facts += [words.plural(summary.skipped, "step") + " skipped"] if summary.skipped else []
-    facts += (
-        [change] if (change := words.loss_change(summary.first_loss, summary.last_loss)) else []
-    )
+    facts += [summary.loss_change] if summary.loss_change else []
     facts += [bad] if (bad := words.bad_losses(summary.bad_losses, summary.mean_loss)) else []
-    after = f"{',' * (',' in summary.ending.line)} after {words.plural(summary.steps, 'step')}"
+    after = f"{',' * (',' in summary.ending.line)} after {summary.length}"
     did = f"; {summary.interventions}" if summary.interventions else ""
     text = f"{summary.ending.line}{after}{did}. {_sentence(facts)}{_cost(summary)}"
     lines = paragraph(text, label="holdfast:", width=width, label_style=style)
@@ -76,9 +76,9 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         often = words.occurrences(finding)
         lines += block(often) if often else []
         cause = cause_of(finding)
-        if cause is not None and (cause.headline or cause.where):
+        if cause is not None and (cause.headline or cause.where not in finding.message):
             data = f", {cause.data}" if cause.data else ""
-            lines += block(f"cause: {_origin(cause)}{data}", style="bold")
+            lines += block(f"cause: {_origin(cause, finding)}{data}", style="bold")
         lines += block(finding.advice, style="dim")
         lines += _diff(cause, indent=10) if cause is not None else []
         for other in group.findings[1:]:
@@ -116,7 +116,7 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
         lines += block(echoes(group), label="also")
     cause = cause_of(finding)
     if cause is not None and (cause.headline or cause.where):
-        lines += block(_origin(cause), label="cause")
+        lines += block(_origin(cause, finding), label="cause")
         lines += block(cause.data, label="data") if cause.data else []
     modules = modules_of(finding)
     lines += block(modules, label="parts") if modules else []
@@ -126,6 +126,8 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
         lines += block(crash.called_from, label="called") if crash.called_from else []
         for where, function, code in crash.frames:
             lines += block(f"{where} in {function}: {code}", label="via")
+    if finding.action == RESTART:
+        lines += block(restarted(finding), label="did")
     lines += block(finding.advice, label="next")
     lines += _diff(cause, indent=12) if cause is not None else []
     for other in group.findings[1:]:
@@ -137,16 +139,19 @@ def finding_lines(group: FindingGroup, width: int = WIDTH, *, several: bool = Fa
 def _verdict(summary: RunSummary, width: int) -> list[Line]:
     style = _OUTCOMES.get(summary.outcome, "bold red")
     lines = [line(Span(str(summary.path), "dim"))]
-    how = "" if summary.outcome == "finished" else f"{summary.ending.line}, "
+    told = summary.ending.line.removeprefix("finished").removeprefix("; ")
+    how = f"{told}, " if told else ""
     lines += paragraph(
-        f"{how}after {words.plural(summary.steps, 'step')} in {words.duration(summary.seconds)}",
+        f"{how}after {summary.length} in {words.duration(summary.seconds)}",
         label=summary.outcome.upper(), column=10, width=width, label_style=style,
     )  # fmt: skip
+    again = restart_line(summary.meta)
     facts = [
         words.plural(len(summary.findings), "finding"),
-        f"{words.plural(summary.skipped, 'step')} skipped",
+        f"{words.plural(summary.skipped, 'step')} skipped" if summary.skipped or not again else "",
+        again,
         words.plural(summary.rollbacks, "rollback") if summary.rollbacks else "",
-        words.loss_change(summary.first_loss, summary.last_loss),
+        summary.loss_change,
         words.bad_losses(summary.bad_losses, summary.mean_loss),
     ]
     text = _sentence([fact for fact in facts if fact]) + _cost(summary)
@@ -208,9 +213,10 @@ def _time(summary: RunSummary, width: int) -> list[Line]:
         return []
     heading = f"Time per step, {words.duration(total)} on average"
     lines = [line(Span(heading, "bold"))]
+    room = max(4, min(_BAR, width - _BEFORE_BAR))
     for name, seconds in phases.items():
         share = seconds / total
-        bar = "█" * round(share * _BAR) or "·"
+        bar = "█" * round(share * room) or "·"
         time = words.duration(seconds).rjust(9)
         lines.append(line(
             f"  {name.replace('_', ' '):<10}{time}{words.percent(share).rjust(8)}  ",
@@ -221,8 +227,10 @@ def _time(summary: RunSummary, width: int) -> list[Line]:
     return lines
 
 
-def _origin(cause: Cause) -> str:
-    return " at ".join(filter(None, [cause.headline, cause.where]))
+def _origin(cause: Cause, finding: Finding) -> str:
+    # Of memory and time the message says it all, and the place alone is left to tell.
+    told = "" if cause.headline and cause.headline in finding.message else cause.headline
+    return " at ".join(filter(None, [told, cause.where])) or cause.headline
 
 
 def _diff(cause: Cause, indent: int) -> list[Line]:
@@ -241,11 +249,12 @@ def _sentence(facts: list[str]) -> str:
 
 
 def _cost(summary: RunSummary) -> str:
-    if math.isnan(summary.guard_cost):
-        return ""
-    return f" Guard cost {words.percent(summary.guard_cost)} (estimate)."
+    return "" if summary.cost is None else f" {cost_words(summary.cost)}"
 
 
 def _strength(finding: Finding) -> str:
     sure = "" if finding.confidence >= 0.95 else f", {finding.confidence:.0%} sure"
+    told = finding.evidence.get("sure")
+    if isinstance(told, str) and told:
+        sure = f", {told.partition(':')[0]}"
     return f"{finding.severity.word}{sure}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..types import Finding, Severity
 from . import words
 from .cause import cause_of
+from .restarts import restart_line
 from .summary import RunSummary
 
 GOOD, INFO, WARN, BAD = "good", "info", "warn", "bad"
@@ -62,7 +63,7 @@ def _finished(summary: RunSummary) -> str:
         lead = "Part of the recording is damaged; "
         found = words.plural(len(summary.findings), "finding")
         return f"{lead}{found} in {words.plural(summary.steps, 'step')} that could be read."
-    change = words.loss_change(summary.first_loss, summary.last_loss)
+    change = summary.loss_change
     if not summary.findings:
         also = f"; {change}" if change else ""
         return f"No problem was found in {words.plural(summary.steps, 'step')}{also}."
@@ -80,6 +81,8 @@ def _fate(summary: RunSummary) -> str:
     if summary.rollbacks:
         times = words.plural(summary.rollbacks, "time")
         done.append(f"the run was rolled back {'once' if summary.rollbacks == 1 else times}")
+    if again := restart_line(summary.meta):
+        done.append(f"the script was {again}")
     if not done:
         return "no step was skipped"
     return f"{', '.join(done)}, and the run went on to its end"
@@ -89,6 +92,8 @@ def _cut_short(summary: RunSummary) -> str:
     line = summary.ending.line.removeprefix("crashed with ").removeprefix("failed with ")
     joint = "," if "," in line or ":" in line else ""
     after = f"{joint} after {words.plural(summary.steps, 'step')}"
+    again = restart_line(summary.meta)
+    after += f", {again}" if again else ""
     found = ""
     if summary.findings:
         found = f"; found: {headline_of(summary.findings[0])}"

@@ -52,7 +52,7 @@ def size(count: float) -> str:
     """Bytes in binary units: ``1.5 GiB``."""
     if not math.isfinite(count):
         return "unknown"
-    units = ("B", "KiB", "MiB", "GiB")
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(len(units) - 1, int(math.log2(count) // 10)) if count >= 1 else 0
     return f"{count / 1024**power:.4g}{NBSP}{units[power]}"
 
@@ -87,6 +87,18 @@ def loss_change(first: float, last: float) -> str:
     if math.isnan(first) or math.isnan(last):
         return ""
     return f"loss {first:.4g} → {last:.4g}"
+
+
+def loss_lost(first: float, last: float, finite: float, step: int) -> str:
+    """How the loss of a run moved that ended with one that is not finite.
+
+    >>> loss_lost(5.6, math.nan, 0.05, 198)
+    'loss 5.6 → NaN (last finite: 0.05 at step 198)'
+    """
+    end = figure(last)
+    if math.isnan(first):
+        return f"loss {end} from the first step on"
+    return f"loss {first:.4g} → {end} (last finite: {finite:.4g} at step {step})"
 
 
 def occurrences(finding: Finding) -> str:

@@ -31,7 +31,7 @@ from holdfast.run.table import read_header
 
 FORMAT = 1
 META = "run.json"
-PAGE = "report.html"
+PAGE, OVERLAY = "report.html", "compare.html"
 TRACK = "track"
 OWN = "own_folder"
 _List = list  # inside the class the word means Run.list
@@ -45,7 +45,7 @@ _FILE = re.compile(
 )
 _OUR_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{4,6}-")
 _FRAME_FILE = re.compile(
-    rf"(?:{re.escape(META)}|{re.escape(PAGE)})(?:\.\d+{re.escape(TEMPORARY)})?"
+    rf"(?:{'|'.join(map(re.escape, (META, PAGE, OVERLAY)))})(?:\.\d+{re.escape(TEMPORARY)})?"
 )
 
 
@@ -201,6 +201,11 @@ class Run:
         return self.path / PAGE
 
     @property
+    def overlay_path(self) -> Path:
+        """The last comparison with another run, for a browser."""
+        return self.path / OVERLAY
+
+    @property
     def track_folder(self) -> Path:
         """What experiment trackers remember of this run; there once one has something of it."""
         return self.path / TRACK
@@ -212,6 +217,10 @@ class Run:
     def traceback_path(self, lane: str) -> Path:
         """The traceback of the exception that ended a lane, as text."""
         return self.path / f"traceback.{lane}.txt"
+
+    def stacks_path(self, lane: str) -> Path:
+        """Where the stacks of a process that hangs are written."""
+        return self.path / f"stacks.{lane}.txt"
 
     def write_traceback(self, lane: str, text: str) -> None:
         """Write the traceback of a lane; a disk that takes no file may still take the event."""

@@ -7,7 +7,9 @@ have the kernel kill the process. What the system does not tell is missing.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +24,15 @@ except ImportError:  # Windows: a run is read there, not limited
 
 ADDRESSES, DATA, GROUP, SLURM, MACHINE = "ulimit -v", "ulimit -d", "cgroup", "slurm", "machine"
 
+# As devices say it, then torch on x86 processors and on others, the system, libraries of CUDA.
+_MEMORY = re.compile(
+    r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc"
+    r"|alloc_failed",
+    re.I,
+)
+# What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
+_NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
+_FULL = 256 << 20
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -44,6 +55,24 @@ class MemoryLimit:
     def share(self) -> float:
         """Used part."""
         return self.used / self.bytes if self.bytes > 0 else 0.0
+
+
+def ran_out(found: BaseException | None) -> bool:
+    """Whether an exception says that memory ran out, of a device or of the host."""
+    if isinstance(found, MemoryError):
+        return True
+    if isinstance(found, OSError):
+        return found.errno == errno.ENOMEM
+    if not isinstance(found, RuntimeError):
+        return False
+    said = str(found)  # an OutOfMemoryError of torch says it too
+    return bool(_MEMORY.search(said) or (_NO_REASON.search(said) and room() < _FULL))
+
+
+def room() -> int:
+    """Bytes of host memory that this process could still ask for."""
+    limit = nearest([*own_limits(), *shared_limits()])
+    return psutil.virtual_memory().available if limit is None else limit.free
 
 
 def own_limits() -> list[MemoryLimit]:

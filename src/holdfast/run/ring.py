@@ -57,7 +57,7 @@ _RECORD = struct.Struct("@IIQ")
 _OWNER_AT, _OWNER_MAX = 64, 256
 _PROCESS_AT = 320
 # Indices of 8-byte words; writer and reader each write to cache lines of their own.
-_HEAD, _DROPPED, _CLOSED, _RECEIVED = 64, 65, 66, 67
+_HEAD, _DROPPED, _CLOSED, _RECEIVED, _BEATS = 64, 65, 66, 67, 68
 _TAIL, _POSTED = 80, 81
 _MESSAGE_AT, _MESSAGE_ROOM = 1024, 3072
 MESSAGE_MAX = _MESSAGE_ROOM - 8
@@ -203,6 +203,11 @@ class Ring:
         self._words[_RECEIVED] = self._words[_POSTED]
         return text
 
+    def beat(self) -> None:
+        """Say that the training goes on, where there is nothing to record: one 8-byte store."""
+        if self._writer:
+            self._words[_BEATS] += 1
+
     def close_writer(self) -> None:
         """Say that nothing more will come."""
         if self._writer:
@@ -322,6 +327,11 @@ class Ring:
     def dropped(self) -> int:
         """How many records found the ring full."""
         return self._words[_DROPPED]
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Two numbers that stay as they are while the writer records nothing and does not beat."""
+        return self._words[_HEAD], self._words[_BEATS]
 
     @property
     def pid(self) -> int:

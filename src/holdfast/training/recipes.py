@@ -132,7 +132,7 @@ def _at(name: str) -> Recipe:
     if not isinstance(recipe, Recipe):
         kind = type(recipe).__name__
         raise UsageError(
-            f"{attribute} in {place} is a {kind}, no recipe; make one with Recipe(...)"
+            f"{attribute} in {place} is of type {kind}, no recipe; make one with Recipe(...)"
         )
     return recipe
 

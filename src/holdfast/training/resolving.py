@@ -162,7 +162,7 @@ def saved_config(run: Path) -> str:
     if not path.is_file():
         raise UsageError(
             f"{run} has no {CONFIG}: it was not made by holdfast train, or ended before its first "
-            "step; give the settings with --config or --preset"
+            "step; name another run, or give the settings: holdfast train --config or --preset"
         )
     return str(path)
 

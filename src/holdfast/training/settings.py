@@ -32,7 +32,8 @@ class TrainSettings(Section):
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: PrecisionName = "auto"
     accumulate: int = bounded(1, 1)  # micro-batches to one optimizer step
-    auto_batch: bool = False  # cut batches into pieces when memory runs out
+    # Ranks average gradients after backward: then one that runs out of memory can split its batch.
+    reduce_late: bool = False
     clip: float | None = bounded(1.0, 0.0, above=True)  # largest global gradient norm
     anomaly: int = bounded(0, 0)  # first so many steps under autograd's anomaly mode: slow
     recompute: tuple[str, ...] = ()  # modules whose activations are computed again, "blocks.*"

@@ -162,7 +162,7 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place, late=settings.auto_batch)
+        net = distributed.wrap(model, place, late=settings.reduce_late)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
@@ -180,6 +180,7 @@ class Trainer:
             name=self._name,
             settings=guarded,
             say=progress.say if place.main else None,
+            summary=False,  # it is part of the result
         )
         with guard:
             folder = guard.open()
@@ -191,11 +192,12 @@ class Trainer:
             if tuning.changes:
                 progress.say(f"from step {counter.step} on: {', '.join(tuning.changes)}")
                 guard.note("settings_changed", {"changes": tuning.changes})
-            if not settings.auto_batch:
-                window.pieces = 1
-            elif window.pieces > 1:
+            if window.fits and guarded.guard.split:
+                guard.fits = window.fits
                 compiled.batches_are_cut()
-                progress.say(f"batches are cut into {window.pieces} pieces as before the resume")
+                progress.say(
+                    f"batches are split, {window.fits} samples at once, as before the resume"
+                )
             telling = StepReporter(
                 progress,
                 place,

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
-import sys
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .. import config
-from ..boot import session
+from ..boot import patches, session
+from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.search import Resume, find
 from ..checkpoint.store import FOLDER
 from ..checkpoint.training_state import TrainingState
 from ..config import Settings
-from ..detectors import ALL, Detector, load_plugins
-from ..errors import HoldfastError, RunFolderError, UsageError
-from ..guard.engine import Engine
+from ..errors import UsageError
+from ..guard.engine import Piece
 from ..guard.finite_loss import frees_graph
-from ..launcher.drain import Drain, DrainThread
-from ..launcher.start import start_run
-from ..launcher.tracking import Follower
-from ..report import end_summary, make_page, saved_words
-from ..report.ending import LEFT
-from ..run import LaneReader, ProcessMark, Recorder, Run
-from ..run.life import PROCESS
-from ..types import Finding
+from ..run import Run
 from .checkpoints import LoopCheckpoints, gather
-from .left_loop import LeftLoop, settle_all
+from .left_loop import settle_all
+from .recorded_run import RecordedRun, with_folder
 
 B = TypeVar("B")
 
@@ -56,6 +46,8 @@ def watch(
     name: str | None = None,
     settings: Settings | None = None,
     say: Callable[[str], None] | None = None,
+    quiet: bool = False,
+    summary: bool = True,
 ) -> Watch:
     """Guard an ordinary training loop, save checkpoints, and resume from them.
 
@@ -73,7 +65,12 @@ def watch(
         run_dir: folder of the run; a new one under ``runs/`` by default.
         name: name of the run; the script's name by default.
         settings: see ``holdfast.Settings``.
-        say: where live lines go; standard error by default.
+        say: where live lines and the summary go; standard error by default.
+        quiet: no live lines and no summary.
+        summary: tell at the end how the run went and where its report is.
+
+    The watch ends with ``close()``, with its ``with`` block or with the process. In a notebook it
+    shows itself as a card with its findings, at any time.
 
     Calling it again for the same optimizer (a notebook cell run twice) ends the former watch.
     Under ``holdfast run`` the run that is already being recorded is used.
@@ -90,53 +87,45 @@ def watch(
         former = _watched.get(given)
         if former is not None:
             former.close()
-    if run_dir is not None:
-        settings = settings or config.Settings()
-        settings = replace(settings, run=replace(settings.run, dir=os.fspath(run_dir)))
+    settings = with_folder(settings, run_dir, quiet)
     training_state = gather(
         models, optimizers, scheduler=scheduler, scaler=scaler, ema=ema, state=state
     )
-    return Watch(training_state, settings, say or _to_stderr, resume, name)
+    return Watch(training_state, settings, say, resume, name, summary=summary)
 
 
-class Watch:
+class Watch(RecordedRun):
     """One guarded loop: ``for batch in watch(loader)``, ``watch.backward``, ``watch.step``."""
 
     def __init__(
         self,
         training_state: TrainingState,
         settings: Settings | None,
-        say: Callable[[str], None],
+        say: Callable[[str], None] | None,
         resume: Resume = None,
         name: str | None = None,
+        *,
+        summary: bool = True,
     ) -> None:
-        self._name = name
+        again = resume is not None and resume is not False
+        super().__init__(settings, say, name, again=again, summary=summary)
         self._optimizers = training_state.optimizers
         self._scaler = training_state.scaler
-        self._say = say
-        self._thread: DrainThread | None = None
-        self._follower: Follower | None = None
-        self._closed = False
-        # An exception of before this loop is none of it: a notebook keeps the last one.
-        self._earlier = id(getattr(sys, "last_value", None))
-        self._undo: list[Callable[[], None]] = []
-        engine = session.current()
-        self._own = engine is None
-        settings = settings or (engine.settings if engine is not None else config.Settings())
+        engine = self.engine
+        settings = settings or engine.settings
         keep = settings.checkpoint
         if not self._own and settings.run.dir is not None and keep.dir is None:
             # A folder of the script's own is where it will look for them the next time.
             keep = replace(keep, dir=os.path.join(settings.run.dir, FOLDER))
-        entry = find(resume, keep.dir, settings.run.dir, session.rank(), say)
-        if engine is None:
-            again = resume is not None and resume is not False
-            engine = Engine(settings, lambda: self._record(settings, say, again))
-        self.engine = engine
-        self._checkpoints = LoopCheckpoints(training_state, engine, keep, session.rank(), say)
+        entry = find(resume, keep.dir, settings.run.dir, session.rank(), self._say)
+        rank = session.rank()
+        self._checkpoints = LoopCheckpoints(training_state, engine, keep, rank, self._say)
         if entry is not None:
             self._checkpoints.resume(entry)
         # We know what the run consists of and where it is in its data: the guard need not guess.
         engine.state_is(training_state, self._checkpoints.best)
+        if self._own:
+            self._undo.append(session.note_indices(engine))
         for optimizer in self._optimizers:
             if self._own:
                 self._undo.append(optimizer.register_step_pre_hook(engine.step_begins).remove)
@@ -144,7 +133,7 @@ class Watch:
                 self._undo.append(after.remove)
             engine.made(optimizer, training_state.models.values())
             _watched[optimizer] = self
-        atexit.register(self.close)
+        self._opened()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers from 0 to ``count``; a resumed run begins with the epoch it was in."""
@@ -159,7 +148,7 @@ class Watch:
         """
         if self._own and hasattr(loader, "drew"):
             loader.drew = self.engine.drew  # type: ignore[attr-defined]
-        loader_pass = self._checkpoints.begins(loader, fast=fast)
+        loader_pass = self._pass_begins(loader, fast)
         if loader_pass is None:
             return
         iterator = loader_pass.iterator
@@ -178,6 +167,17 @@ class Watch:
                 yield batch
         finally:
             self._checkpoints.position.ends(loader_pass)
+
+    def _pass_begins(self, loader: Iterable[Any], fast: bool) -> LoaderPass | None:
+        """Begin a loop; samples of a watched one may be replaced, because it trains."""
+        loader_pass = None
+        with patches.loop_begins(lambda: self.engine):
+            self.engine.loader_begins(loader, True)
+            try:
+                loader_pass = self._checkpoints.begins(loader, fast=fast)
+            finally:
+                self.engine.loader_began(None if loader_pass is None else loader_pass.iterator)
+        return loader_pass
 
     def _next(self, iterator: Iterator[B]) -> tuple[B, bool]:
         """The next batch, and whether it is one that was handed out before."""
@@ -269,12 +269,69 @@ class Watch:
         """Say that something else is learned from here on, so that the loss may jump."""
         self.engine.new_task()
 
-    def run_step(self, function: Callable[[B], Tensor], batch: B) -> Tensor:
-        """The whole step at once: ``loss = function(batch)``, backward, step. Returns the loss."""
-        loss = function(batch)
-        self.backward(loss)
+    def run_step(
+        self,
+        function: Callable[[B], Tensor],
+        batch: B,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> Tensor:
+        """The whole step at once: ``loss = function(batch)``, backward, step. Returns the loss.
+
+        A batch that does not fit into memory is split: ``function`` is called with pieces of it,
+        whose gradients add up to that of the batch, and so are the batches after it. Tensors and
+        lists with an entry for each sample are cut, everything else goes into each piece.
+        ``reduction`` says whether your loss is a mean over the samples or their sum.
+
+            for batch in watch(loader):
+                watch.run_step(lambda batch: loss_of(model(batch[0]), batch[1]), batch)
+        """
+        done: list[tuple[Tensor, int]] = []
+
+        def compute(piece: Piece) -> None:
+            if piece.begin == 0 and done:  # a try before this one has failed
+                done.clear()
+                self.drop_window()
+            loss = function(piece.content)
+            done.append((loss.detach(), piece.end - piece.begin))
+            weight = piece.share if reduction == "mean" else 1.0
+            if piece.last:
+                self.backward(_with_value(loss, done, reduction), weight=weight)
+            else:
+                self.backward_piece(loss, weight=weight)
+
+        self.engine.in_pieces([batch], compute)
         self.step()
-        return loss.detach()
+        return _joined(done, reduction)
+
+    def in_pieces(
+        self,
+        batches: Sequence[Any],
+        compute: Callable[[Piece], None],
+        undo: Callable[[str], None],
+        *,
+        local: bool = False,
+    ) -> None:
+        """What ``run_step`` does about memory, for a loop that counts its batches by itself.
+
+        Calls ``compute`` with the last of ``batches``, or with pieces of it: forward and
+        ``backward_piece``, for the last one ``backward``. Where memory runs out ``undo`` is called
+        with the error and must clear the gradients of this step; then all ``batches`` come again,
+        in smaller pieces. ``local``: no rank waits for another inside of ``compute``.
+        """
+        self.engine.in_pieces(batches, compute, undo, local=local)
+
+    @property
+    def fits(self) -> int:
+        """How many samples are computed at once since memory ran out; 0: all of a batch.
+
+        May be set, by a run that goes on.
+        """
+        return self.engine.fits
+
+    @fits.setter
+    def fits(self, samples: int) -> None:
+        self.engine.fits = samples
 
     def save(self, metrics: Mapping[str, float] | None = None) -> Path | None:
         """Save the run as it is now, without waiting for the disk; where it will be.
@@ -341,42 +398,7 @@ class Watch:
         """Whether it is the last one of its kind, after which ``step`` is due."""
         return self.engine.last_replay
 
-    @property
-    def run(self) -> Run | None:
-        """The run folder, once the first backward pass has opened it."""
-        return self.engine.run
-
-    @property
-    def skipped(self) -> int:
-        """Steps skipped so far, as far as the host knows."""
-        return self.engine.skipped
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Findings so far."""
-        settle_all()
-        run = self.run
-        if run is None:
-            return []
-        return [f for lane in run.lanes() for f in LaneReader(run, lane).findings()]
-
-    def report(self) -> str:
-        """The summary a finished run prints; may be asked for at any time after ``close``."""
-        settle_all()
-        return "" if self.run is None else end_summary(self.run)
-
-    def close(self) -> None:
-        """End the watch: remove hooks, write the last rows. Safe to call twice."""
-        error = getattr(sys, "last_value", None)
-        self._close(None if id(error) == self._earlier else error)
-
-    def _close(self, error: BaseException | None) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        atexit.unregister(self.close)
-        while self._undo:
-            self._undo.pop()()
+    def _ends(self, error: BaseException | None) -> None:
         for optimizer in self._optimizers:
             if _watched.get(optimizer) is self:
                 del _watched[optimizer]
@@ -384,95 +406,19 @@ class Watch:
         if error is not None:
             self.engine.save_last_state(type(error).__name__)
         self.engine.state_is(None)
-        if self._own:
-            code = self._end_engine(error)
-            if self._thread is not None:
-                self._thread.close()
-            if self.run is not None and session.rank() == 0:
-                with contextlib.suppress(RunFolderError):  # a full disk: the next line says so
-                    self.run.update_meta(status="finished", exit_code=code)
-                make_page(self.run, self._say)
-                if error is not None and (left := saved_words(self.run)):
-                    self._say(left)  # nobody else prints a summary here
-            if self._follower is not None:
-                self._follower.end()
-
-    def _end_engine(self, error: BaseException | None) -> int:
-        """Write the last records; the exit code of the loop, as far as it is known here."""
-        code = 0 if error is None else 1
-        if isinstance(error, SystemExit):
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        left = None
-        if error is None:
-            self.engine.close()
-        elif isinstance(error, SystemExit) or error is getattr(sys, "last_value", None):
-            self.engine.end(error)
-            if self.run is None:  # nothing was recorded
-                self.engine.close()
-        else:
-            # Somebody further out may catch it. Errors of ours end a run, whoever tells of them.
-            code = int(isinstance(error, HoldfastError))
-            left = self.engine.last_words(error)
-            if self.run is not None:
-                self.engine.note(LEFT, self.engine.steps, left.place)
-            self.engine.close()
-        if left is not None:
-            LeftLoop(left, self._lane(), _detectors(), self._say)
-        return code
-
-    def _lane(self) -> Callable[[], tuple[Run, str]]:
-        """Where this loop is recorded; makes a run where it had none, without holding the loop."""
-        run, lane, settings, script = self.run, self.engine.lane, self.engine.settings, self._script
-
-        def found() -> tuple[Run, str]:
-            return run or start_run(settings, script, sys.argv), lane or f"r{session.rank()}"
-
-        return found
-
-    @property
-    def _script(self) -> str:
-        return self._name or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._close(error)
-
-    def _record(self, settings: Settings, say: Callable[[str], None], again: bool) -> Recorder:
-        try:
-            run = _former(settings) if again else None
-            run = run or start_run(settings, self._script, sys.argv)
-        except RunFolderError as error:
-            say(f"holdfast: this run cannot be recorded or saved, but it is guarded: {error}")
-            raise
-        owner = uuid.uuid4().hex
-        recorder = Recorder(run, session.rank(), os.getpid(), owner, settings.run.ring_mib << 20)
-        self._thread = DrainThread(Drain(run, owner, settings, _detectors(), say))
-        if session.rank() == 0:
-            self._follower = Follower.start(run.path, settings, say)
-        return recorder
 
 
-def _detectors() -> Sequence[type[Detector]]:
-    return (*ALL, *load_plugins(os.environ, ALL).detectors)
+def _joined(done: Sequence[tuple[Tensor, int]], reduction: str) -> Tensor:
+    """The loss of a batch, from those of its pieces and their samples."""
+    if len(done) == 1:
+        return done[0][0]
+    total = sum(count for _, count in done)
+    losses = torch.stack([loss * (count / total) for loss, count in done])
+    return losses.sum() if reduction == "mean" else torch.stack([loss for loss, _ in done]).sum()
 
 
-def _to_stderr(line: str) -> None:
-    """Through ``sys.stderr``, which a notebook shows below the cell."""
-    with contextlib.suppress(OSError):  # a log on a full disk must not end the training
-        print(line, file=sys.stderr, flush=True)
-
-
-def _former(settings: Settings) -> Run | None:
-    """The run that a resumed one goes on in: another lane of the same folder."""
-    if settings.run.dir is None:
-        return None
-    try:
-        run = Run.open(settings.run.dir)
-        if session.rank() == 0:
-            now = {"status": "running", PROCESS: ProcessMark.of().to_dict()}
-            run.update_meta(**now, exit_code=None)
-    except RunFolderError:
-        return None
-    return run
+def _with_value(loss: Tensor, done: Sequence[tuple[Tensor, int]], reduction: str) -> Tensor:
+    """The loss of the last piece with the value of the whole batch, for the record."""
+    if len(done) == 1:
+        return loss
+    return loss + (_joined(done, reduction) - loss).detach()

@@ -77,7 +77,7 @@ _COMMON: Mapping[str, Read] = {
     "training.seed": "train.seed.seed",
     "training.deterministic": "train.seed.deterministic",
     "training.max_consecutive_skips": _skips,
-    "training.auto_batch": "train.auto_batch",
+    "training.auto_batch": "train.holdfast.guard.split",
     "training.spike_action": "train.validation.spike_action",
     "training.profile": Ignored("set train.profile.steps for a trace of so many steps"),
     "checkpoint.save_dir": Ignored("give --run-dir FOLDER"),

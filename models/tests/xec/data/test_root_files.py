@@ -11,10 +11,10 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast_models.xec.data import root_files
-from holdfast_models.xec.data.branches import BRANCHES, import_uproot
+from holdfast_models.xec.data.branches import BRANCHES
 from holdfast_models.xec.data.root_files import RootEvents, find_files, scan
 
-uproot = import_uproot()
+uproot = pytest.importorskip("uproot")
 
 SENSORS = {"npho": "npho", "time": "time", "run": "run", "event": "event"}
 

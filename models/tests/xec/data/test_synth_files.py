@@ -8,11 +8,10 @@ import pytest
 
 from holdfast import HoldfastError
 from holdfast_models.xec.data import synth_files
-from holdfast_models.xec.data.branches import import_uproot
 from holdfast_models.xec.data.synth_files import ensure_synth
 from holdfast_models.xec.settings import SynthSettings
 
-uproot = import_uproot()
+uproot = pytest.importorskip("uproot")
 
 SCHEMA = {
     "npho": "float[4760]", "relative_time": "float[4760]", "time": "float[4760]",

@@ -276,7 +276,7 @@ def written_rows(path: Path, rows: int, level: int) -> tuple[float, float, float
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    assert written_rows(tmp_path / "a.root", 500_000, 1)[0] < 100
+    assert written_rows(tmp_path / "a.root", 200_000, 1)[0] < 100
 
 
 @pytest.mark.slow

@@ -19,8 +19,26 @@ def _step_aside() -> None:
         sys.modules.setdefault("sitecustomize", ours)
 
 
+class _TooOld:
+    """Says at ``import torch`` that this python is too old; until then it is nobody's business."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing, and step aside once torch was asked for."""
+        if name == "torch":
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
+            # Nothing of holdfast can be imported here, not even its words.
+            sys.stderr.write(
+                f"holdfast: unguarded: {sys.executable} is Python {sys.version.split()[0]}, "
+                "holdfast needs 3.11 or newer; the command runs without holdfast; to guard it, "
+                "use a python 3.11 that has holdfast and torch\n"
+            )
+
+
 def _let_in() -> None:
     if not os.environ.get("HOLDFAST_RUN"):
+        return
+    if sys.version_info < (3, 11):  # noqa: UP036 # the user's python, not the one we are built for
+        sys.meta_path.insert(0, _TooOld())  # pyright: ignore[reportArgumentType]
         return
     try:
         from holdfast.boot import hook

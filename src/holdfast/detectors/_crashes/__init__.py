@@ -22,6 +22,7 @@ from . import (
     workers,
 )
 from .facts import Cause, Crash, clip, listed
+from .line_fixes import line_fix
 
 # The first that knows the error explains it: what is particular comes before what is general.
 RULES: tuple[Callable[[Crash], Cause | None], ...] = (
@@ -55,4 +56,4 @@ def explain(recorded: Mapping[str, Any]) -> Cause:
     )
 
 
-__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "listed"]
+__all__ = ["RULES", "Cause", "Crash", "clip", "explain", "line_fix", "listed"]

@@ -74,6 +74,11 @@ class SwallowedErrors:
         if trains and sys.gettrace() is None:
             self._begin(frame)
 
+    def close(self) -> None:
+        """The process ends: python would call a trace function until its modules are gone."""
+        if self._seen is not None:
+            self._end()
+
     def _begin(self, frame: FrameType) -> None:
         hide(SwallowedErrors._call.__code__, SwallowedErrors._passes.__code__)
         self._seen, self._calls, self.due = [[]], 0, 0

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..dynamo import compilations
+from ..source.loops import head_of
 from ..source.place import place_told
 from ..watchpoint import Change, Watchpoint
 from .graphs import now, touches
@@ -223,6 +224,7 @@ class Evaluation:
                 "batches": window.batches,
                 "function": function,
                 "seen": "trace",
+                "head": head_of(file, line),
                 **place_told(file, line),
             },
         )

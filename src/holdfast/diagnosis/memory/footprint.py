@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import ast
 import re
 import traceback
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -14,34 +15,27 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...probes.ranks import ranks
-from ...run.host_memory import MemoryLimit, nearest, own_limits, shared_limits
+from ...run.host_memory import MemoryLimit, nearest, own_limits, room, shared_limits
+from ..crash.operands import value_of
+from ..crash.traceback_frames import calls
 from ..source.place import kind_of, place_told
 from ..training import Training
 from . import activations, expression
 
-_MEMORY = re.compile(
-    r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|bad_alloc", re.I
-)
-# What oneDNN says when it gets no memory, and otherwise too; bytes that are next to none.
-_NO_REASON = re.compile(r"could not (create|execute) a (primitive|memory)")
-_FULL = 256 << 20
 _ASKED = re.compile(r"allocate ([\d.]+) (bytes|[KMGT]iB)", re.I)
 _UNITS = {"bytes": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
 PARTS = ("weights", "gradients", "optimizer state", "activations")
+# Backward passes, updates and loaders: code of torch that calls back, or is called for itself.
+_NOT_LOSS = frozenset(
+    {
+        "torch.autograd",
+        "torch.autograd.graph",
+        "torch.optim.optimizer",
+        "torch.utils.data.dataloader",
+    }
+)
 # Modules that are named each; of more, numbers in their names are left open.
 _NAMED = 8
-
-
-def ran_out(found: BaseException | None) -> bool:
-    """Whether it is an out-of-memory error."""
-    if isinstance(found, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(found, OSError):
-        return found.errno == errno.ENOMEM
-    if not isinstance(found, RuntimeError):
-        return False
-    said = str(found)
-    return bool(_MEMORY.search(said) or (_NO_REASON.search(said) and room() < _FULL))
 
 
 def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
@@ -76,12 +70,20 @@ def arithmetic(found: BaseException, training: Training) -> dict[str, Any]:
     facts |= _of_the_call(found, modules, training)
     needs = {part: sum(m[part] for m in modules.values()) for part in PARTS}
     facts |= {"parts": there, "needs": needs, "modules": _grouped(modules)}
-    frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(found.__traceback__)]
-    users = [frame for frame in frames if kind_of(frame[0]) == "user"]
     limit = host_limit() if device.type == "cpu" else None
     if limit is not None:
         facts |= {"limit": limit.name, "limit_bytes": limit.bytes}
-    return facts | {"capacity": capacity(device)} | place_told(*(users[-1] if users else ("", 0)))
+    return facts | {"capacity": capacity(device)} | line_of(found)
+
+
+def line_of(found: BaseException, caught: FrameType | None = None) -> dict[str, Any]:
+    """The script's line that ran out: the innermost, or else the one that called what caught it."""
+    frames = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(found.__traceback__)]
+    frames = list(reversed(frames))
+    if caught is not None:
+        frames += [(f.f_code.co_filename, n) for f, n in traceback.walk_stack(caught)]
+    users = (frame for frame in frames if kind_of(frame[0]) == "user")
+    return place_told(*next(users, ("", 0)))
 
 
 def state_per_weight(optimizer: Optimizer) -> float:
@@ -111,12 +113,6 @@ def in_use() -> int:
     return psutil.Process().memory_info().rss
 
 
-def room() -> int:
-    """Bytes of host memory that this process could still ask for."""
-    limit = host_limit()
-    return psutil.virtual_memory().available if limit is None else limit.free
-
-
 def host_limit() -> MemoryLimit | None:
     """The limit of host memory that has the fewest bytes left."""
     return nearest([*own_limits(), *shared_limits()])
@@ -128,7 +124,7 @@ def _of_the_call(
     """Where the model was when it happened, and what its pass would have kept."""
     call = activations.last_call(found.__traceback__)
     if call is None:
-        return {}
+        return {"phase": "loss"} if _after_the_model(found) else {}
     names = {id(m): name for root in training.models() for name, m in root.named_modules()}
     prefix = names.get(id(call.model), "")
     facts: dict[str, Any] = {"within": names.get(id(call.inner), ""), "batch": call.batch}
@@ -143,6 +139,21 @@ def _of_the_call(
         needs = modules.setdefault(full, dict.fromkeys(PARTS, 0))
         needs["activations"] += size
     return facts | {"outputs": outputs}
+
+
+def _after_the_model(found: BaseException) -> bool:
+    """Whether the script's own code ran out, on something with a graph: what a model gave it."""
+    entries = calls(found.__traceback__)
+    if any(entry.frame.f_globals.get("__name__") in _NOT_LOSS for entry in entries):
+        return False
+    held: list[Any] = []
+    for entry in entries:
+        if kind_of(entry.file) == "torch":
+            # What a function of torch was given may have no name in the script.
+            held += entry.frame.f_locals.values()
+        elif (node := entry.expression()) is not None:
+            held += [value_of(n, entry) for n in ast.walk(node) if isinstance(n, ast.expr)]
+    return any(isinstance(value, Tensor) and value.grad_fn is not None for value in held)
 
 
 def _grouped(modules: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

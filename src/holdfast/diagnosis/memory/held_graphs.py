@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from time import perf_counter
+from time import thread_time
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 
@@ -63,9 +63,9 @@ def largest(died: BaseException, timeline: Timeline) -> PastGraphs | None:
         return None
     best: PastGraphs | None = None
     with _NoOperation():
-        until = perf_counter() + _SECONDS
+        until = thread_time() + _SECONDS
         for held in walk(frame):
-            if held.how == "item" or perf_counter() > until:
+            if held.how == "item" or thread_time() > until:
                 continue  # the container itself comes, too
             size, oldest = _kept(_tensors(held.value), before, until)
             if size and (best is None or size > best.bytes):
@@ -102,7 +102,7 @@ def _kept(tensors: Iterable[Tensor], before: int, until: float) -> tuple[int, in
     seen: set[Any] = set(queue)
     storages: dict[int, int] = {}
     oldest = before
-    while queue and len(seen) < _NODES and perf_counter() < until:
+    while queue and len(seen) < _NODES and thread_time() < until:
         node: Any = queue.pop()
         number = number_of(node)
         if number < before:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from time import perf_counter
+from time import thread_time
 from types import FrameType
 from typing import Any
 
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..source.owner import file_of, owner_of, user_modules
 from ..source.place import forget_locals, frames_from, kind_of, user_frames
 
-# Objects looked at and seconds spent at most.
+# Objects looked at and seconds spent at most, of this thread: a busy machine is no reason to stop.
 _OBJECTS = 20_000
 _SECONDS = 0.02
 # Containers up to this length are looked into item by item, longer ones at both ends.
@@ -109,7 +109,7 @@ def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> lis
     Each level on the way to a value costs the binary digits of the number of its siblings.
     """
     found: list[Held] = []
-    until = perf_counter() + seconds
+    until = thread_time() + seconds
     queues: dict[int, deque[Held]] = {}
     for variables in scopes:
         queues.setdefault(len(variables).bit_length(), deque()).extend(variables)
@@ -126,7 +126,7 @@ def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> lis
             continue
         seen.add(id(value))
         count += 1
-        if count >= _OBJECTS or (count % 128 == 0 and perf_counter() > until):
+        if count >= _OBJECTS or (count % 128 == 0 and thread_time() > until):
             break
         if isinstance(value, (*_LEAVES, *_CONTAINERS)) or type(value) is CACHED:
             found.append(held)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...probes.step_record import StepRecord
+from ...run.host_memory import ran_out
 from ..training import Training
 from . import footprint, held_graphs
 from .carriers import EarlyStates
@@ -20,6 +21,7 @@ from .evaluation import Evaluation
 from .graphs import Markers, newest, now
 from .growth import GrowthWatch
 from .heap import Heap
+from .parts import MemoryParts
 from .workers import Workers, batches
 
 OUT = "out_of_memory"
@@ -44,6 +46,7 @@ class MemoryWatch:
         self.evaluation = Evaluation(training.record)
         self._workers = Workers(training.record)
         self._early = EarlyStates()
+        self._parts = MemoryParts(training)
         self._pass_steps = 0
         self._iterator = 0
         self._step = -1
@@ -104,6 +107,7 @@ class MemoryWatch:
         if step % _EVERY == 0 and step:
             self._read_signs(step)
         self._growth.tick(step, frame)
+        self._parts.step_ended(step)
         self.evaluation.step_ended(step, frame)
 
     @property
@@ -121,7 +125,7 @@ class MemoryWatch:
         found: list[tuple[str, dict[str, Any]]] = []
         if (facts := self._early.facts(error)) is not None:
             found.append(("graph_chain", facts))
-        if footprint.ran_out(error):
+        if ran_out(error):
             if (past := held_graphs.largest(error, self._timeline)) is not None:
                 found.append(("graph_chain", past.facts() | {"in_use": footprint.in_use()}))
             found.append((OUT, footprint.arithmetic(error, self._training)))

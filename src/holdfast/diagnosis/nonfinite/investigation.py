@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
@@ -218,6 +218,11 @@ class Investigation:
             except TypeError:
                 self._iterator = None
 
+    @property
+    def source(self) -> Any:
+        """The iterator of the loader that feeds the loop; None where there is none."""
+        return self._iterator() if self._iterator is not None else None
+
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
         """The bad batch that the loop gets again instead of its next one."""
         self.replaying = False
@@ -239,6 +244,29 @@ class Investigation:
     def more_again(self) -> bool:
         """Whether another batch will be handed out for the second time."""
         return bool(self._again)
+
+    def state(self) -> dict[str, Any]:
+        """What decides whether a fault is looked into once more, as plain data."""
+        known = [(*fault, list(one.samples), one.exams) for fault, one in self._explained.items()]
+        return {
+            "tried": [(*fault, count) for fault, count in self._tried.items()],
+            "explained": known,
+            "open": asdict(self._open) if self._open is not None else None,
+            **{"left": self._left, "alert": self.alert, "caught": self._caught},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` gave."""
+        self._tried = Counter({(kind, where): count for kind, where, count in state["tried"]})
+        self._explained = {
+            (kind, where): Explained(set(samples), exams)
+            for kind, where, samples, exams in state["explained"]
+        }
+        self._open = Incident(**state["open"]) if state["open"] is not None else None
+        self._left, self.alert, self._caught = state["left"], state["alert"], state["caught"]
+        self.idle = not self._left and not self.alert
+        if self._left:
+            self._watch()
 
     def close(self) -> None:
         """Switch everything off; tell a cause that no step has asked for (updates by hand)."""

@@ -168,9 +168,9 @@ class Observer(TorchDispatchMode):
         if not parents:
             spoilt_buffers = [t for t in floating((args, kwargs)) if _key(t) in self._buffers]
             parents += [(self._leaf(t), has_nan(t)) for t in spoilt_buffers if bad(t)]
-        birth = _guilty(parents, has_nan(spoilt[0])) or self._born(
-            name, (args, kwargs), spoilt[0], intended=not parents and _written(args, kwargs)
-        )
+        nan = has_nan(spoilt[0])  # nobody masks with it
+        meant = not parents and not nan and _written(args, kwargs)
+        birth = _guilty(parents, nan) or self._born(name, (args, kwargs), spoilt[0], intended=meant)
         for tensor in spoilt:
             self._births[_key(tensor)] = birth
 

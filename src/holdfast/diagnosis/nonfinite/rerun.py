@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -135,11 +135,34 @@ def _line(node: ast.Call) -> int:
 
 
 def _is_parameter(frame: FrameType, name: str, line: int) -> bool:
-    """Whether a name is an argument that the function has not given another value."""
-    code = frame.f_code
-    if name not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+    """Whether a name is an argument that the function has at most made another form of.
+
+    ``loss = loss / self.passes``: what the caller gave for it is what went wrong, or it was the
+    division, and then computing the caller's part again will find nothing.
+    """
+    if name not in _parameters(frame):
         return False
-    return not any(name in writes(s) for s in _body(_function(frame)) if s.lineno < line)
+    body = [s for s in _body(_function(frame)) if s.lineno < line]
+    writing = [n for s in body for n in ast.walk(s) if isinstance(n, ast.stmt) and not _inner(n)]
+    return all(name in _reads_of(n) for n in writing if name in writes(n))
+
+
+def _parameters(frame: FrameType) -> tuple[str, ...]:
+    code = frame.f_code
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _inner(statement: ast.stmt) -> bool:
+    """Whether a statement holds others, which are looked at themselves."""
+    return isinstance(getattr(statement, "body", None), list)
+
+
+def _reads_of(statement: ast.stmt) -> set[str]:
+    """Names that an assignment makes its value of."""
+    if isinstance(statement, ast.AugAssign):
+        return {ast.unparse(statement.target)}
+    value = getattr(statement, "value", None)
+    return set() if value is None else {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
 
 
 def _passed_in(frame: FrameType, parameter: str) -> tuple[FrameType, ast.expr]:
@@ -168,6 +191,7 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
     if why_not:
         raise NotRepeatable(why_not)
     own = frame.f_code.co_varnames
+    given = _arguments(frame, [name for name in _parameters(frame) if name not in values])
     needed, kept = sliced(
         passed,
         wanted,
@@ -177,7 +201,9 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
             or any(t.grad_fn is not None for t in _tensors(_value(name, values)))
         ),
         lambda name: any(map(bad, _tensors(_value(name, values)))),
+        given,
     )
+    values |= given
     inner: list[ast.stmt] = [*kept, ast.Return(wanted)]
     for manager in reversed(around):
         inner = [ast.copy_location(ast.With(items=manager.items, body=inner), manager)]
@@ -203,6 +229,17 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
                 setattr(owner, name, value)
 
     return again
+
+
+def _arguments(frame: FrameType, parameters: Sequence[str]) -> dict[str, Any]:
+    """Arguments that a function has deleted, where its caller still has them in a variable."""
+    found: dict[str, Any] = {}
+    for name in parameters:
+        with contextlib.suppress(NotRepeatable):
+            caller, passed = _passed_in(frame, name)
+            if isinstance(passed, ast.Name) and passed.id in caller.f_locals:
+                found[name] = caller.f_locals[passed.id]
+    return found
 
 
 def _body(function: Function) -> list[ast.stmt]:

@@ -91,6 +91,19 @@ def function_at(file: str, line: int) -> str:
     return found.functions[-1] if found is not None and found.functions else ""
 
 
+def head_of(file: str, line: int) -> list[int | str]:
+    """Number and text of the line at which the function around a line begins; empty for none."""
+    around = [
+        node
+        for node, _, _ in statements(file)
+        if isinstance(node, _NAMED) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not around:
+        return []
+    first = around[-1].lineno
+    return [first, linecache.getline(file, first).rstrip("\n")]
+
+
 def assigned_at(file: str, name: str) -> int:
     """The first line that gives a variable or an attribute its value; 0 where none does."""
     for node, _, _ in statements(file):

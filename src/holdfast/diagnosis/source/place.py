@@ -103,4 +103,4 @@ def place_told(file: str, line: int) -> dict[str, Any]:
     """A line as the data of an event: file as the user would write it, line, statement, excerpt."""
     source = source_of(file, line)
     at = {"file": from_here(file), "line": line}
-    return at | {"code": source.code, "excerpt": source.excerpt}
+    return at | {"code": source.code, "start": source.start, "excerpt": source.excerpt}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TypeGuard
 
 # Calls that do more than compute: running them twice would change the training.
@@ -54,6 +54,7 @@ def sliced(
     wanted: ast.expr,
     computed: Callable[[str], bool],
     spoilt: Callable[[str], bool],
+    given: Container[str] = (),
 ) -> tuple[set[str], list[ast.stmt]]:
     """The statements that made ``wanted``, and the names they need from before.
 
@@ -64,6 +65,7 @@ def sliced(
             batch, a model) is used as it is and not made again.
         spoilt: whether a name now holds numbers that are not finite; such a value is made
             again too, where that can be done.
+        given: names whose values from before are known.
 
     Raises:
         NotRepeatable: a value from before them has been overwritten since, or a statement does
@@ -84,7 +86,7 @@ def sliced(
         kept.insert(0, statement)
         needed = (needed - _surely_writes(statement)) | _exposed(statement)
         rewritten |= writes(statement)
-    lost = {n for n in needed & rewritten if not n.startswith("self.")}
+    lost = {n for n in needed & rewritten if not n.startswith("self.") and n not in given}
     if lost:
         raise NotRepeatable(f"{min(lost)} has changed since the step began")
     return needed, kept

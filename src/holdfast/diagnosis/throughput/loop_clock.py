@@ -24,6 +24,7 @@ class Feed:
         self._source: weakref.ref[Any] | None = None
         self._iterator = 0
         self._trained_on = 0
+        self._trained_source: weakref.ref[Any] | None = None
         self._fetches = 0
         self._fed = 0
         self._unfed = 0
@@ -31,7 +32,8 @@ class Feed:
     def fetched(self, iterator: Any) -> None:
         """The loop has its next batch."""
         self._fetches += 1
-        if id(iterator) != self._iterator:
+        # A new one may stand where the last one stood.
+        if id(iterator) != self._iterator or (self._source and self._source() is None):
             self._iterator = id(iterator)
             try:
                 self._source = weakref.ref(iterator)
@@ -41,12 +43,12 @@ class Feed:
     def stepped(self, step: int) -> bool:
         """A step is over; True when it was the first one with its workers."""
         begins = False
-        if self._iterator != self._trained_on:
+        if self._iterator != self._trained_on or self._source != self._trained_source:
             # Validation fetches too, in a loop that may make its batches itself.
             if self.used:
                 self.epochs.add(step)
             begins = not self._trained_on or (self.used and self.workers > 0)
-            self._trained_on = self._iterator
+            self._trained_on, self._trained_source = self._iterator, self._source
         if self._fetches:
             self._fed += 1
         else:

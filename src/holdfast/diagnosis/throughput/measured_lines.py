@@ -3,15 +3,17 @@
 A place (file and line) is written down once and referred to by its number:
 
     {"files": ["train.py"], "places": [{"at": [0, 57], "code": "x = slow(y)", "calls": ["slow"],
-     "loop": [50, 60]}]}
+     "loop": [50, 60]}], "source": [[[56, "for x in data:"], [57, "    x = slow(y)"]]]}
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from linecache import getline
 from typing import Any
 
 from ..source.caches import asked_before
+from ..source.excerpts import source_of
 from ..source.growers import registers
 from ..source.loops import loop_of, statement
 from ..source.place import from_here
@@ -30,6 +32,8 @@ _LEADING = 6
 # Share of a step that a line must take.
 _SHARE = 0.01
 _CODE = 160
+# Lines of source in one event: some fifteen places with what stands around them.
+_SOURCE = 160
 
 
 class Places:
@@ -39,6 +43,8 @@ class Places:
         self._files: dict[str, int] = {}
         self._known: dict[Spot, int] = {}
         self._places: list[dict[str, Any]] = []
+        self._source: dict[str, dict[int, str]] = {}
+        self._lines = 0
 
     def number(self, spot: Spot) -> int:
         """The number of a place, which is written down when it is asked for first."""
@@ -47,10 +53,14 @@ class Places:
             at = statement(file, line)
             place: dict[str, Any] = {"at": [self._files.setdefault(file, len(self._files)), line]}
             place |= {"first": at.first, "code": at.text[:_CODE], "calls": list(at.calls[:12])}
-            if (loop := loop_of(file, line))[0]:
+            loop = loop_of(file, line)
+            if loop[0]:
                 place["loop"] = list(loop)
             self._known[spot] = len(self._places)
             self._places.append(place)
+            self._quote(source_of(file, line).excerpt, file)
+            if loop[0]:
+                self._quote([[loop[0], getline(file, loop[0]).rstrip("\n")]], file)
         return self._known[spot]
 
     def line(self, line: Line) -> dict[str, Any]:
@@ -96,7 +106,20 @@ class Places:
 
     def data(self) -> dict[str, Any]:
         """All of them."""
-        return {"files": [from_here(file) for file in self._files], "places": self._places}
+        source = [sorted(self._source.get(file, {}).items()) for file in self._files]
+        return {
+            "files": [from_here(file) for file in self._files],
+            "places": self._places,
+            "source": [[list(pair) for pair in lines] for lines in source],
+        }
+
+    def _quote(self, lines: Iterable[Sequence[int | str]], file: str) -> None:
+        """Keep lines of the source, each once."""
+        known = self._source.setdefault(file, {})
+        for number, text in lines:
+            if int(number) not in known and self._lines < _SOURCE:
+                known[int(number)] = str(text)[:_CODE]
+                self._lines += 1
 
 
 def _matter(profile: Profile) -> set[Spot]:

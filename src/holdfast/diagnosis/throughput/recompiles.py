@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..source.excerpts import source_of
 from ..source.growers import habits
 from ..source.loops import statement
 from ..source.place import from_here, kind_of
@@ -50,6 +51,7 @@ class Compiled:
             "file": from_here(self.file),
             "line": self.line,
             "code": statement(self.file, self.line).text[:160] if self.line else "",
+            "excerpt": source_of(self.file, self.line).excerpt if self.line else [],
             "name": self.name,
             "defined": self.defined,
             "times": self.times,

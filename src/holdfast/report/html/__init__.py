@@ -1,7 +1,9 @@
-"""A run as one self-contained page: nothing is loaded, nothing is sent."""
+"""A run as a page or a card, or two compared: nothing is loaded, nothing is sent."""
 
 from __future__ import annotations
 
+from .card import card
+from .overlay import overlay_page
 from .page import page
 
-__all__ = ["page"]
+__all__ = ["card", "overlay_page", "page"]

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Marks:
-    """Steps that are pointed out: ``shape`` is skip, scaler, bad or back, a form each."""
+    """Steps that are pointed out: ``shape`` is skip, scaler, bad, back or join, a form each."""
 
     name: str
     shape: str
@@ -62,12 +62,12 @@ class Chart:
     stacked: bool = False
     columns: int = COLUMNS
 
-    def draw(self) -> Html:
-        """The figure: title, picture, legend, words."""
+    def draw(self, *, titled: bool = True) -> Html:
+        """The figure: title, picture, legend, words; ``titled`` unless a heading says the same."""
         unit = self.y.unit
         return tag(
             "figure",
-            tag("figcaption", tag("h3", self.title)),
+            tag("figcaption", tag("h3", self.title, id=self.key)) if titled else None,
             self._picture(),
             self._legend(),
             tag("p", self.caption, class_="note"),
@@ -156,7 +156,7 @@ class Chart:
         entries: list[Child] = [
             tag("li", key(curve.style), curve.name)
             for curve in self.curves
-            if len(self.curves) > 1 or self.marks
+            if len(self.curves) > 1 or any(len(marks.x) for marks in self.marks)
         ]
         entries += [
             tag("li", _mark_key(marks.shape), marks.name) for marks in self.marks if len(marks.x)
@@ -173,6 +173,9 @@ def key(style: str) -> Html:
 
 
 def _mark_key(shape: str) -> Html:
+    if shape == "join":
+        line = tag("path", d="M11 0V12", class_="mark-join")
+        return tag("svg", line, class_="key", width="22", height="12", aria_hidden="true")
     use = tag("use", href=f"#mark-{shape}", x="11", y="1" if shape != "bad" else "11")
     return tag("svg", use, class_="key", width="22", height="12", aria_hidden="true")
 
@@ -184,6 +187,7 @@ def mark_shapes() -> Html:
         "scaler": "M-3.5 0H3.5V7H-3.5Z",
         "bad": "M-4-9L4-1M4-9L-4-1",
         "back": "M4 0V9L-5 4.5Z",
+        "join": f"M0 0V{HEIGHT}",
     }
     return tag(
         "svg",

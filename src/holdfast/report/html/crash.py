@@ -27,7 +27,7 @@ def _values(rows: Sequence[tuple[str, ...]], caption: str) -> Html | None:
         for row in rows
     ]
     table = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
-    return tag("div", table, class_="scroll stats", tabindex="0")
+    return tag("div", table, class_="scroll values", tabindex="0")
 
 
 def _calls(details: CrashDetails) -> Html | None:
@@ -43,7 +43,7 @@ def _calls(details: CrashDetails) -> Html | None:
 def _traceback(details: CrashDetails) -> Html | None:
     if not details.traceback:
         return None
-    return tag("pre", tag("code", details.traceback), class_="excerpt", tabindex="0")
+    return tag("pre", tag("code", details.traceback), class_="excerpt copied", tabindex="0")
 
 
 def _folded(title: str, content: Html | None) -> Html | None:

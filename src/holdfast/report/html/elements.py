@@ -40,6 +40,25 @@ def join(*children: Child) -> Html:
     return Html("".join(map(_piece, children)))
 
 
+def prose(text: str) -> Html:
+    """A sentence whose code stands between backticks.
+
+    >>> prose("write `a < b` here")
+    'write <code>a &lt; b</code> here'
+    """
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # one without its other half: not ours
+        return join(text)
+    return join(tag("code", piece) if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def copied(lines: Iterable[str], title: str = "") -> Html:
+    """Lines that are meant to be copied: the page's script puts a button beside them."""
+    shown = tag("pre", tag("code", [tag("span", f"{line}\n") for line in lines]), tabindex="0",
+                class_="copied")  # fmt: skip
+    return join(tag("p", title, class_="note"), shown) if title else shown
+
+
 def pixels(value: float) -> str:
     """A coordinate, short: a tenth of a unit is less than anybody sees."""
     text = f"{value:.1f}"

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from ...types import Finding
 from .. import words
 from ..cause import STAT_COLUMNS, Cause, cause_of
 from ..crash import crash_of
 from ..facts import FindingFacts, facts_of
 from ..joined_findings import FindingGroup
+from ..memory_course import Growth
 from .crash import crash_html
 from .elements import (
     Child,
     Html,
     join,
+    prose,
     tag,
 )
 
 _MESSAGE = 1200
 
 
-def finding_html(group: FindingGroup, number: int | str, *, several_ranks: bool) -> Html:
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """What the page knows besides a finding."""
+
+    several_ranks: bool = False
+    growth: Growth | None = None
+    """Memory that was added since something was found to grow."""
+    plots: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Plot to look at for findings of a family (MEM, TPT): its id."""
+
+
+ALONE = PageFacts()
+"""A finding without anything around it."""
+
+
+def finding_html(group: FindingGroup, number: int | str, known: PageFacts = ALONE) -> Html:
     """One finding as an article."""
     finding, cause = group.finding, cause_of(group.finding)
-    facts = facts_of(group, cause, several_ranks=several_ranks)
+    facts = facts_of(group, cause, several_ranks=known.several_ranks, growth=known.growth)
     crash = crash_of(finding)
     return tag(
         "article",
         _head(finding, cause, f"finding-{number}"),
-        tag("p", words.clip(words.capital(finding.message), _MESSAGE), class_="seen"),
+        tag("p", prose(words.clip(words.capital(finding.message), _MESSAGE)), class_="seen"),
         _excerpt(cause) if cause else None,
         _stats(cause) if cause and cause.stats else None,
-        crash_html(crash) if crash else None,
+        _numbers(facts),
         _cure(finding, cause),
-        _facts(facts),
-        [
-            _folded(other, f"{number}-{i}", several_ranks=several_ranks)
-            for i, other in enumerate(group.follows, 1)
-        ],
+        crash_html(crash) if crash else None,
+        _facts(facts, known.plots.get(finding.code[:3], "")),
+        [_folded(other, f"{number}-{i}", known) for i, other in enumerate(group.follows, 1)],
         class_=f"finding {finding.severity.word}",
         aria_labelledby=f"finding-{number}",
     )
 
 
-def _folded(group: FindingGroup, number: str, *, several_ranks: bool) -> Html:
+def _folded(group: FindingGroup, number: str, known: PageFacts) -> Html:
     """What follows from a finding: a line that opens."""
     finding = group.finding
     place = f" at {cause.near}" if (cause := cause_of(finding)) and cause.near else ""
@@ -50,7 +68,7 @@ def _folded(group: FindingGroup, number: str, *, several_ranks: bool) -> Html:
     return tag(
         "details",
         tag("summary", "Follows from it: ", tag("span", finding.code, class_="code"), " ", title),
-        finding_html(group, number, several_ranks=several_ranks),
+        finding_html(group, number, known),
         class_="follows",
     )
 
@@ -103,7 +121,7 @@ def _cure(finding: Finding, cause: Cause | None) -> Html:
     text = tag(
         "p",
         tag("strong", "Fix: "),
-        words.clip(words.capital(finding.advice), _MESSAGE),
+        prose(words.clip(words.capital(finding.advice), _MESSAGE)),
         class_="fix",
     )
     if cause is None or not cause.diff:
@@ -112,13 +130,22 @@ def _cure(finding: Finding, cause: Cause | None) -> Html:
     for line in cause.diff.splitlines():
         kind = {"+": "ins", "-": "del"}.get(line[:1], "span")
         lines.append(tag(kind, line, "\n", class_="hunk" if line.startswith("@@") else None))
-    return join(text, tag("pre", tag("code", lines), class_="diff", tabindex="0"))
+    return join(text, tag("pre", tag("code", lines), class_="diff copied", tabindex="0"))
 
 
-def _facts(facts: FindingFacts) -> Html:
+def _numbers(facts: FindingFacts) -> Html | None:
+    """What was measured, for findings about memory and time."""
+    shown = [tag("div", tag("dt", label), tag("dd", value)) for label, value in facts.numbers]
+    return tag("dl", shown, class_="figures") if shown else None
+
+
+def _facts(facts: FindingFacts, plot: str) -> Html:
     rows: list[Child] = []
     for label, text in facts.rows:
         rows.append(tag("dt", label))
         rows.append(tag("dd", text))
-    rows += [tag("dt", "more"), tag("dd", tag("code", facts.explain))]
+    if plot:
+        link = tag("a", "the plot of the run", href=f"#{plot}")
+        rows += [tag("dt", "see also"), tag("dd", link)]
+    rows += [tag("dt", "more"), tag("dd", tag("code", facts.explain, class_="copied"))]
     return tag("dl", rows)

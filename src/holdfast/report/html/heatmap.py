@@ -54,7 +54,7 @@ def _map(story: Story) -> Html:
     rows = [
         tag(
             "tr",
-            _layer(layer, first=layer == story.first, prefix=prefix),
+            layer_header(layer, first=layer == story.first, prefix=prefix),
             [_cell(story, row, at, low, high) for at in range(len(story.steps))],
         )
         for row, layer in enumerate(story.layers)
@@ -72,8 +72,9 @@ def _map(story: Story) -> Html:
 def _step(story: Story, step: int) -> Html:
     away = step - story.step
     # Every other number: two digits with a sign do not fit into a cell of a narrow screen.
-    label = "" if away % 2 else f"{away:+d}".replace("-", "\N{MINUS SIGN}") if away else "0"
-    return tag("th", label, scope="col", title=f"step {step}", class_=None if away else "now")
+    label = f"{away:+d}".replace("-", "\N{MINUS SIGN}") if away else "0"
+    name = tag("span", label, class_="unseen") if away % 2 else label
+    return tag("th", name, scope="col", title=f"step {step}", class_=None if away else "now")
 
 
 def common_prefix(names: Sequence[str]) -> str:
@@ -89,7 +90,8 @@ def common_prefix(names: Sequence[str]) -> str:
     return "".join(f"{parts[0]}." for parts in shared)
 
 
-def _layer(name: str, *, first: bool = False, prefix: str = "") -> Html:
+def layer_header(name: str, *, first: bool = False, prefix: str = "") -> Html:
+    """The header of a layer's row, cut at its front where there is little room."""
     shown = tag("bdi", words.clip(name.removeprefix(prefix), _NAME), dir="ltr")
     mark = tag("strong", " first", class_="first") if first else None
     return tag("th", tag("span", shown, class_="name"), mark, scope="row", title=name)
@@ -124,7 +126,7 @@ def updates_html(updates: Updates, *, several: bool) -> Html:
     rows = [
         tag(
             "tr",
-            _layer(update.layer),
+            layer_header(update.layer),
             tag("td", _bar(update, low, (high - low) or 1.0), class_="bar"),
             tag("td", words.figure(update.median), class_="num"),
             tag("td", words.figure(update.high), class_="num"),

@@ -1,85 +1,63 @@
-"""HTML page: verdict, findings, layers around an incident, plots, and the facts behind them.
+"""HTML page: verdict, loss, findings, layers around an incident, plots, the facts behind them.
 
-Pure functions of what was recorded. The page loads nothing and sends nothing: its policy
-allows the one style sheet and the one script in it, by their digests, and pictures that are part
-of it.
+Pure functions of what was recorded.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import math
 from collections.abc import Iterable
-from importlib.resources import files
 
-from ... import __version__
+from ...types import Finding
 from .. import words
+from ..cost import cost_figure
+from ..course import Course
 from ..environment import environment_of, guard_cost_words, lane_notes
 from ..facts import groups_to_show
 from ..first_layer import stories
+from ..layer_map import layer_maps
+from ..memory_course import memory_courses
 from ..record import Record
+from ..restarts import restarts_of
 from ..updates import updates_of
 from ..verdict import verdict_of
-from .chart import mark_shapes
+from .axes import step_axis
+from .document import document, symbol
 from .elements import (
     Child,
     Html,
+    copied,
     join,
     tag,
 )
-from .findings import finding_html
+from .findings import PageFacts, finding_html
 from .heatmap import story_html, updates_html
+from .layer_map import layer_map_html
 from .pictures import picture_html, pictures_in
-from .plots import COARSE, plots_of
+from .plots import COARSE, loss_change, loss_plot, plots_of
 
 # Further processes with plots of their own; the rest is counted, in the table of processes.
 _LANES = 7
-_SYMBOLS = {
-    "good": "M5 12.5l4.5 4.5L19 7.5",
-    "info": "M12 7v6l4 2.5",
-    "warn": "M12 6.5v7M12 17v.5",
-    "bad": "M7.5 7.5l9 9M16.5 7.5l-9 9",
-}
 
 
 def page(record: Record) -> str:
     """The whole report as one HTML file."""
-    style, script = _own("page.css"), _own("page.js")
     name = str(record.summary.meta.get("script") or record.summary.path.name)
-    verdict = verdict_of(record.summary)
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", f"{verdict.word}: {name}"),
-        tag("style", style),
-    )
-    body = tag(
-        "body",
-        mark_shapes(),
+    return document(
+        f"{verdict_of(record.summary).word}: {name}",
         _verdict(record, name),
         tag("main", *_sections(record)),
-        tag("footer", tag("p", f"Made by holdfast {__version__} from {record.summary.path}")),
-        tag("script", script),
+        f"from {record.summary.path}",
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _sections(record: Record) -> Iterable[Html | None]:
     yield from (
+        _loss(record),
         _findings(record),
         _saved(record),
         _stories(record),
-        _updates(record),
         _plots(record),
+        _updates(record),
         _other_lanes(record),
         _pictures(record),
         _deeds(record),
@@ -90,26 +68,24 @@ def _sections(record: Record) -> Iterable[Html | None]:
 
 def _verdict(record: Record, name: str) -> Html:
     summary, verdict = record.summary, verdict_of(record.summary)
+    restarts = len(restarts_of(summary.meta))
     figures = {
         "steps": words.number(summary.steps),
         "skipped": words.number(summary.skipped),
         "rollbacks": words.number(summary.rollbacks) if summary.rollbacks else "",
+        "restarts": words.number(restarts) if restarts else "",
         "findings": words.number(len(summary.findings)),
         "ranks": str(record.ranks) if record.ranks > 1 else "",
-        "loss": _change(summary.first_loss, summary.last_loss),
+        _loss_label(record): loss_change(record.courses[0]) if record.courses else "",
         "time": words.duration(summary.seconds) if summary.seconds else "",
-        "guard cost": "" if math.isnan(summary.guard_cost) else words.percent(summary.guard_cost),
+        "guard cost": cost_figure(summary.cost),
     }
     shown = [tag("div", tag("dt", k), tag("dd", v)) for k, v in figures.items() if v]
-    symbol = tag(
-        "svg", tag("circle", cx="12", cy="12", r="11"), tag("path", d=_SYMBOLS[verdict.tone]),
-        viewBox="0 0 24 24", class_="symbol", aria_hidden="true",
-    )  # fmt: skip
     damage = [tag("p", text, class_="damage") for text in summary.unreadable]
     return tag(
         "header",
         tag("p", name, class_="script"),
-        tag("h1", symbol, verdict.word),
+        tag("h1", symbol(verdict.tone), verdict.word),
         tag("p", verdict.sentence, class_="sentence"),
         tag("dl", shown, class_="figures"),
         damage,
@@ -117,9 +93,9 @@ def _verdict(record: Record, name: str) -> Html:
     )
 
 
-def _change(first: float, last: float) -> str:
-    known = not (math.isnan(first) or math.isnan(last))
-    return f"{words.figure(first)} → {words.figure(last)}" if known else ""
+def _loss_label(record: Record) -> str:
+    """The loss of a resumed run is told from its first part on, the rest of its own part."""
+    return "loss, all parts" if record.courses and record.courses[0].joints else "loss"
 
 
 def _section(title: str, *children: Child, key: str) -> Html:
@@ -130,10 +106,8 @@ def _findings(record: Record) -> Html | None:
     chosen, left_out = groups_to_show(record.summary.finding_groups)
     if not chosen:
         return None
-    several = record.ranks > 1
-    articles = [
-        finding_html(group, number, several_ranks=several) for number, group in enumerate(chosen, 1)
-    ]
+    known = _known(record)
+    articles = [finding_html(group, number, known) for number, group in enumerate(chosen, 1)]
     more = [
         tag("p", f"{code}: {words.plural(count, 'more finding')} of this kind; "
             "holdfast report --format json lists all of them.", class_="note")
@@ -141,6 +115,25 @@ def _findings(record: Record) -> Html | None:
     ]  # fmt: skip
     title = words.plural(len(record.summary.findings), "finding")
     return _section(title.capitalize(), articles, more, key="findings")
+
+
+def _known(record: Record) -> PageFacts:
+    """What findings are shown with: the plots of the leading rank."""
+    if not record.courses:
+        return PageFacts(several_ranks=record.ranks > 1)
+    lead = record.courses[0]
+    memory = memory_courses(lead.lane, _of_rank(record, lead))
+    drawn = [chart.key for chart in plots_of(lead)]
+    plots = {
+        family: next((key for key in drawn if key.startswith(kind)), "")
+        for family, kind in (("MEM", "memory-"), ("TPT", "time-"))
+    }
+    growth = next((course.growth for course in memory if course.growth is not None), None)
+    return PageFacts(several_ranks=record.ranks > 1, growth=growth, plots=plots)
+
+
+def _of_rank(record: Record, course: Course) -> list[Finding]:
+    return [finding for finding in record.summary.findings if finding.rank == course.lane.rank]
 
 
 def _saved(record: Record) -> Html | None:
@@ -153,8 +146,10 @@ def _saved(record: Record) -> Html | None:
         "Saved state",
         tag("p", failed) if saved.failed else None,
         tag("p", tag("code", saved.path), f" ({saved.what})") if saved.path else None,
-        tag("pre", tag("code", *(tag("span", line) for line in saved.code)))
-        if saved.code
+        copied(saved.code, "Load it") if saved.code else None,
+        copied((saved.goes_on,), "Go on from there") if saved.goes_on else None,
+        tag("p", f"The run cannot be resumed by holdfast: {saved.why_not}")
+        if saved.why_not
         else None,
         key="saved-state",
     )
@@ -168,34 +163,60 @@ def _stories(record: Record) -> Html | None:
     return _section("The layers around it", found[0], more, key="layers")
 
 
+def _loss(record: Record) -> Html | None:
+    """The loss of the leading rank, right below the verdict; nothing where there is none."""
+    courses = record.courses
+    chart = loss_plot(courses[0], courses[1 : 1 + _LANES]) if courses else None
+    if chart is None:
+        return None
+    title = f"{chart.title}, {courses[0].lane.lane}" if len(courses) > 1 else chart.title
+    before = record.summary.facts.get("resumed", "")
+    missing = None
+    if before and not record.earlier:
+        missing = tag("p", f"This run {before}, which is not there any more.", class_="note")
+    return _section(title, chart.draw(titled=False), missing, key="loss")
+
+
 def _updates(record: Record) -> Html | None:
-    found = updates_of(record.shown[0]) if record.lanes else []
+    found = updates_of(record.courses[0].lane) if record.courses else []
     shown = [updates_html(updates, several=len(found) > 1) for updates in found]
     return _section("How far the layers moved", shown, key="updates") if shown else None
 
 
 def _plots(record: Record) -> Html:
-    if not record.summary.steps:
+    if not record.courses:
         return _section("Plots", tag("p", "No step was recorded."), key="plots")
-    lead, *others = record.shown
-    charts = list(plots_of(lead, others[:_LANES]))
+    lead = record.courses[0]
+    charts = list(plots_of(lead, _of_rank(record, lead)))
     note = None
-    if not charts:
-        note = tag("p", "No loss, gradient, time or memory was recorded.")
-    elif not any(chart.key.startswith("loss-") for chart in charts):
-        note = tag("p", "No finite loss was recorded.")
-    title = f"Plots, {lead.lane}" if others else "Plots"
-    return _section(title, note, [chart.draw() for chart in charts], key="plots")
+    if loss_plot(lead) is None:
+        known = "No finite loss was recorded." if charts else ""
+        note = tag("p", known or "No loss, gradient, time or memory was recorded.")
+    drawn = [chart.draw() for chart in charts]
+    # The layers belong behind the norm of all gradients.
+    at = next((i for i, chart in enumerate(charts) if chart.key.startswith("time-")), len(drawn))
+    drawn[at:at] = _layer_maps(lead)
+    title = f"Plots, {lead.lane.lane}" if len(record.courses) > 1 else "Plots"
+    return _section(title, note, drawn, key="plots")
+
+
+def _layer_maps(course: Course) -> list[Html]:
+    maps = layer_maps(course.lane)
+    steps = course.lane.steps["step"]
+    axis = step_axis(float(steps.min()), float(steps.max()))
+    return [layer_map_html(m, axis, course.lane.lane, several=len(maps) > 1) for m in maps]
 
 
 def _other_lanes(record: Record) -> Html | None:
     """The plots of further processes, folded."""
     folded: list[Html] = []
-    for lane in record.shown[1 : 1 + _LANES]:
-        charts = [chart.draw() for chart in plots_of(lane, columns=COARSE, layers=False)]
+    for course in record.courses[1 : 1 + _LANES]:
+        found = _of_rank(record, course)
+        charts = [chart.draw() for chart in plots_of(course, found, columns=COARSE, loss=True)]
         if charts:
-            folded.append(tag("details", tag("summary", f"Plots, {lane.lane}"), charts))
-    hidden = len(record.lanes) - 1 - _LANES
+            summary = tag("summary", f"Plots, {course.lane.lane}")
+            folded.append(tag("details", summary, charts))
+    hidden = len(record.courses) - 1 - _LANES
     if hidden > 0:
         folded.append(
             tag("p", f"{words.plural(hidden, 'further process', 'es')} without plots here.")
@@ -220,7 +241,8 @@ def _deeds(record: Record) -> Html:
         for d in actions_taken
     ]
     table = tag("table", tag("thead", head), tag("tbody", rows))
-    return _section("What holdfast did", tag("div", table, class_="scroll actions"), key="actions")
+    shown = tag("div", table, class_="scroll actions", tabindex="0")
+    return _section("What holdfast did", shown, key="actions")
 
 
 def _notes(record: Record) -> Html | None:
@@ -240,16 +262,12 @@ def _notes(record: Record) -> Html | None:
 
 def _environment(record: Record) -> Html:
     rows = [
-        join(tag("dt", label), tag("dd", text))
+        join(tag("dt", label), tag("dd", _copied(text) if label == "command" else text))
         for label, text in environment_of(record.summary).items()
     ]
     cost = tag("p", guard_cost_words(record.summary), class_="note")
     return _section("The run", tag("dl", rows), cost, key="run")
 
 
-def _own(name: str) -> Html:
-    return Html(files(__package__ or "").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _copied(text: str) -> Html:
+    return tag("code", text, class_="copied")

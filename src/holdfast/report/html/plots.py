@@ -1,4 +1,4 @@
-"""The plots of one lane: loss, gradients, where the time goes, memory."""
+"""The plots of one rank: loss, gradients, where the time goes, memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...run import LaneData, Rows
+from ...types import Finding
 from .. import pace, words
+from ..course import Course
 from ..lanes import PHASES, column, first_optimizer
-from ..layers import Mask, layer_names, matrix
+from ..layers import Mask
+from ..memory_course import MemoryCourse, memory_courses
 from .axes import Axis, step_axis, value_axis
 from .chart import (
     COLUMNS,
@@ -21,58 +24,100 @@ from .chart import (
 from .curves import Values, bin_means
 
 TOP = 6
-"""Layers with a curve of their own: as many as can be distinguished."""
+"""Optimizers with a curve of their own: as many as can be distinguished."""
 COARSE = 150
 """Columns of the plots of further lanes: enough to compare, few enough for many of them."""
 _BINS = 160
+_PARTS = {"weights": "f3", "gradients": "f2", "optimizer state": "f4", "growth": "grown"}
+
+
+def loss_plot(course: Course, others: Sequence[Course] = ()) -> Chart | None:
+    """The loss of a course, other courses laid over it."""
+    rows = _in_order(course.lane.steps)
+    return _loss(course, rows, others) if len(rows) else None
 
 
 def plots_of(
-    lane: LaneData, others: Sequence[LaneData] = (), *, columns: int = COLUMNS, layers: bool = True
+    course: Course, findings: Sequence[Finding] = (), *, columns: int = COLUMNS, loss: bool = False
 ) -> Iterator[Chart]:
-    """The charts of a lane that has something to show; ``others`` are laid over its loss."""
-    rows = _in_order(lane.steps)
+    """The charts of a course that has something to show, without its layers.
+
+    Args:
+        course: one rank.
+        findings: of this rank; what they say to grow is named in the plot of the memory.
+        columns: pixels across.
+        loss: with the loss, where it has no plot of its own.
+    """
+    rows, lane = _in_order(course.lane.steps), course.lane
     if not len(rows):
         return
     axis = step_axis(float(rows["step"][0]), float(rows["step"][-1]))
-    charts = [_loss(lane, rows, axis, others, columns), _gradients(lane, rows, axis, columns)]
-    charts += _layers(lane, axis, columns) if layers else []
-    charts += [_time(lane, rows, axis), _memory(lane, rows, axis, columns)]
+    charts = [_loss(course, rows, (), columns)] if loss else []
+    charts += [_gradients(course, rows, axis, columns), _time(lane, rows, axis)]
+    charts += [_memory(lane, axis, memory) for memory in memory_courses(lane, findings)]
     yield from (chart for chart in charts if chart is not None)
 
 
 def _loss(
-    lane: LaneData, rows: Rows, axis: Axis, others: Sequence[LaneData], columns: int
+    course: Course, rows: Rows, others: Sequence[Course], columns: int = COLUMNS
 ) -> Chart | None:
+    lane = course.lane
     curve = _loss_curve(rows, f"rank {lane.rank}" if others else "loss", "s0")
-    also: list[Curve] = []
+    also = [_loss_curve(_in_order(again), "made again later", "other") for again in course.redone]
     for other in others:
-        name = f"rank {other.rank}" if other.rank != lane.rank else other.lane
-        also.append(_loss_curve(_in_order(other.steps), name, "other"))
-    ends = [float(end) for c in also if len(c.x) for end in c.x[[0, -1]]]
-    axis = step_axis(min([axis.low, *ends]), max([axis.high, *ends])) if ends else axis
+        name = f"rank {other.lane.rank}" if other.lane.rank != lane.rank else other.lane.lane
+        also.append(_loss_curve(_in_order(other.lane.steps), name, "other"))
+    ends = [float(end) for c in [curve, *also] if len(c.x) for end in c.x[[0, -1]]]
+    ends += [float(end) for end in rows["step"][[0, -1]]]
+    axis = step_axis(min(ends), max(ends))
     scale = value_axis([curve.y, *(other.y for other in also)])
-    marks = _marks(lane, rows)
+    marks = _marks(course, rows)
     if scale is None:
         return None
-    known = np.flatnonzero(np.isfinite(curve.y))
-    caption = "No finite loss was recorded."
-    if known.size:
-        y, x = curve.y[known], curve.x[known]
-        least = int(np.argmin(y))
-        caption = (
-            f"Loss from {words.figure(y[0])} to {words.figure(y[-1])} over "
-            f"{words.plural(int(rows['step'][-1] - rows['step'][0]) + 1, 'step')}; lowest "
-            f"{words.figure(y[least])} at step {words.number(int(x[least]))}, highest "
-            f"{words.figure(y.max())} at step {words.number(int(x[int(np.argmax(y))]))}."
-        )
+    caption = _loss_words(curve, rows)
     caption += "".join(
-        f" {words.plural(len(mark.x), 'step')} {mark.name}." for mark in marks if len(mark.x)
+        f" {words.plural(len(mark.x), 'step')} {mark.name}."
+        for mark in marks
+        if len(mark.x) and mark.shape != "join"
     )
+    if course.joints:
+        steps = words.listed([words.number(step) for step in course.joints])
+        caption += f" Resumed at step {steps}."
     return Chart(
         key=f"loss-{lane.lane}", title=_titled("Loss", scale), caption=caption, x=axis, y=scale,
         curves=[*also, curve], marks=marks, columns=columns,
     )  # fmt: skip
+
+
+def _loss_words(curve: Curve, rows: Rows) -> str:
+    known = np.flatnonzero(np.isfinite(curve.y))
+    if not known.size:
+        return "No finite loss was recorded."
+    y, x = curve.y[known], curve.x[known]
+    least = int(np.argmin(y))
+    steps = words.plural(int(rows["step"][-1] - rows["step"][0]) + 1, "step")
+    last, end = words.figure(y[-1]), ""
+    if known[-1] < len(curve.y) - 1:
+        # A finite loss is not the last one: the run ended without it.
+        end = f" (the last finite one, at step {words.number(int(x[-1]))}; then NaN or infinite)"
+    return (
+        f"Loss from {words.figure(y[0])} to {last}{end} over {steps}; lowest "
+        f"{words.figure(y[least])} at step {words.number(int(x[least]))}, highest "
+        f"{words.figure(y.max())} at step {words.number(int(x[int(np.argmax(y))]))}."
+    )
+
+
+def loss_change(course: Course) -> str:
+    """``0.58 → 0.07``, ``0.58 → NaN`` for a run whose last loss was; empty without a loss."""
+    rows = _in_order(course.lane.steps)
+    rows = rows[first_optimizer(rows)]
+    losses, bad = column(rows, "loss"), column(rows, "loss_bad") > 0
+    seen = losses[bad | ~np.isnan(losses)]
+    finite = seen[np.isfinite(seen)]
+    if not len(seen):
+        return ""
+    last = words.figure(float(seen[-1]))
+    return f"{words.figure(float(finite[0]))} → {last}" if finite.size else last
 
 
 def _loss_curve(rows: Rows, name: str, style: str) -> Curve:
@@ -89,7 +134,8 @@ def _curve(
     return Curve(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y)
 
 
-def _marks(lane: LaneData, rows: Rows) -> list[Marks]:
+def _marks(course: Course, rows: Rows) -> list[Marks]:
+    lane = course.lane
     steps = rows["step"].astype(np.float64)
     skipped, scaler = column(rows, "skipped") > 0, column(rows, "scaler_skipped") > 0
     bad = (column(rows, "loss_bad") > 0) | (column(rows, "grad_bad") > 0)
@@ -102,10 +148,12 @@ def _marks(lane: LaneData, rows: Rows) -> list[Marks]:
             x=np.unique(steps[bad & ~skipped & ~scaler]),
         ),
         Marks(name="where the run was rolled back", shape="back", x=back),
+        Marks(name="resumed", shape="join", x=np.array(course.joints, dtype=np.float64)),
     ]  # fmt: skip
 
 
-def _gradients(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | None:
+def _gradients(course: Course, rows: Rows, axis: Axis, columns: int) -> Chart | None:
+    lane = course.lane
     numbers = np.nan_to_num(column(rows, "opt"))
     found = np.unique(numbers)
     norm, bad = column(rows, "grad_norm"), column(rows, "grad_bad") > 0
@@ -124,46 +172,9 @@ def _gradients(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | 
     )
     return Chart(
         key=f"grad-{lane.lane}", title=_titled("Gradient norm", scale), caption=caption, x=axis,
-        y=scale, curves=curves, marks=[mark for mark in _marks(lane, rows) if len(mark.x)],
+        y=scale, curves=curves, marks=[mark for mark in _marks(course, rows) if len(mark.x)],
         columns=columns,
     )  # fmt: skip
-
-
-def _layers(lane: LaneData, axis: Axis, columns: int) -> Iterator[Chart | None]:
-    """The layers with the largest norms, of each optimizer."""
-    for name, rows in sorted(lane.tables.items()):
-        number = name.removeprefix("layers")
-        if name == number or not number.isdigit() or not len(rows):
-            continue
-        names, norms = layer_names(rows), matrix(rows)
-        norms = np.where(np.isfinite(norms), norms, np.nan)
-        measured = np.flatnonzero(~np.isnan(norms).all(axis=0))
-        if not measured.size:
-            continue
-        typical = np.nanmedian(norms[:, measured], axis=0)
-        top = measured[np.argsort(-typical, kind="stable")][:TOP]
-        x = rows["step"].astype(np.float64)
-        curves = [
-            Curve(name=words.clip(names[int(i)], 60), style=f"s{k}", x=x, y=norms[:, i])
-            for k, i in enumerate(top)
-        ]
-        scale = value_axis(curve.y for curve in curves)
-        if scale is None:
-            continue
-        shown = f"The {len(top)} largest" if len(top) < len(names) else "All"
-        caption = (
-            f"{shown} of {words.plural(len(names), 'layer')} by median norm, on "
-            f"{words.plural(len(rows), 'step')}: every so often, and all around an incident."
-        )
-        of = (
-            f", optimizer {number}"
-            if f"layers{int(number) + 1}" in lane.tables or number != "0"
-            else ""
-        )
-        yield Chart(
-            key=f"layers{number}-{lane.lane}", title=_titled(f"Gradient norm by layer{of}", scale),
-            caption=caption, x=axis, y=scale, curves=curves, columns=min(columns, COLUMNS // 2),
-        )  # fmt: skip
 
 
 def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
@@ -198,28 +209,49 @@ def _time(lane: LaneData, rows: Rows, axis: Axis) -> Chart | None:
     )  # fmt: skip
 
 
-def _memory(lane: LaneData, rows: Rows, axis: Axis, columns: int) -> Chart | None:
-    names = {"rss": "host (rss)", "mem_reserved": "GPU reserved", "mem_allocated": "GPU allocated"}
-    curves: list[Curve] = []
-    for i, (name, title) in enumerate(names.items()):
-        values = column(rows, name).astype(np.float64)
-        # Sampled: what lies between two samples is not missing.
-        known = np.isfinite(values)
-        if known.any() and values[known].max() > 0:
-            x = rows["step"][known].astype(np.float64)
-            curves.append(Curve(name=title, style=f"s{i}", x=x, y=values[known]))
-    scale = value_axis((curve.y for curve in curves), kind="bytes", log=False, zero=True)
+def _memory(lane: LaneData, axis: Axis, memory: MemoryCourse) -> Chart | None:
+    heights = np.cumsum([part for _, part in memory.parts], axis=0)
+    scale = value_axis([heights], kind="bytes", log=False, zero=True)
     if scale is None:
         return None
-    caption = " ".join(
-        f"{words.capital(curve.name)}: {words.size(float(curve.y[0]))} at first, "
-        f"{words.size(float(curve.y.max()))} at most, {words.size(float(curve.y[-1]))} at last."
-        for curve in curves
-    )
+    grown, names = memory.growth, [name for name, _ in memory.parts]
+    if grown is not None:
+        names[-1] = f"added since step {words.number(grown.since)}: {words.listed(grown.names)}"
+    styles = [_PARTS.get(name, "f5") for name, _ in memory.parts]
+    curves = [
+        Curve(name=name, style=style, x=memory.steps, y=height)
+        for name, style, height in zip(names, styles, heights, strict=True)
+    ]
+    where = "device" if memory.on_device else "host"
     return Chart(
-        key=f"memory-{lane.lane}", title="Memory", caption=caption, x=axis, y=scale, curves=curves,
-        columns=columns,
+        key=f"memory-{'device-' if memory.on_device else ''}{lane.lane}",
+        title=f"Memory of the {where}", caption=_memory_words(lane, memory), x=axis, y=scale,
+        curves=curves, stacked=True,
     )  # fmt: skip
+
+
+def _memory_words(lane: LaneData, memory: MemoryCourse) -> str:
+    total, grown = memory.total, memory.growth
+    said = [
+        f"{words.size(float(total[0]))} at first, {words.size(float(total.max()))} at most, "
+        f"{words.size(float(total[-1]))} at last"
+    ]
+    known = [f"{name} {words.size(float(part[-1]))}" for name, part in memory.parts[:-1]]
+    said[0] += f"; {', '.join(known)} at last" if known and grown is None else ""
+    if grown is not None:
+        share = words.percent(grown.total / float(total[-1]))
+        said.append(
+            f"It grew by {words.size(grown.per_step)} a step since step "
+            f"{words.number(grown.since)}, {words.size(grown.total)} in all, {share} of what was "
+            f"used at last; what grows: {words.listed(grown.names)}"
+        )
+    reserved = column(lane.steps, "mem_reserved")
+    if memory.on_device and np.isfinite(reserved).any():
+        held = words.size(float(np.nanmax(reserved)))
+        said.append(f"The allocator held {held} of the device at most")
+    if memory.last_measured < memory.steps[-1]:
+        said.append(f"Sampled, the last time at step {words.number(memory.last_measured)}")
+    return ". ".join(said) + "."
 
 
 def _in_order(rows: Rows) -> Rows:

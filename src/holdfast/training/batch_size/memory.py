@@ -1,4 +1,4 @@
-"""The memory of this machine that we may use, and what it looks like when that runs out."""
+"""The memory of this machine that we may use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import torch
 
 # Linux keeps the limits of a container here; elsewhere these files are missing.
 _GROUP = Path("/sys/fs/cgroup")
-# As devices say it, then torch on x86 processors, on others, the system, and libraries of CUDA.
-_TEXTS = (
-    "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory",
-    "alloc_failed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,14 +45,6 @@ def free_memory(device: torch.device) -> float:
         return host_memory().free
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on a device or on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(text in said for text in _TEXTS)
 
 
 def _address_space() -> tuple[float, float] | None:

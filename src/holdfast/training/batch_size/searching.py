@@ -20,7 +20,8 @@ import psutil
 import torch
 
 from ...errors import UsageError
-from .memory import host_memory, out_of_memory
+from ...run.host_memory import ran_out
+from .memory import host_memory
 
 GIB = 2.0**30
 # What is free now will not all be: other processes, fragments, the average of the weights.
@@ -169,7 +170,7 @@ class _Search:
             # The first step of a size also pays for what is made once: kernels, moments, memory.
             return seconds if seconds > _LONG else self._timed(size)
         except Exception as error:
-            if not out_of_memory(error):
+            if not ran_out(error):
                 raise
         # Outside of the handler, so that the frames of the failed step are gone.
         return None

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ...checkpoint import rng
 from ...errors import UsageError
-from .memory import out_of_memory
+from ...run.host_memory import ran_out
 
 
 class Trial:
@@ -64,7 +64,7 @@ class Trial:
         try:
             model = copy.deepcopy(self._model).train()
         except Exception as error:
-            if out_of_memory(error):
+            if ran_out(error):
                 raise
             raise UsageError(
                 f"batch size: the model cannot be copied ({error}); set data.batch yourself"

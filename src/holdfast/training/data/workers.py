@@ -165,7 +165,8 @@ def measure_loading(
     """Seconds that one batch takes to make, from a short look; 0 where there is none.
 
     Random state that loading draws from is put back: the run that follows is the same as without
-    the look. A stream that can be read only once must not be looked at.
+    the look. A stream that can be read only once must not be looked at. An error ends the look: the
+    loop will meet it, and may go on with another sample.
 
     Args:
         make: makes a loader without workers, only for this.
@@ -180,7 +181,7 @@ def measure_loading(
     try:
         began = time.perf_counter()
         iterator = iter(loader)
-        with contextlib.suppress(StopIteration):
+        with contextlib.suppress(Exception):
             while len(times) <= batches and time.perf_counter() - began < seconds:
                 start = time.perf_counter()
                 next(iterator)

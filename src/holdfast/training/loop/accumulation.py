@@ -30,8 +30,8 @@ class Window:
         self.size = size
         self.passes = 0
         self.samples = 0
-        self.pieces = 1
-        """What each micro-batch is cut into because it does not fit into memory at once."""
+        self.fits = 0
+        """Samples that fit into memory at once, once it ran out; 0: all of a micro-batch."""
         self._usual = usual
         self._place = place
 
@@ -73,11 +73,11 @@ class Window:
             "passes": self.passes,
             "samples": self.samples,
             "usual": self._usual or 0,
-            "pieces": self.pieces,
+            "fits": self.fits,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on amid a window."""
         self.passes, self.samples = int(state["passes"]), int(state["samples"])
         self._usual = int(state["usual"]) or self._usual
-        self.pieces = int(state.get("pieces", 1))
+        self.fits = int(state.get("fits", 0))

@@ -101,7 +101,7 @@ class Loop:
 
     def _optimizer_step(self, *, last: bool) -> None:
         parts = self._parts
-        if parts.settings.auto_batch:
+        if parts.settings.reduce_late:
             distributed.average(parts.model, parts.place)
         parts.window.settle(parts.model.parameters(), last=last)
         self._micro_batches.window_ends()

@@ -1,23 +1,21 @@
 """Forward and backward of the batches of a step, in pieces where memory is short.
 
-With ``train.auto_batch`` a batch that does not fit into memory is cut into two pieces, then four,
-and so on; from then on every batch is. The gradients of the pieces add up to that of the batch,
-so the step is the same. The guard is told of a batch, not of its pieces.
+A batch that does not fit into memory is split as ``watch.run_step`` splits it, and from then on
+every batch is. The gradients of the pieces add up to that of the batch, so the step is the same.
+The guard is told of a batch, not of its pieces.
 """
 
 from __future__ import annotations
 
-import gc
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ...run.host_memory import ran_out
+from ...watching.watch import Piece
 from .. import channels, distributed
-from ..batch_size.memory import out_of_memory
-from ..compilers import shortened
-from ..data.pieces import cut
 from ..data.transfer import count, tensors
 from .parts import Parts
 
@@ -37,9 +35,12 @@ class MicroBatches:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._auto = parts.settings.auto_batch
+        # Amid a reduction of DistributedDataParallel no rank can begin anew.
+        self._local = parts.place.world == 1 or parts.settings.reduce_late
+        self._split = self._local and parts.settings.holdfast.guard.split
         # Of this window, as they were loaded: what runs out of memory amid it begins anew.
         self._batches: list[Any] = []
+        self._weight = 1.0
 
     def take(self, batch: Any, *, step: int, inner: bool) -> None:
         """Add the gradient of one more batch.
@@ -49,24 +50,21 @@ class MicroBatches:
             step: number of the step it is for.
             inner: unless the window is full, another batch will follow before the step.
         """
-        if self._auto:
+        parts, before = self._parts, self._parts.watch.fits
+        if self._split:
             self._batches.append(batch)
         try:
-            self._report(self._add(batch, step, inner))
-            return
+            self._add(self._batches or [batch], step, inner)
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            if not self._auto:
+            if ran_out(error):
                 error.add_note(self._advice(count(batch)))
-                raise
-            why = shortened(error)
-        # Not above: the error holds the frames it came through, and they hold tensors.
-        self._begin_anew(why, step)
+            raise
+        if parts.watch.fits != before:
+            self._tell(step, count(batch))
 
     def replay(self, batch: Any, *, step: int) -> None:
         """A batch of a poisoned window once more, for an exam."""
-        self._report(self._add(batch, step, inner=False))
+        self._add([batch], step, inner=False)
 
     def window_ends(self) -> None:
         """The gradient of the window is complete."""
@@ -74,30 +72,33 @@ class MicroBatches:
 
     # ------------------------------------------------------------------ one batch
 
-    def _add(self, batch: Any, step: int, inner: bool) -> list[_Pass]:
-        parts = self._parts
-        samples = count(batch)
-        weight = parts.window.weigh(samples)
-        inner = inner and not parts.window.full
-        with distributed.unsynchronised(parts.net, inner):
-            if parts.window.pieces == 1:
-                return [self._run(batch, step, weight, [])]
-            done: list[_Pass] = []
-            *first, last = cut(batch, parts.window.pieces)
-            for piece in first:
-                done.append(self._run(piece, step, weight * count(piece) / samples, None))
-            done.append(self._run(last, step, weight * count(last) / max(samples, 1), done))
-        return done
+    def _add(self, batches: list[Any], step: int, inner: bool) -> None:
+        """The gradient of the last of these batches, of all where memory runs out."""
+        parts, done = self._parts, list[_Pass]()
 
-    def _run(self, piece: Any, step: int, weight: float, former: list[_Pass] | None) -> _Pass:
-        """One piece; ``former`` are those before it if it is the last of its batch."""
-        parts = self._parts
-        piece = parts.transfer(piece)
-        samples = count(piece)
+        def compute(piece: Piece) -> None:
+            if piece.begin == 0:
+                done.clear()  # those of earlier batches were reported when they came
+                self._weight = parts.window.weigh(count(batches[piece.batch]))
+            with distributed.unsynchronised(parts.net, inner and not parts.window.full):
+                done.append(self._run(piece, step, done))
 
-        def forward_and_backward(piece: Any) -> _Pass:
+        def undo(why: str) -> None:
+            self._begin_anew(why, step, parts.window.passes - len(batches))
+
+        parts.watch.in_pieces(batches, compute, undo, local=self._local)
+        for one in done:
+            parts.telling.saw(*one)
+
+    def _run(self, piece: Piece, step: int, former: list[_Pass]) -> _Pass:
+        """One piece; ``former`` are those of its batch before it."""
+        parts = self._parts
+        batch = parts.transfer(piece.content)
+        samples, weight = piece.end - piece.begin or count(batch), self._weight * piece.share
+
+        def forward_and_backward(batch: Any) -> _Pass:
             with parts.precision.autocast():
-                loss, extra = split(parts.loss(parts.net, piece))
+                loss, extra = split(parts.loss(parts.net, batch))
             # Where a graph is replayed the next step would write into what this one returned.
             loss = parts.compiled.keep(loss)
             if not loss.requires_grad:
@@ -105,81 +106,47 @@ class MicroBatches:
                     "the loss has no gradient: nothing it is made of is a trainable parameter; "
                     "look for detach(), no_grad() or frozen weights in the loss function"
                 )
-            if former is None:
-                parts.watch.backward_piece(loss, weight=weight)
-            else:
+            if piece.last:
                 parts.watch.backward(_of_batch(loss, samples, former), weight=weight)
+            else:
+                parts.watch.backward_piece(loss, weight=weight)
             return _Pass(loss.detach(), extra, samples)
 
         if step < parts.settings.anomaly:
             with parts.compiled.paused(), torch.autograd.set_detect_anomaly(True):
-                done = forward_and_backward(piece)
+                done = forward_and_backward(batch)
         elif parts.watch.replaying:
             with parts.compiled.paused():
-                done = forward_and_backward(piece)
+                done = forward_and_backward(batch)
         else:
-            done = parts.compiled.run(forward_and_backward, piece)
+            done = parts.compiled.run(forward_and_backward, batch)
         if _forward.on:
-            _forward(_forward_told, piece, done.loss)
+            _forward(_forward_told, batch, done.loss)
         return done
-
-    def _report(self, done: list[_Pass]) -> None:
-        for one in done:
-            self._parts.telling.saw(*one)
 
     # ------------------------------------------------------------------ out of memory
 
-    def _begin_anew(self, why: str, step: int) -> None:
-        """Cut every batch into more pieces until those of this window fit."""
+    def _begin_anew(self, why: str, step: int, earlier: int) -> None:
+        """Drop the gradients of this window: its batches come again, in smaller pieces."""
         parts = self._parts
-        earlier = parts.window.passes - len(self._batches)
-        while True:
-            self._halve(why, step, earlier)
-            parts.watch.drop_window()
-            parts.window.drop()
-            gc.collect()
-            if parts.place.device.type == "cuda":
-                torch.cuda.empty_cache()
-            try:
-                *first, last = self._batches
-                for batch in first:  # reported when they came
-                    self._add(batch, step, inner=False)
-                self._report(self._add(last, step, inner=False))
-                return
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                why = shortened(error)
-
-    def _halve(self, why: str, step: int, earlier: int) -> None:
-        """Twice as many pieces; raises where that cannot be."""
-        parts, batch = self._parts, self._batches[-1]
-        samples, pieces = count(batch), 2 * parts.window.pieces
-        if parts.window.pieces >= samples:
+        if earlier > 0:
             raise torch.OutOfMemoryError(
-                f"{why}\nout of memory at step {step} with a single sample: make the model "
-                "smaller, set train.recompute or train.precision=bf16"
+                f"{why}\nout of memory at step {step}, amid a window whose first {earlier} "
+                "batches came before a resume and cannot be computed again"
             )
-        if len(cut(batch, 2)) < 2:
-            raise torch.OutOfMemoryError(
-                f"{why}\nout of memory at step {step}, and the batch cannot be cut: it has no "
-                f"tensor whose first dimension is its samples\n{self._advice(samples)}"
-            )
-        if earlier:
-            raise torch.OutOfMemoryError(
-                f"{why}\nout of memory at step {step}, amid a window of which {earlier} batches "
-                f"came before the resume\n{self._advice(samples)}"
-            )
-        parts.window.pieces = pieces
+        parts.watch.drop_window()
+        parts.window.drop()
         parts.compiled.batches_are_cut()
-        most = -(-samples // pieces)
+
+    def _tell(self, step: int, samples: int) -> None:
+        parts = self._parts
+        most = parts.window.fits = parts.watch.fits
+        pieces = -(-samples // most)
         parts.say(
             f"out of memory at step {step}: batches of {samples} samples are taken in pieces of "
-            f"{most} from here on, with the same gradient; faster: "
+            f"{most} from here on; faster: "
             f"{_setting(samples * parts.place.world, parts.settings.accumulate, pieces)}"
         )
-        data = {"pieces": pieces, "samples": samples, "largest": most, "why": why}
-        parts.watch.note("batch_cut", data)
 
     def _advice(self, samples: int) -> str:
         """What to do about a batch that does not fit."""
@@ -187,11 +154,17 @@ class MicroBatches:
         batch, window = samples * parts.place.world, parts.settings.accumulate
         shares = [share for share in (2, 4, 8, 16) if batch // share >= parts.place.world]
         table = [f"  {_setting(batch, window, share)}" for share in shares]
+        if self._split:
+            what = "make the model smaller, set train.recompute or train.precision=bf16"
+        elif parts.place.world > 1 and parts.settings.holdfast.guard.split:
+            what = "train.reduce_late=true splits batches into pieces that fit"
+        else:
+            what = "train.holdfast.guard.split=true splits batches into pieces that fit"
+        at_once = parts.watch.fits or samples
         return "\n".join(
             [
-                f"holdfast: out of memory with {samples} samples at once; train.auto_batch=true "
-                "cuts batches into pieces that fit, holdfast train RECIPE --find-batch measures "
-                f"what does{', or set one of' if table else ''}",
+                f"holdfast: out of memory with {at_once} samples at once; {what}, holdfast train "
+                f"RECIPE --find-batch measures what fits{', or set one of' if table else ''}",
                 *table,
             ]
         )

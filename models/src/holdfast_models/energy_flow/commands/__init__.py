@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...answers import named_run
+from ...answers import add_format, named_run
 from .data import add_data_verbs, whole
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class EnergyFlowCommand:
                 "--set", metavar="KEY=VALUE", action="append", default=[],
                 help="change one setting, e.g. data.split=hard (repeatable)",
             )  # fmt: skip
-            one.add_argument("--json", action="store_true", help="for programs")
+            add_format(one)
             one.set_defaults(act=act)
             return one
 
@@ -132,7 +132,9 @@ def _eval(args: argparse.Namespace) -> int:
             flush=True,
         )
     found = evaluate(loaded, args.split, texts=args.texts, baselines=baselines)
-    _tell(args.json, {"weights": str(loaded.checkpoint), **found.plain()}, found.lines())
+    _tell(
+        args.format == "json", {"weights": str(loaded.checkpoint), **found.plain()}, found.lines()
+    )
     return 0
 
 
@@ -143,7 +145,10 @@ def _chat(args: argparse.Namespace) -> int:
     for text in _lines_of_input() if args.text is None else (args.text,):
         answer = talk.answer(text)
         # One object a line, so that a program can follow a long talk.
-        print(json.dumps(answer.plain()) if args.json else "\n".join(answer.lines()), flush=True)
+        print(
+            json.dumps(answer.plain()) if args.format == "json" else "\n".join(answer.lines()),
+            flush=True,
+        )
     return 0
 
 
@@ -159,7 +164,7 @@ def _bench(args: argparse.Namespace) -> int:
         precision=args.precision,
         guard=args.guard,
     )
-    _tell(args.json, found, bench_lines(found))
+    _tell(args.format == "json", found, bench_lines(found))
     return 0
 
 
@@ -190,7 +195,7 @@ def _show(args: argparse.Namespace) -> int:
     lines += ["", *expected.lines(place), *([expected.fits] if expected.fits else [])]
     plain = {"memory": dict(expected.memory), "step_seconds": expected.step_seconds}
     plain |= {"steps": expected.steps, "fits": expected.fits}
-    _tell(args.json, {**where, **found._asdict(), "forecast": plain}, lines)
+    _tell(args.format == "json", {**where, **found._asdict(), "forecast": plain}, lines)
     return 0
 
 

@@ -64,13 +64,13 @@ def _generate(args: argparse.Namespace) -> int:
         raise HoldfastError(f"{loaded.run} learned {loaded.settings.task}; text needs a run of llm")
     _check_tokenizer(args.tokenizer, loaded.tokenizer)
     net = placed(loaded.net, args.device)
-    if len(prompts) == 1 and not args.json and args.output_file is None:
+    if len(prompts) == 1 and args.format == "text" and args.output_file is None:
         print(prompts[0], end="", flush=True)
         for _, piece in stream(net, loaded.tokenizer, prompts, args.max_length, how):
             print(piece, end="", flush=True)
         print()
         return 0
-    plain = args.output_file is None and not args.json
+    plain = args.output_file is None and args.format == "text"
     with told_as(f"--output-file {args.output_file}"), _opened(args.output_file) as file:
         for first in range(0, len(prompts), args.batch_size):
             some = prompts[first : first + args.batch_size]

@@ -30,7 +30,9 @@ def add_run_verbs(verb: Verb) -> None:
     _add_run(one, nargs="+")
 
     one = verb("export", "Write the network as .pt2 or ONNX, and verify the file.", _export)
-    one.add_argument("--out", metavar="FILE", help="default: model.pt2 in the run")
+    one.add_argument(
+        "--output", "--out", dest="out", metavar="FILE", help="default: model.pt2 in the run"
+    )
     _add_run(one)
 
 

@@ -17,7 +17,14 @@ def add_comparison_verbs(verb: Verb) -> None:
                      help="events to learn from; default: all")  # fmt: skip
     one.add_argument("--seeds", metavar="N", type=whole(0), nargs="+", default=[1, 2, 3],
                      help="default: 1 2 3")  # fmt: skip
-    one.add_argument("--out", metavar="DIR", default="compare_pretrain", help="folder of the runs")
+    one.add_argument(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="DIR",
+        default="compare_pretrain",
+        help="folder of the runs",
+    )
     set_option(one)
 
     one = verb("bench", "Events per second: forward, training step, reading files.", _bench)

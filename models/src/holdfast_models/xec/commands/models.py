@@ -22,7 +22,9 @@ def add_model_verbs(verb: Verb) -> None:
         "source", metavar="RUN", type=named_run, help="run folder, checkpoint, or exported .onnx"
     )
     one.add_argument("files", metavar="FILES", help="file, folder or pattern of events")
-    one.add_argument("--out", metavar="FILE", required=True, help="ROOT file to write")
+    one.add_argument(
+        "--output", "--out", dest="out", metavar="FILE", required=True, help="ROOT file to write"
+    )
     one.add_argument(
         "--entries", metavar="FIRST:LAST", default=":", help="these events alone (default: all)"
     )
@@ -43,7 +45,13 @@ def add_model_verbs(verb: Verb) -> None:
     what = "Write a regressor as ONNX, an inpainter as .pt2, and verify the file."
     one = verb("export", what, _export, "  holdfast xec export RUN --out angle.onnx --raw-input")
     one.add_argument("run", metavar="RUN", type=named_run, help="run folder or checkpoint")
-    one.add_argument("--out", metavar="FILE", help="default: model.onnx or model.pt2 in the run")
+    one.add_argument(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="FILE",
+        help="default: model.onnx or model.pt2 in the run",
+    )
     one.add_argument("--raw-input", action="store_true", help="normalise inside the file (ONNX)")
     one.add_argument("--no-ema", action="store_true", help="the weights, not their average")
     one.add_argument("--verify-only", action="store_true", help="compare a file that is there")

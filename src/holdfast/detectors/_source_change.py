@@ -1,0 +1,124 @@
+"""The recorded line of a finding with its source, and a change of that line as a diff.
+
+The lines around it come with the event: a finding is read where the script may not be.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ._remedies.source import unified
+
+_KEPT = ("function", "code", "start", "excerpt")
+# Their arguments are stored one each.
+_STORES = ("append", "appendleft", "add")
+_PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+
+
+def source_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Statement, function and the lines around it, as reports show them; empty where unknown."""
+    return {name: data[name] for name in _KEPT if data.get(name)} if data.get("code") else {}
+
+
+def replaced(data: Mapping[str, Any], new: str) -> str:
+    """The statement and its new form as a diff; empty where either is unknown."""
+    code, file = _code(data), str(data.get("file") or "")
+    if not new or not code or new == code or not file:
+        return ""
+    return unified(code, new, file=file, line=_first(data), indent=_indent(data))
+
+
+def followed_by(data: Mapping[str, Any], added: str) -> str:
+    """The statement and one more line behind it, as a diff."""
+    code = _code(data)
+    return replaced(data, f"{code}\n{added}") if code and added else ""
+
+
+def decorated(data: Mapping[str, Any], decorator: str) -> str:
+    """A decorator above the function, whose first line was recorded as ``head``, as a diff."""
+    head, file = data.get("head"), str(data.get("file") or "")
+    if not file or not isinstance(head, list | tuple) or len(cast("list[Any]", head)) != 2:
+        return ""
+    line, text = cast("list[Any]", head)
+    if not isinstance(line, int) or not isinstance(text, str):
+        return ""
+    indent, bare = text[: len(text) - len(text.lstrip())], text.strip()
+    return unified(bare, f"{decorator}\n{bare}", file=file, line=line, indent=indent)
+
+
+def detached(code: str) -> str:
+    """A statement that stores a value, storing it without its graph; empty where it is no such.
+
+    >>> detached("losses.append(loss)"), detached("total += loss")
+    ('losses.append(loss.detach())', 'total += loss.item()')
+    >>> detached("self.mean = 0.9 * self.mean + 0.1 * loss")
+    'self.mean = (0.9 * self.mean + 0.1 * loss).detach()'
+    """
+    try:
+        (node,) = ast.parse(textwrap.dedent(code)).body
+    except (SyntaxError, ValueError):
+        return ""
+    value, cut = None, ".detach()"
+    if isinstance(node, ast.AugAssign):
+        value = node.value
+        # A sum for the log is a number; what is computed on the spot may be anything.
+        cut = ".item()" if isinstance(value, ast.Name | ast.Attribute) else cut
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        value = None if isinstance(node.targets[0], ast.Tuple | ast.List) else node.value
+    elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
+        stores = isinstance(call.func, ast.Attribute) and call.func.attr in _STORES
+        value = call.args[0] if stores and len(call.args) == 1 and not call.keywords else None
+    if not isinstance(value, ast.expr) or not isinstance(value, (*_PLAIN, ast.BinOp)):
+        return ""
+    return _edited(textwrap.dedent(code), value, cut)
+
+
+def target_in(data: Mapping[str, Any]) -> str:
+    """What the statement calls the value: ``self.h`` in a method, where the loop says ``net.h``."""
+    name, path = str(data.get("name") or ""), str(data.get("path") or "").split("[")[0]
+    try:
+        nodes = [*ast.walk(ast.parse(_code(data)))]
+    except (SyntaxError, ValueError):
+        return path
+    stored = [n for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)]
+    own = [ast.unparse(n) for n in stored if name in (getattr(n, "id", ""), getattr(n, "attr", ""))]
+    return own[0] if own and name else path
+
+
+def _edited(code: str, value: ast.expr, cut: str) -> str:
+    """The code with something behind an expression, in brackets where it needs them."""
+    text = ast.get_source_segment(code, value)
+    if text is None or value.end_lineno is None or value.end_col_offset is None:
+        return ""
+    lines = code.encode().split(b"\n")
+    starts = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines))]
+    first = starts[value.lineno - 1] + value.col_offset
+    last = starts[value.end_lineno - 1] + value.end_col_offset
+    whole = f"{text}{cut}" if isinstance(value, _PLAIN) else f"({text}){cut}"
+    raw = code.encode()
+    return (raw[:first] + whole.encode() + raw[last:]).decode()
+
+
+def _code(data: Mapping[str, Any]) -> str:
+    return textwrap.dedent(str(data.get("code") or "")).strip("\n")
+
+
+def _first(data: Mapping[str, Any]) -> int:
+    """The line on which the statement begins."""
+    first = data.get("start") or data.get("line")
+    return first if isinstance(first, int) else 0
+
+
+def _indent(data: Mapping[str, Any]) -> str:
+    """The indentation of the statement, read from the lines around it."""
+    first, bare = _first(data), _code(data).split("\n", 1)[0].strip()
+    excerpt: Any = data.get("excerpt")
+    for pair in excerpt if isinstance(excerpt, list) else ():  # pyright: ignore[reportUnknownVariableType]
+        number, text = (*pair, 0, "")[:2] if isinstance(pair, list | tuple) else (0, "")  # pyright: ignore[reportUnknownVariableType]
+        if number == first and str(text).strip() == bare:  # pyright: ignore[reportUnknownArgumentType]
+            line = str(text)  # pyright: ignore[reportUnknownArgumentType]
+            return line[: len(line) - len(line.lstrip())]
+    return ""

@@ -1,0 +1,243 @@
+"""RUN004: nothing goes on any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from ..types import Event, Finding, Severity
+from ._window import Window
+from .base import Detector
+
+_SILENT, _AGAIN = "no_progress", "progress_again"
+_NAME = 32
+# Functions and modules in which a process waits for a person or for requests, on purpose.
+_ON_PURPOSE = (
+    "/pdb.py", "/bdb.py", "/code.py", "/cmd.py", "/socketserver.py", "/tkinter/", "/IPython/",
+    "/matplotlib/backends/", "/uvicorn/", "/werkzeug/", "/ipdb/", "/debugpy/",
+)  # fmt: skip
+_COLLECTIVES = ("distributed_c10d.py", "/torch/distributed/", "torch/nn/parallel/distributed.py")
+_LOCKS = ("/threading.py", "/multiprocessing/synchronize.py", "/queue.py", "/filelock/")
+
+
+class Hang(Detector):
+    """The run hangs: no step and no batch for much longer than ever before in this run.
+
+    What it detects:
+        No step, no batch (of a validation either) and no event for ten minutes
+        (``--hang-after``), for three times the longest pause so far, and for three times as long
+        before the first step. Then the stacks of all threads and loader workers are taken three
+        times: processes that use no CPU and stand on the same lines hang; what computes on one line
+        must do so for three times as long, what moves on for ten times as long.
+
+    Why it matters:
+        A run that hangs looks like one that is slow, and keeps its GPU for the whole weekend.
+
+    Evidence:
+        ``seconds`` without progress, ``limit`` and ``longest`` pause before; ``cpu``: cores that
+        its processes kept busy; ``moves``: whether lines of the script changed; ``frames`` of the
+        main thread; ``worker``: number of the loader worker that is waited for, ``worker_line``
+        its line; ``samples`` it was given, or the one it reads; ``stacks``: the file in the run
+        folder with all threads; ``went_on``: seconds after which it went on by itself; ``cause``:
+        the lines around; ``sure``: how sure it is, in words.
+
+    Usual causes:
+        - A loader worker that waits for a lock which was held when it was forked (OpenCV, HDF5,
+          tokenizers, a logger, a thread pool).
+        - A file system or a network that does not answer.
+        - Several ranks: one of them does not reach a collective, or died.
+        - A lock file that another process left behind.
+
+    What to do:
+        1. Look at the line and at ``stacks.rN.txt``.
+        2. In a worker: ``multiprocessing_context="spawn"``, ``cv2.setNumThreads(0)``, open files in
+           the worker; ``timeout=`` of the DataLoader makes it an exception.
+        3. ``holdfast run --restart 3`` ends a run that hangs and goes on from its last checkpoint.
+
+    False alarms:
+        Long waits on purpose, such as ``time.sleep`` until new data comes; prompts, debuggers and
+        servers are known. Work of more than ten minutes between two steps that uses no CPU.
+
+    Cost:
+        One 8-byte store per batch; the supervisor compares two numbers twice a second.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.hang`` with ``--hang-after 4`` names the line and the
+        sample at which ``python -m holdfast.faults.hang`` stands still.
+    """
+
+    code = "RUN004"
+    name = "hang"
+    severity = Severity.ERROR
+    needs = ("loss",)
+    since = "0.1"
+    within = 20
+    judges_events = True
+    judges_waiting = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Detector.Options):
+        """All are guesses: there is no collection of hangs yet."""
+
+        idle: float = 0.1
+        """Cores in use below which processes wait; a worker that polls a queue uses 0.01."""
+        bytes_per_second: float = 1e5
+        """Bytes read and written above which something is copied, however slowly."""
+        computes: float = 3.0
+        """Multiple of the limit after which work on one line counts as a hang."""
+        moves: float = 10.0
+        """The same for work that moves on."""
+
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """For each step the latest event, with the first row that is not older than it."""
+        first = len(window) - window.fresh
+        latest = {e.step: e for e in window.events if e.kind == _SILENT and self._hangs(e)}
+        for event in latest.values():
+            rows = np.flatnonzero(window.rows["step"] >= event.step)
+            if rows.size and rows[0] >= first:
+                yield self._finding(window.ending(int(rows[0])), event)
+
+    def check(self, window: Window) -> Finding | None:
+        """The same for one row."""
+        return next(self.scan(replace(window, fresh=1)), None)
+
+    def _hangs(self, event: Event) -> bool:
+        """Whether what was measured is a hang, and no long work or wait on purpose."""
+        data, options = event.data, self.options
+        ratio = _number(data, "seconds") / max(1e-9, _number(data, "limit"))
+        if any(part in file for file, _ in _frames(data) for part in _ON_PURPOSE):
+            return False
+        idle = _number(data, "cpu") < options.idle and data.get("runnable") is not True
+        idle = idle and _number(data, "bytes_per_second") < options.bytes_per_second
+        moves = data.get("moves") is True or (not idle and data.get("moves_inside") is True)
+        if moves:
+            return ratio >= options.moves
+        return idle or ratio >= options.computes
+
+    def _sure(self, data: Mapping[str, Any], over: float) -> tuple[float, str]:
+        """How sure it is that this is no long work, as a number and in words; both are guesses."""
+        if over:
+            return 0.5, "doubtful: it went on by itself, which long work does too"
+        limits = "after which time that is a hang is a guess"
+        if data.get("moves") is True:
+            return 0.5, f"doubtful: lines of the script still change; {limits}"
+        if _number(data, "cpu") >= self.options.idle or data.get("runnable") is True:
+            return 0.6, f"doubtful: it computes, on one line; {limits}"
+        return 0.9, f"likely: three looks found no work, on the same lines; {limits}"
+
+    def _finding(self, window: Window, event: Event) -> Finding:
+        data = event.data
+        later = [e for e in window.events if e.kind == _AGAIN and e.step == event.step]
+        # Another pause at the same step may have ended before: a script on its way to its place.
+        after = [e for e in later if e.time >= event.time]
+        over = max((_number(e.data, "seconds") for e in after), default=0.0)
+        worker = _mapping(data.get("stuck_worker"))
+        blamed = worker if worker.get("file") else data
+        longest = _number(data, "longest")
+        before = f", the longest pause before was {_span(longest)}" if longest else ""
+        went_on = "; then it went on" if over else ""
+        pause = max(over, _number(data, "seconds"))
+        silence = f"no step and no batch for {_span(pause)}{before}"
+        confidence, sure = self._sure(data, over)
+        shown = {name: blamed[name] for name in ("function", "excerpt") if name in blamed}
+        finding = self.finding(
+            window,
+            f"{silence}: {_where(data, worker)}{went_on}",
+            _advice(data, worker),
+            severity=Severity.WARNING if over else self.severity,
+            confidence=confidence,
+            evidence={
+                "cause": shown,
+                "sure": sure,
+                "seconds": _number(data, "seconds"),
+                "limit": _number(data, "limit"),
+                "longest": longest,
+                "cpu": _number(data, "cpu"),
+                "moves": data.get("moves") is True,
+                "frames": data.get("frames") or [],
+                "worker": data.get("waits_for"),
+                "worker_line": f"{worker['file']}:{worker['line']}" if worker.get("file") else "",
+                "samples": _samples(data, worker),
+                "stacks": str(data.get("stacks") or ""),
+                "went_on": over,
+            },
+        )
+        line = blamed.get("line")
+        return replace(
+            finding,
+            file=str(blamed.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+        )
+
+
+def _where(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
+    """Where the main process stands, and the worker that it waits for."""
+    main = f"{_short(data.get('file'))}:{data.get('line')}" if data.get("file") else ""
+    number = data.get("waits_for")
+    if number is None:
+        if not main:
+            return "the process does not answer"
+        sample = _samples(data, {})
+        return f"it stands at {main}{f', sample {sample[0]}' if sample else ''}"
+    told = f"waits at {main} for loader worker {number}" if main else f"waits for worker {number}"
+    if worker.get("file"):
+        told += f", which stands at {_short(worker['file'])}:{worker['line']}"
+    samples = _samples(data, worker)
+    if len(samples) == 1:
+        return f"{told}, sample {samples[0]}"
+    return f"{told}, one of samples {samples[0]} …" if samples else told
+
+
+def _advice(data: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
+    file = str(data.get("stacks") or "")
+    look = f"all threads are in {file}" if file else "its threads could not be asked"
+    inside = f"{worker.get('inside', '')} {data.get('inside', '')}"
+    if data.get("waits_for") is not None:
+        cure = (
+            "give the DataLoader a timeout= and multiprocessing_context='spawn', or num_workers=0 "
+            "to see it in the main process"
+        )
+    elif any(part in file for file, _ in _frames(data) for part in _COLLECTIVES):
+        cure = "see which rank did not come to this collective: its stacks show another line"
+    elif any(part in inside for part in _LOCKS):
+        cure = "see who holds what this line waits for"
+    else:
+        cure = "see what this line waits for"
+    return f"{cure}; {look}; --restart K ends a run that hangs and goes on from its last checkpoint"
+
+
+def _samples(data: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Any]:
+    for told in (worker, data):
+        if told.get("sample") is not None:
+            return [told["sample"]]
+        if isinstance(told.get("samples"), list) and told["samples"]:
+            return list(told["samples"])
+    return []
+
+
+def _frames(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """File and function of the calls of the main thread."""
+    given = data.get("frames")
+    rows = cast("list[list[Any]]", given) if isinstance(given, list) else []
+    return [(str(row[0]), str(row[2])) for row in rows if len(row) > 2]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _short(path: object) -> str:
+    text = str(path)
+    return text if len(text) <= _NAME else "…/" + text.rpartition("/")[2]
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def _number(data: Mapping[str, Any], name: str) -> float:
+    value = data.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

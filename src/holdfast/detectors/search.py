@@ -1,0 +1,120 @@
+"""Find detectors by the words of a user: ``nan``, ``out of memory``, ``slow``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from .base import Detector, document
+
+_WORD = re.compile(r"[a-z0-9]+")
+_CODE = re.compile(r"[a-z]{3}\d+")
+_EMPTY = {
+    "a",
+    "an",
+    "and",
+    "are",
+    "by",
+    "for",
+    "in",
+    "is",
+    "it",
+    "my",
+    "of",
+    "on",
+    "or",
+    "the",
+    "to",
+}
+# What users say, and the words of the documents; the codes of the findings that are meant stand
+# in the documents, not here, so that those of a plugin are found, too.
+_ALSO = {
+    "oom": ("memory", "big"),
+    "ram": ("host", "memory"),
+    "vram": ("device", "memory"),
+    "inf": ("infinite", "infinity"),
+    "overflow": ("infinite", "scale", "scaler"),
+    "slow": ("slowdown", "longer", "stalls", "waits"),
+    "slower": ("slowdown", "longer"),
+    "wait": ("waits", "input"),
+    "dataloader": ("dataloader", "loop", "input", "workers"),
+    "sync": ("reads", "host", "waits"),
+    "item": ("reads", "host"),
+    "stuck": ("hangs",),
+    "freeze": ("hangs",),
+    "frozen": ("hangs",),
+    "deadlock": ("hangs",),
+    "explode": ("explosion",),
+    "exploding": ("explosion",),
+    "error": ("exception",),
+    "crash": ("exception",),
+    "traceback": ("exception",),
+    "killed": ("memory",),
+    "compile": ("recompilation", "recompiling"),
+    "amp": ("gradscaler", "fp16"),
+    "retain": ("keeps", "graphs"),
+}
+# How much a word counts by where it stands; a name or a summary says what the finding is about.
+_NAME, _SUMMARY, _DETECTS, _ELSEWHERE = 6.0, 6.0, 3.0, 1.0
+_SYNONYM = 0.7
+# Findings that fit much worse than the best are not listed, nor is anything that hardly fits.
+_WORTH, _LEAST = 0.3, 1.5
+_MOST = 8
+
+
+def search(text: str, among: Sequence[type[Detector]]) -> list[type[Detector]]:
+    """The detectors that fit these words, the best first; none where no word fits.
+
+    A detector whose code or name this is, is the only one.
+    """
+    wanted = text.strip().lower()
+    for detector in among:
+        if wanted in (detector.code.lower(), detector.name.lower()):
+            return [detector]
+    if family := [d for d in among if len(wanted) > 2 and d.code.lower().startswith(wanted)]:
+        return sorted(family, key=lambda detector: detector.code)
+    words = [word for word in _WORD.findall(wanted) if word not in _EMPTY]
+    if any(map(_CODE.fullmatch, words)):
+        return []  # a code that does not exist: what is near it is another matter
+    scored = [(_score(words, detector), detector) for detector in among]
+    best = max((score for score, _ in scored), default=0.0)
+    fitting = [both for both in scored if both[0] >= max(_LEAST, _WORTH * best)]
+    fitting.sort(key=lambda both: (-both[0], both[1].code))
+    return [detector for _, detector in fitting[:_MOST]]
+
+
+def _score(words: Sequence[str], detector: type[Detector]) -> float:
+    page = document(detector)
+    places: list[tuple[float, set[str]]] = [
+        (_NAME, _words(detector.name.replace("_", " "))),
+        (_SUMMARY, _words(page.summary)),
+    ]
+    for title, body in page.sections.items():
+        places.append((_DETECTS if title == "What it detects" else _ELSEWHERE, _words(body)))
+    each = [_fit(word, places) for word in words]
+    # One word of three that fits is less than a third of the answer.
+    covered = sum(score > 0 for score in each) / max(1, len(each))
+    return sum(each) * covered * covered
+
+
+def _fit(word: str, places: Iterable[tuple[float, set[str]]]) -> float:
+    total = 0.0
+    for weight, said in places:
+        if any(_same(word, other) for other in said):
+            total += weight
+        elif any(_same(also, other) for also in _ALSO.get(word, ()) for other in said):
+            total += weight * _SYNONYM
+    # A word in passing (a cause, an example) is on many pages.
+    return total if total >= _DETECTS * _SYNONYM else 0.0
+
+
+def _same(word: str, other: str) -> bool:
+    """Whether two words have the same stem, roughly: leak and leaks, diverge and divergence."""
+    if word == other:
+        return True
+    short, long = sorted((word, other), key=len)
+    return len(short) >= 4 and long.startswith(short[: max(4, len(short) - 1)])
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))

@@ -1,0 +1,76 @@
+"""Whether holdfast can enter the python that a command starts, asked before it starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+from ..boot import NEEDED, PYTHON
+from .command import Command
+
+# Runs on any Python, also one that is much too old for the rest of us.
+_ASK = """
+import sys
+del sys.path[0]
+print("%d.%d.%d" % tuple(sys.version_info[:3]))
+try:
+    from importlib.util import find_spec
+    print(" ".join([name for name in sys.argv[1:] if find_spec(name) is None]))
+except ImportError:
+    print("")
+"""
+# A guess: an interpreter on a slow network file system.
+_PATIENCE = 30.0
+
+
+def keeps_out(command: Command) -> tuple[str, str] | None:
+    """Why a command runs unguarded and what to do about it; None where holdfast gets in.
+
+    Where the interpreter is not known (uv, poetry), it says so itself once it imports torch.
+    """
+    call = command.call
+    if call is not None and call.keeps_out:
+        does = "loads no site module" if call.keeps_out == "-S" else "ignores PYTHONPATH"
+        why = f"python {call.keeps_out} {does}, by which holdfast gets in"
+        return why, f"to guard it, leave {call.keeps_out} out"
+    if not command.interpreter or is_ours(command.interpreter):
+        return None
+    return _asked(shutil.which(command.interpreter) or command.interpreter)
+
+
+def is_ours(interpreter: str) -> bool:
+    """Whether an interpreter is the one of our own environment, by whatever name."""
+    found = shutil.which(interpreter)
+    if found is None:
+        return False
+    # Not the files that the names link to: environments share those.
+    folders = [os.path.realpath(os.path.dirname(path)) for path in (found, sys.executable)]
+    return folders[0] == folders[1] and os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def _asked(interpreter: str) -> tuple[str, str] | None:
+    """Why an interpreter of another environment keeps us out; None where it does not."""
+    try:
+        asked = subprocess.run(
+            [interpreter, "-c", _ASK, *NEEDED],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+        version, missing = asked.stdout.splitlines()[:2]
+        numbers = tuple(int(number) for number in version.split("."))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None  # it has something else to say, and says it when it is started
+    if numbers < PYTHON:
+        needed = ".".join(map(str, PYTHON))
+        return (
+            f"{interpreter} is Python {version}, holdfast needs {needed} or newer",
+            f"to guard it, use a python {needed} that has holdfast and torch",
+        )
+    if missing:
+        why = f"{interpreter} has no {missing.split()[0]}"
+        return why, "to guard it, install holdfast in that environment"
+    return None

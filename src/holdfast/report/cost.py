@@ -1,0 +1,195 @@
+"""What holdfast cost a run: host time on the training thread, over the wall time of the same steps.
+
+Told apart are an ordinary step, the start of a run (names are recorded, tests are made once), and
+steps with non-finite values: finding their cause takes as long as it takes, and says nothing about
+the price of an ordinary step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..run import Rows
+from ..run.thinning import INCIDENTS
+from . import words
+
+# Steps in which a run is looked at more closely: baselines, memory, loader, lines. A guess; in
+# examples/dies_of_nan.py the share of our time halves after them.
+_START = 128
+# With fewer ordinary steps after it, or shorter ones, chance outweighs them; over a minute the
+# start does not matter. Guesses.
+_STEPS, _SECONDS, _LONG = 100, 5.0, 60.0
+# Time for bad steps and for the start below this share of the run is not worth a word.
+_WORTH = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds of ours and seconds in all, over the same steps; ranks and restarts add up."""
+
+    steps: int
+    """Ordinary steps."""
+    seconds: float
+    """Wall time of them."""
+    ours: float
+    """Our part of it."""
+    bad_steps: int = 0
+    bad_seconds: float = 0.0
+    """Wall time of the steps with non-finite values."""
+    bad_ours: float = 0.0
+    start_seconds: float = 0.0
+    """Wall time of the first steps after the very first, where they are told apart."""
+    start_ours: float = 0.0
+    first: float = 0.0
+    """Our part of the very first step, which sets everything up."""
+    device: bool = False
+    """Whether a device computed beside the host, which hides part of our time."""
+
+    @property
+    def share(self) -> float:
+        """Our share of the time of all steps but the first, bad ones included."""
+        return self.whole / self.wall
+
+    @property
+    def whole(self) -> float:
+        """Seconds of ours in all steps but the first."""
+        return self.ours + self.bad_ours + self.start_ours
+
+    @property
+    def wall(self) -> float:
+        """Seconds that these steps took."""
+        return self.seconds + self.bad_seconds + self.start_seconds
+
+    @property
+    def per_step(self) -> float:
+        """Seconds of ours in an ordinary step."""
+        return self.ours / self.steps
+
+    @property
+    def tells(self) -> bool:
+        """Whether the run was long enough for a cost per step."""
+        return self.seconds >= (_SECONDS if self.start_seconds else _LONG)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
+            ours=self.ours + other.ours,
+            bad_steps=self.bad_steps + other.bad_steps,
+            bad_seconds=self.bad_seconds + other.bad_seconds,
+            bad_ours=self.bad_ours + other.bad_ours,
+            start_seconds=self.start_seconds + other.start_seconds,
+            start_ours=self.start_ours + other.start_ours,
+            first=self.first + other.first,
+            device=self.device or other.device,
+        )
+
+
+def cost_of(rows: Rows, written: int) -> Cost | None:
+    """The cost of one lane; None where nothing was measured.
+
+    Args:
+        rows: of the lane; thinned rows stand for those that are gone.
+        written: how many rows there were before.
+    """
+    if len(rows) < 2:
+        return None
+    guard = _column(rows, "guard")[1:].astype(np.float64)
+    took = np.maximum(0.0, np.diff(rows["time"]))
+    stands_for = np.maximum(1.0, np.diff(rows["step"]).astype(np.float64))
+    known = np.isfinite(guard)
+    bad = np.zeros(len(guard), dtype=np.bool_)
+    for name in INCIDENTS:
+        bad |= _column(rows, name)[1:] > 0
+    ordinary, odd = known & ~bad, known & bad
+    if not ordinary.any() or took.sum() <= 0:
+        return None
+    early = ordinary & (rows["step"][1:] - rows["step"][0] <= _START)
+    late = ordinary & ~early
+    if stands_for[late].sum() < _STEPS or took[late].sum() < _SECONDS:
+        early, late = np.zeros_like(early), ordinary
+    # Of a thinned run the rows around incidents are all there, the others every second, fourth, ...
+    rest = written - 1 - odd.sum() - stands_for[early].sum()
+    every = max(1.0, float(rest / stands_for[late].sum()))
+    count = every * float(stands_for[late].sum())
+    ours = every * float((guard * stands_for)[late].sum())
+    kernels = _column(rows, "guard_device")
+    kernels = kernels[np.isfinite(kernels) & (kernels > 0)]
+    if len(kernels) > 1:
+        # The first sample has compiled them. Where the device is the limit they are what is paid.
+        ours = max(ours, count * float(np.median(kernels[1:])))
+    first = float(_column(rows, "guard")[0])
+    return Cost(
+        steps=round(count),
+        seconds=float(took[late].sum()),
+        ours=ours,
+        bad_steps=int(odd.sum()),
+        bad_seconds=float(took[odd].sum()),
+        bad_ours=float(guard[odd].sum()),
+        start_seconds=float(took[early].sum()),
+        start_ours=float((guard * stands_for)[early].sum()),
+        first=first if math.isfinite(first) else 0.0,
+        device=len(kernels) > 0,
+    )
+
+
+def joined(costs: Iterable[Cost | None]) -> Cost | None:
+    """The cost over ranks and restarts."""
+    total: Cost | None = None
+    for cost in costs:
+        total = cost if total is None else total if cost is None else total + cost
+    return total
+
+
+def cost_words(cost: Cost | None) -> str:
+    """One sentence: ``Guard cost 0.2 ms per step (1.3 %).``
+
+    >>> cost_words(Cost(steps=4000, seconds=64.0, ours=0.8)).replace(words.NBSP, " ")
+    'Guard cost 200 µs per step (1.2 %).'
+    """
+    if cost is None:
+        return "Guard cost unknown: too few steps were recorded."
+    steps = words.plural(cost.bad_steps, "bad step")
+    odd = f"{words.duration(cost.bad_ours)}{{}} to look into {steps}"
+    odd = odd if cost.bad_ours > _WORTH * cost.wall else ""
+    if not cost.tells:
+        most = f", {odd.format(' of it')}" if odd else ""
+        return (
+            f"Guard cost {words.duration(cost.whole)} of {words.duration(cost.wall)}{most}; "
+            "the run was too short to tell it per step."
+        )
+    most = "at most " if cost.device else ""
+    each = f"{words.duration(cost.per_step)} per step ({words.percent(cost.ours / cost.seconds)})"
+    start = cost.start_ours + cost.first
+    begin = f"{words.duration(start)} at the start" if start > _WORTH * cost.wall else ""
+    return f"Guard cost {words.listed([f'{most}{each}', *filter(None, [begin, odd.format('')])])}."
+
+
+def cost_figure(cost: Cost | None) -> str:
+    """The same in two words, for a row of figures; empty where nothing was measured."""
+    if cost is None:
+        return ""
+    return words.percent(cost.ours / cost.seconds) if cost.tells else words.duration(cost.whole)
+
+
+def cost_note(cost: Cost | None) -> str:
+    """The same, and how it was measured."""
+    if cost is None or not math.isfinite(cost.share):
+        return cost_words(cost)
+    bound = "; the device computes meanwhile, so that the loop lost no more" if cost.device else ""
+    return (
+        f"{cost_words(cost)} Measured: time inside holdfast on the training thread over the wall "
+        f"time of the same steps{bound}."
+    )
+
+
+def _column(rows: Rows, name: str) -> NDArray[np.float32]:
+    if name in (rows.dtype.names or ()):
+        return cast("Any", rows[name])
+    return np.full(len(rows), np.nan, dtype=np.float32)

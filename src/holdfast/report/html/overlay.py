@@ -1,0 +1,196 @@
+"""Two runs on one page: what changed in percent, and their curves laid over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ...run import Rows
+from ...types import Finding
+from .. import words
+from ..compare import Comparison, change_words, figure_name, figure_words
+from ..course import Course
+from ..lanes import column, first_optimizer
+from ..record import Record
+from .axes import step_axis, value_axis
+from .chart import Chart, Curve
+from .curves import Values
+from .document import document, symbol
+from .elements import Child, Html, tag
+
+# Steps over which step times are told: single ones jump.
+_SMOOTH = 9
+
+
+def overlay_page(found: Comparison, before: Record, after: Record) -> str:
+    """The comparison as one HTML file; ``before`` is A, ``after`` is B."""
+    tone, word = ("bad", "Worse") if found.worse else ("good", "Not worse")
+    reasons = [tag("li", reason) for reason in found.reasons]
+    header = tag(
+        "header",
+        tag("p", f"A: {found.before.path}", tag("br"), f"B: {found.after.path}", class_="script"),
+        tag("h1", symbol(tone), word),
+        tag("p", _sentence(found), class_="sentence"),
+        tag("ul", reasons, class_="reasons") if reasons else None,
+        class_=f"verdict {tone}",
+    )
+    main = tag(
+        "main",
+        _curves(before, after),
+        _section("In numbers", _table(found), key="numbers"),
+        _findings(found),
+    )
+    return document(
+        f"{word}: A and B", header, main, f"from {found.before.path} (A) and {found.after.path} (B)"
+    )
+
+
+def _sentence(found: Comparison) -> str:
+    judged = [figure for figure in found.figures if figure.verdict in ("worse", "better")]
+    told = [
+        f"{figure_name(found, figure)} {change_words(figure)} ({figure.verdict})"
+        for figure in judged
+    ]
+    if not told:
+        return "B is within the limits of A in all that was judged."
+    return words.capital(f"{words.listed(told)}, from A to B.")
+
+
+def _table(found: Comparison) -> Html:
+    head = tag(
+        "tr", [tag("th", name, scope="col") for name in ("what", "A", "B", "change", "verdict")]
+    )
+    rows = [
+        tag(
+            "tr",
+            tag("th", figure_name(found, figure), scope="row"),
+            [
+                tag("td", figure_words(figure.name, value), class_="num")
+                for value in (figure.before, figure.after)
+            ],
+            tag("td", change_words(figure), class_=f"num {figure.verdict}".strip()),
+            tag("td", figure.verdict),
+        )
+        for figure in found.figures
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", rows))
+    return tag("div", table, class_="scroll", tabindex="0")
+
+
+def _findings(found: Comparison) -> Html | None:
+    rows: list[Child] = []
+    for title, findings in (("only in B", found.new), ("only in A", found.gone)):
+        rows += [tag("li", f"{title}: ", tag("strong", f.code), f" {_told(f)}") for f in findings]
+    shown = tag("ul", rows) if rows else tag("p", "Both runs have the same findings.")
+    return _section("Findings", shown, key="findings")
+
+
+def _told(finding: Finding) -> str:
+    where = f" at {finding.file}:{finding.line}" if finding.line else ""
+    return f"{finding.name.replace('_', ' ')}{where}, {finding.severity.word}"
+
+
+def _curves(before: Record, after: Record) -> Html:
+    pairs = [record.courses[0] for record in (before, after) if record.courses]
+    charts = [chart.draw() for chart in _charts(pairs)] if len(pairs) == 2 else []
+    none = tag("p", "No step was recorded.") if not charts else None
+    return _section("A and B over each other", none, charts, key="curves")
+
+
+def _charts(pair: Sequence[Course]) -> Iterator[Chart]:
+    yield from filter(
+        None,
+        (
+            _chart(pair, "loss", "Loss", _loss, words.figure),
+            _chart(pair, "grad", "Gradient norm", _norm, words.figure),
+            _chart(pair, "time", "Time of a step", _seconds, words.duration, kind="seconds"),
+            _chart(pair, "device", "Memory of the device", _memory("mem_allocated"), words.size,
+                   kind="bytes"),
+            _chart(pair, "host", "Memory of the host", _memory("rss"), words.size, kind="bytes"),
+        ),
+    )  # fmt: skip
+
+
+def _chart(
+    pair: Sequence[Course], key: str, title: str, values: Callable[[Rows], Values],
+    told: Callable[[float], str], *, kind: str = "",
+) -> Chart | None:  # fmt: skip
+    curves: list[Curve] = []
+    ends: list[float] = []
+    for name, style, course in zip("AB", ("s0", "s1"), pair, strict=True):
+        rows = course.lane.steps[np.argsort(course.lane.steps["step"], kind="stable")]
+        rows = rows[first_optimizer(rows)]
+        ends += [float(step) for step in rows["step"][[0, -1]]] if len(rows) else []
+        y = values(rows)
+        seen = ~np.isnan(y)
+        curves.append(
+            Curve(name=name, style=style, x=rows["step"][seen].astype(np.float64), y=y[seen])
+        )
+    scale = value_axis(
+        (c.y for c in curves), kind=kind, zero=bool(kind), log=False if kind else None
+    )
+    if scale is None or not ends:
+        return None
+    return Chart(
+        key=f"{key}-compared",
+        title=f"{title} (log scale)" if scale.log else title,
+        caption=_words(curves, told),
+        x=step_axis(min(ends), max(ends)),
+        y=scale,
+        curves=curves,
+    )
+
+
+def _words(curves: Sequence[Curve], told: Callable[[float], str]) -> str:
+    """Medians over the last tenth of the steps that both have, and their difference in percent."""
+    a, b = curves
+    common = np.intersect1d(a.x, b.x)
+    last = common[-max(1, round(0.1 * len(common))) :]
+    known: list[float] = []
+    for curve in curves:
+        near = curve.y[np.isin(curve.x, last)]
+        near = near[np.isfinite(near)]
+        if not near.size:
+            return "The runs have no step in common on which both were measured."
+        known.append(float(np.median(near)))
+    share = f" ({(known[1] - known[0]) / abs(known[0]):+.1%})" if known[0] else ""
+    steps = f"step{'s' * (len(last) > 1)} {words.number(int(last[0]))}"
+    steps += f" to {words.number(int(last[-1]))}" if len(last) > 1 else ""
+    return f"A {told(known[0])}, B {told(known[1])}{share}: median of {steps}."
+
+
+def _loss(rows: Rows) -> Values:
+    bad = column(rows, "loss_bad") > 0
+    return np.where(bad, np.inf, column(rows, "loss")).astype(np.float64)
+
+
+def _norm(rows: Rows) -> Values:
+    bad = column(rows, "grad_bad") > 0
+    return np.where(bad, np.inf, column(rows, "grad_norm")).astype(np.float64)
+
+
+def _memory(name: str) -> Callable[[Rows], Values]:
+    def values(rows: Rows) -> Values:
+        measured = column(rows, name).astype(np.float64)
+        return np.where(measured > 0, measured, np.nan)
+
+    return values
+
+
+def _seconds(rows: Rows) -> Values:
+    """Seconds between steps, as medians over a few neighbours; the first ones are no steps yet."""
+    times = np.full(len(rows), np.nan)
+    if len(rows) > 1:
+        times[1:] = np.diff(rows["time"]) / np.maximum(1, np.diff(rows["step"]))
+    if len(times) <= _SMOOTH:
+        return times
+    windows = np.lib.stride_tricks.sliding_window_view(times[1:], _SMOOTH)
+    half = _SMOOTH // 2
+    times[1 + half : len(times) - half] = np.median(windows, axis=1)
+    times[: 1 + half], times[len(times) - half :] = times[1 + half], times[len(times) - half - 1]
+    return times
+
+
+def _section(title: str, *children: Child, key: str) -> Html:
+    return tag("section", tag("h2", title, id=key), *children, aria_labelledby=key)

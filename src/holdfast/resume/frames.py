@@ -1,0 +1,144 @@
+"""The user's frames on the stack: reading and writing their variables, and where they stand."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+from ..diagnosis.source.files import kind_of, short_name
+from ..diagnosis.source.place import forget_locals, frames_from
+from . import source
+from .refusal import RefusedError
+
+# Between a loop and its loader these only hand on what they get.
+_HAND_ON = ("tqdm",)
+
+
+def chain(frame: FrameType | None) -> list[FrameType]:
+    """The user's frames, the outermost first."""
+    found = [f for f in frames_from(frame) if kind_of(f.f_code.co_filename) == "user"]
+    return found[::-1]
+
+
+def check_reader(frame: FrameType | None) -> None:
+    """Refuse a loader that is read by anything but the user's own loop."""
+    for one in frames_from(frame):
+        file = one.f_code.co_filename
+        kind = kind_of(file)
+        if kind == "user":
+            line, function = one.f_lineno, scope_line(one)
+            name = one.f_code.co_name
+            if name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") or (
+                source.in_comprehension(file, function, line)
+            ):
+                raise RefusedError("a comprehension reads the loader", file, line)
+            return
+        if kind == "library" and short_name(file).split("/")[0] not in _HAND_ON:
+            raise RefusedError(f"{short_name(file)} reads the loader, not the script")
+    raise RefusedError("no code of the script reads the loader")
+
+
+def scope_line(frame: FrameType) -> int:
+    """First line of the function of a frame; 0 for a module."""
+    return frame.f_code.co_firstlineno if _is_function(frame) else 0
+
+
+def _is_function(frame: FrameType) -> bool:
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def position(frames: list[FrameType]) -> list[list[Any]]:
+    """Where each frame stands: file, function, instruction."""
+    return [
+        [os.path.basename(f.f_code.co_filename), f.f_code.co_qualname, f.f_lasti] for f in frames
+    ]
+
+
+def digests() -> dict[str, str]:
+    """What each file of the user's code is known by."""
+    files = {str(module.__file__) for module in user_modules().values()}
+    return {os.path.basename(file): _digest(file) for file in sorted(files)}
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(file: str) -> str:
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.sha256(opened.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def variables(frames: list[FrameType]) -> dict[str, dict[str, Any]]:
+    """Variables of functions by the number of their frame, and those of the user's modules."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, frame in enumerate(frames):
+        if _is_function(frame):
+            found[f"{number}"] = dict(frame.f_locals)
+            forget_locals(frame)
+    for name, module in user_modules().items():
+        found[f"module {name}"] = {
+            key: value
+            for key, value in list(vars(module).items())
+            if not key.startswith("__")  # those of torch.compile too
+        }
+    return found
+
+
+def put(frames: list[FrameType], values: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give variables their values; those that are not named stay as they are."""
+    for number, frame in enumerate(frames):
+        given = values.get(f"{number}")
+        if given:
+            put_locals(frame, given)
+    modules = user_modules()
+    for key, given in values.items():
+        if key.startswith("module ") and (name := key.removeprefix("module ")) in modules:
+            vars(modules[name]).update(given)
+
+
+def put_locals(frame: FrameType, given: Mapping[str, Any]) -> None:
+    """Write variables of a function that is being executed."""
+    mapping = frame.f_locals
+    mapping.update(given)
+    if sys.version_info < (3, 13):
+        # From 3.13 on f_locals writes through.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        del mapping
+        forget_locals(frame)
+
+
+_modules: tuple[int, dict[str, ModuleType]] = (0, {})
+
+
+def user_modules() -> dict[str, ModuleType]:
+    """The modules of the user's own code; looked for again when others were imported."""
+    global _modules
+    if _modules[0] != len(sys.modules):
+        found: dict[str, ModuleType] = {}
+        for name, module in list(sys.modules.items()):
+            # torch has modules of a kind of its own that name files which are none.
+            file = getattr(module, "__file__", None) if type(module) is ModuleType else None
+            known = isinstance(file, str) and name != "sitecustomize" and kind_of(file) == "user"
+            if known and os.path.isfile(str(file)):
+                found[name] = module
+        _modules = len(sys.modules), found
+    return _modules[1]
+
+
+def place_of(frames: list[FrameType], root: str, name: str) -> tuple[str, int]:
+    """File and line at which a variable gets its first value."""
+    if root.startswith("module "):
+        module = user_modules().get(root.removeprefix("module "))
+        file = str(getattr(module, "__file__", ""))
+        return file, source.line_of(file, 0, name) if file else 0
+    frame = frames[int(root)]
+    file = frame.f_code.co_filename
+    return file, source.line_of(file, scope_line(frame), name)

@@ -1,0 +1,390 @@
+"""Passes of a script over its loaders, in the order of the program, and what each has changed.
+
+A pass that begins inside the loop of another belongs to it. What a finished pass has changed in the
+variables of the script is kept, so that a resumed script can go through the code after it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..checkpoint import rng
+from ..checkpoint.loader_pass import Beginning
+from ..diagnosis.source.files import from_here
+from ..diagnosis.source.place import forget_locals, frames_from, user_frames
+from . import source
+from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
+from .refusal import RefusedError
+from .values import Baseline, Known, Node, Taking
+
+_FREE = 1.0
+_SHARE = 0.01
+"""Seconds, and share of the time since then, that keeping what passes change may take."""
+_ROOM = 64 << 20
+"""Bytes that what passes have changed may take in memory and in every checkpoint."""
+
+Values = dict[str, dict[str, Node]]
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """A pass that is under way."""
+
+    loader: dict[str, Any]
+    """Facts about its loader, which need not live as long."""
+    iterator: weakref.ref[Any]
+    beginning: Beginning
+    nested: bool
+    steps: int
+    """Steps of the run when it began."""
+    key: int = 0
+    before: int = -1
+    now: int = -1
+    """Steps at the last two times it was asked for a batch."""
+    frame: int = 0
+    code: CodeType | None = None
+    lines: tuple[int, int] = (0, 0)
+    targets: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Targets of the loops around it, when its first batch was asked for."""
+
+    def asked(self, frame: FrameType) -> None:
+        """Its first batch is asked for."""
+        at = next(user_frames(frame), None)
+        if at is None:
+            return
+        self.frame, self.code = id(at), at.f_code
+        loop = source.loop_at(at.f_code.co_filename, scope_line(at), at.f_lineno)
+        self.lines = loop.first, loop.last
+        self.targets = targets(chain(frame))
+
+    def left(self, frame: FrameType) -> bool:
+        """Whether the script has left its loop without reading it to the end."""
+        if self.iterator() is None:
+            return True
+        if self.code is None:
+            return False
+        for one in frames_from(frame):
+            if id(one) == self.frame and one.f_code is self.code:
+                return not self.lines[0] <= one.f_lineno <= self.lines[1]
+        return True
+
+
+class Passes:
+    """Passes of this process so far, and what they have changed."""
+
+    def __init__(self) -> None:
+        self.done: list[dict[str, Any]] = []
+        """Records of those that are over, none inside another."""
+        self.open: list[Open] = []
+        self.broken: RefusedError | None = None
+        """Why nothing after this can be resumed; None as far as is known."""
+        self.baseline = Baseline()
+        self._last: Values = {}
+        self._rng: dict[str, Any] = {}
+        self._steps = 0
+        self._bytes = 0
+        self._spent = 0.0
+        self._began = 0.0
+        self.began_at = 0.0
+        """When the first pass began that was trained on, by the clock."""
+
+    # ------------------------------------------------------------------ first run
+
+    def begins(
+        self, loader: DataLoader[Any], beginning: Beginning, steps: int, frame: FrameType
+    ) -> bool:
+        """A pass is about to begin; True when it is inside another."""
+        self.settle(frame, steps)
+        if self.open:
+            return True
+        if not self._began:
+            self._began = time.monotonic()
+        if steps != self._steps and self.broken is None:
+            self.broken = RefusedError("the optimizer steps outside of a loop over a DataLoader")
+        if not steps:
+            self.began_at = time.time()
+            self.look(frame)
+        return False
+
+    def look(self, frame: FrameType) -> None:
+        """Learn what is there before the first step."""
+        self.baseline = Baseline()
+        taking = Taking(Known(), self.baseline, changes, first=True)
+        for root, held in variables(chain(frame)).items():
+            for name, value in held.items():
+                try:
+                    taking.take(value, f"{root}/{name}")
+                except RefusedError:
+                    continue  # said when it matters
+
+    def began(
+        self,
+        loader: Any,
+        iterator: Any,
+        beginning: Beginning,
+        *,
+        nested: bool,
+        steps: int,
+    ) -> None:
+        """Its iterator is there."""
+        beginning.of(iterator)
+        self._open(loader, iterator, beginning, nested, steps)
+
+    def _open(
+        self, loader: Any, iterator: Any, beginning: Beginning, nested: bool, steps: int
+    ) -> None:
+        told = {} if nested else facts(loader)
+        one = Open(told, weakref.ref(iterator), beginning, nested, steps)
+        one.key = id(iterator)
+        self.open.append(one)
+
+    def find(self, iterator: Any) -> Open | None:
+        """The pass of an iterator."""
+        key = id(iterator)
+        for one in reversed(self.open):
+            if one.key == key:
+                return one
+        return None
+
+    def settle(self, frame: FrameType, steps: int) -> None:
+        """Forget passes that the script has left."""
+        while self.open and self.open[-1].left(frame):
+            left = self.open.pop()
+            if left.nested:
+                continue
+            self.done.append({"real": True})
+            if steps and self.broken is None:
+                file = left.code.co_filename if left.code is not None else ""
+                text = "a loop is left before its loader is through"
+                self.broken = RefusedError(text, file, left.lines[0])
+            self._steps = steps
+
+    def ends(self, one: Open, known: Known, steps: int, frame: FrameType) -> None:
+        """A pass is over: keep what it has changed."""
+        while self.open and self.open[-1] is not one:
+            self.open.pop()
+        self.open.pop()
+        if one.nested:
+            return
+        self._steps = steps
+        if not steps:
+            # Nothing was trained: made again as it was.
+            self.done.append({"real": True})
+            return
+        if self.broken is not None:
+            return
+        began = time.thread_time()  # a busy machine is not our cost
+        try:
+            self.done.append(self._record(one, known, steps, frame))
+        except RefusedError as refusal:
+            self.broken = refusal.alone()
+        self._spent += time.thread_time() - began
+        if self._spent > _FREE + _SHARE * (time.monotonic() - self._began):
+            text = "passes are so short that keeping what they change costs over 1 % of the time"
+            self.broken = self.broken or RefusedError(text)
+
+    def _record(self, one: Open, known: Known, steps: int, frame: FrameType) -> dict[str, Any]:
+        check_reader(frame)
+        frames = chain(frame)
+        trained = steps != one.steps
+        taking = Taking(
+            known,
+            self.baseline,
+            changes,
+            inside=False,
+            inline=True,
+            graphs=not trained,
+            running=frames,
+        )
+        values = take_variables(taking, frames)
+        self._bytes += taking.bytes
+        if self._bytes > _ROOM:
+            text = f"passes leave more than {_ROOM >> 20} MiB in variables that are read later"
+            raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
+        around = targets(frames)
+        moved = moved_target(one.targets, around)
+        if moved:
+            raise _goes_on(moved, frames)
+        record = {
+            "position": position(frames),
+            "targets": around,
+            "loader": one.loader,
+            "steps": steps,
+            **self.difference(values),
+        }
+        state = _told_rng(rng.state())
+        record["rng"] = {key: one for key, one in state.items() if self._rng.get(key) != one}
+        self._rng = state
+        return record
+
+    def difference(self, values: Values) -> dict[str, Any]:
+        """What of these values was not so at the end of the last pass."""
+        names = {root: list(held) for root, held in values.items()}
+        changed = {
+            root: {
+                name: node
+                for name, node in held.items()
+                if name not in self._last.get(root, {}) or self._last[root][name] != node
+            }
+            for root, held in values.items()
+        }
+        for root, held in values.items():
+            self._last.setdefault(root, {}).update(held)
+        return {"names": names, "values": {root: held for root, held in changed.items() if held}}
+
+    # ------------------------------------------------------------------ a resumed run
+
+    def over(self, record: dict[str, Any]) -> tuple[Values, dict[str, Any]]:
+        """A pass of the earlier run was over here: the variables and the RNG state after it."""
+        self.done.append(record)
+        self._steps = 0
+        for root, held in record["values"].items():
+            self._last.setdefault(root, {}).update(held)
+        self._rng |= record["rng"]
+        values = {
+            root: {name: self._last[root][name] for name in names}
+            for root, names in record["names"].items()
+        }
+        return values, self._rng
+
+    def takes_up(self, loader: Any, iterator: Any, beginning: Beginning) -> None:
+        """The pass of the checkpoint is begun again."""
+        self._open(loader, iterator, beginning, nested=False, steps=0)
+
+    def resumed(self, steps: int) -> None:
+        """Everything is as it was after so many steps."""
+        self._steps = steps
+
+
+# ---------------------------------------------------------------------- details
+
+
+def take_variables(taking: Taking, frames: list[FrameType]) -> Values:
+    """The variables of the script that can be read again, as nodes."""
+    dead: dict[str, frozenset[str]] = {}
+    for number, frame in enumerate(frames):
+        function = scope_line(frame)
+        root = f"{number}" if function else f"module {frame.f_globals.get('__name__')}"
+        dead[root] = source.dead_at(frame.f_code.co_filename, function, frame.f_lineno)
+    found = variables(frames)
+    # Modules first: what a function has got from them is another name for it.
+    order = sorted(found, key=lambda root: (not root.startswith("module "), root))
+    values: Values = {}
+    for root in order:
+        held = values[root] = {}
+        for name, value in found[root].items():
+            if name in dead.get(root, ()):
+                continue
+            try:
+                held[name] = taking.take(value, f"{root}/{name}")
+            except RefusedError as refusal:
+                raise refusal.at(*place_of(frames, root, name)) from None
+    return values
+
+
+def changes(name: str) -> bool:
+    """Whether the user's code changes something of this name."""
+    files = [str(module.__file__) for module in user_modules().values()]
+    return any(name in source.changed_names(file) for file in files)
+
+
+def targets(frames: list[FrameType]) -> dict[str, Any]:
+    """Plain values of the targets of all ``for`` loops around the frames, with their lines."""
+    found: dict[str, Any] = {}
+    for number, frame in enumerate(frames):
+        loop = source.loop_at(frame.f_code.co_filename, scope_line(frame), frame.f_lineno)
+        for name, line in loop.around:
+            value = frame.f_locals.get(name)
+            plain = type(value) in (int, float, str, bool)
+            found[f"{number} {name} {line}"] = value if plain else ""
+        if loop.around:
+            forget_locals(frame)
+    return found
+
+
+def moved_target(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first target that has another value; empty where all are the same."""
+    if before.keys() != after.keys():
+        return next(iter(before.keys() ^ after.keys()))
+    return next((key for key, value in before.items() if after[key] != value), "")
+
+
+def _goes_on(moved: str, frames: list[FrameType]) -> RefusedError:
+    number, name, line = moved.split(" ")
+    file = frames[int(number)].f_code.co_filename if int(number) < len(frames) else ""
+    return RefusedError(f"the loop over {name} goes on within one pass over the loader", file,
+                        int(line))  # fmt: skip
+
+
+def check_targets(one: Open, frames: list[FrameType]) -> dict[str, Any]:
+    """The targets of the loops around, which must be what they were when the pass began."""
+    around = targets(frames)
+    moved = moved_target(one.targets, around)
+    if moved:
+        raise _goes_on(moved, frames)
+    return around
+
+
+def facts(loader: Any) -> dict[str, Any]:
+    """What a loader must have in common with that of an earlier run."""
+    dataset: Any = getattr(loader, "dataset", None)
+    stream = isinstance(dataset, IterableDataset)
+    return {
+        "loader": type(loader).__name__,
+        "dataset": type(dataset).__name__,
+        "samples": -1 if stream or not hasattr(dataset, "__len__") else len(dataset),
+        "batch": getattr(loader, "batch_size", None) or 0,
+        "workers": int(getattr(loader, "num_workers", 0)),
+        "stream": stream,
+        "in_order": bool(getattr(loader, "in_order", True)),
+    }
+
+
+def place(refusal: RefusedError) -> dict[str, Any]:
+    """File and line of a refusal, as the user would write them."""
+    return {"file": from_here(refusal.file) if refusal.file else "", "line": refusal.line}
+
+
+def _told_rng(state: dict[str, Any]) -> dict[str, Any]:
+    """The RNG state in values that can be compared."""
+    told = {"python": state["python"], "torch": state["torch"].numpy().tobytes()}
+    numbers = state["numpy"]
+    told["numpy"] = {
+        **numbers,
+        "state": {
+            key: one.tolist() if hasattr(one, "tolist") else one
+            for key, one in numbers["state"].items()
+        },
+    }
+    if "cuda" in state:
+        told["cuda"] = [one.numpy().tobytes() for one in state["cuda"]]
+    return told
+
+
+def put_rng(told: dict[str, Any]) -> None:
+    """Put an RNG state back that was kept with a pass."""
+    import numpy as np
+    import torch
+
+    def tensor(data: bytes) -> torch.Tensor:
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    numbers = told["numpy"]
+    inner = {
+        key: np.asarray(one, dtype=np.uint32) if isinstance(one, list) else one
+        for key, one in numbers["state"].items()
+    }
+    rng.put_back(
+        {
+            "python": told["python"],
+            "numpy": {**numbers, "state": inner},
+            "torch": tensor(told["torch"]),
+            "cuda": [tensor(one) for one in told.get("cuda", ())],
+        }
+    )

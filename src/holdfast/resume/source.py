@@ -1,0 +1,286 @@
+"""Reads the loop around a line: which of its variables can be read again, which loops enclose it.
+
+The answers err on the side of "read again": a value that is kept in vain costs a little room, one
+that is not kept makes a resumed run wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..diagnosis.source.loops import LOOPS, tree_of
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_WITHS = ast.With | ast.AsyncWith
+_MUTATORS = {
+    *("append", "extend", "insert", "pop", "remove", "clear", "update", "add", "sort", "reverse"),
+    *("setdefault", "appendleft", "popleft", "discard", "rotate", "put", "push", "fill"),
+    *("resize", "shuffle"),
+}
+# Functions by which a scope reads variables without naming them.
+_READS_ALL = ("locals", "globals", "vars", "dir", "eval", "exec")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The loop that asks a loader for its next batch.
+
+    Args:
+        first: line of its head.
+        last: last line of its body.
+        around: targets of the ``for`` loops around it, with their lines.
+    """
+
+    first: int
+    last: int
+    around: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=256)
+def loop_at(file: str, function: int, line: int) -> Loop:
+    """The loop at a line of the scope that begins at line ``function`` (0 for a module)."""
+    scope, loops = _scope(file, function), list[ast.stmt]()
+    for node in _within(scope):
+        if isinstance(node, LOOPS) and node.lineno <= line <= (node.end_lineno or line):
+            loops.append(node)
+    loops.sort(key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+    if not loops:
+        return Loop(line, line, ())
+    inner = loops[-1]
+    # Asked for by `for x in loader` the head is at work; by `next(it)` a line of the body.
+    heads = isinstance(inner, ast.For) and line < inner.body[0].lineno
+    around = [one for one in loops if isinstance(one, ast.For) and not (heads and one is inner)]
+    targets = tuple(
+        (name.id, one.lineno)
+        for one in around
+        for name in ast.walk(one.target)
+        if isinstance(name, ast.Name)
+    )
+    return Loop(inner.lineno, inner.end_lineno or inner.lineno, targets)
+
+
+@lru_cache(maxsize=256)
+def dead_at(file: str, function: int, line: int) -> frozenset[str]:
+    """Variables of a scope that nobody reads after a line before they get a new value."""
+    scope = _scope(file, function)
+    body: list[ast.stmt] = getattr(scope, "body", [])
+    if not isinstance(body, list) or any(_loads(scope, name) for name in _READS_ALL):
+        return frozenset()
+    # A function may read what it shares whenever it is called.
+    inner = [node for node in ast.walk(scope) if isinstance(node, _FUNCTIONS) and node is not scope]
+    return frozenset(
+        name
+        for name in _stored(scope)
+        if not _declared(scope, name)
+        and not any(_loads(node, name) for node in inner)
+        and not _read_on(body, name, line)
+    )
+
+
+@lru_cache(maxsize=256)
+def in_comprehension(file: str, function: int, line: int) -> bool:
+    """Whether a line of a scope holds a comprehension, which keeps its result to itself."""
+    return any(
+        isinstance(node, _COMPREHENSIONS) and node.lineno <= line <= (node.end_lineno or line)
+        for statement in _within(_scope(file, function))
+        if statement.lineno <= line <= (statement.end_lineno or line)
+        and not hasattr(statement, "body")
+        for node in ast.walk(statement)
+    )
+
+
+@lru_cache(maxsize=256)
+def line_of(file: str, function: int, name: str) -> int:
+    """Where a variable of a scope gets its first value; the line of the scope where nowhere."""
+    scope = _scope(file, function)
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return node.lineno
+    return function or 1
+
+
+@lru_cache(maxsize=64)
+def changed_names(file: str) -> frozenset[str]:
+    """Last names of whatever a function or a loop of a file may change in place or assign."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(file)):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = list(node.targets)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+            targets = [node.target]
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute):
+                if called.attr in _MUTATORS or called.attr.endswith("_"):
+                    targets = [called.value]
+                if called.attr in ("shuffle", "heappush", "heappop"):
+                    targets += node.args
+            elif isinstance(called, ast.Name) and called.id in ("shuffle", "heappush", "heappop"):
+                targets = list(node.args)
+        for target in targets:
+            found.update(_last_names(target))
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def loads_optimizer(file: str) -> int:
+    """The line at which a script restores an optimizer by itself; 0 where it does not."""
+    for node in ast.walk(tree_of(file)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "load_state_dict"
+            and "opt" in ast.unparse(node.func.value).lower()
+        ):
+            return node.lineno
+    return 0
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _last_names(target: ast.expr) -> Iterator[str]:
+    for one in ast.walk(target) if isinstance(target, ast.Tuple | ast.List) else (target,):
+        inner = one
+        while isinstance(inner, ast.Subscript | ast.Starred):
+            inner = inner.value
+        if isinstance(inner, ast.Attribute):
+            yield inner.attr
+        elif isinstance(inner, ast.Name):
+            yield inner.id
+
+
+@lru_cache(maxsize=256)
+def _scope(file: str, function: int) -> ast.AST:
+    tree = tree_of(file)
+    if not function:
+        return tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators = [one.lineno for one in node.decorator_list]
+            if min([node.lineno, *decorators]) == function:
+                return node
+        elif isinstance(node, ast.Lambda) and node.lineno == function:
+            return node
+    return ast.Module([], [])
+
+
+def _within(scope: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a scope, without those of functions and classes inside it."""
+    todo = list(ast.iter_child_nodes(scope))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, _FUNCTIONS | ast.ClassDef | ast.expr):
+            todo += ast.iter_child_nodes(node)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
+
+
+def _loads(node: ast.AST | None, name: str) -> bool:
+    return node is not None and any(
+        isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Store)
+        for one in ast.walk(node)
+    )
+
+
+def _stores(node: ast.AST | None, name: str) -> bool:
+    return node is not None and any(
+        isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
+        for one in ast.walk(node)
+    )
+
+
+def _declared(scope: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Global | ast.Nonlocal) and name in node.names
+        for node in ast.walk(scope)
+    )
+
+
+def _read_on(body: Iterable[ast.stmt], name: str, line: int) -> bool:
+    """Whether a block in which the program stands may read what a name holds there.
+
+    No statement of it may read the name before giving it a value itself: those above the line
+    come again where a loop is around, and whether there is one is not asked.
+    """
+    return any(
+        _reads_from(statement, name, line)
+        if statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+        else _first_in(statement, name) == "load"
+        for statement in body
+    )
+
+
+def _reads_from(node: ast.stmt, name: str, line: int) -> bool:
+    """The same for the statement in which the program stands."""
+    if isinstance(node, LOOPS):
+        head = node.test if isinstance(node, ast.While) else node.iter
+        own = not isinstance(node, ast.While) and _stores(node.target, name)
+        if _loads(head, name) or _first(node.orelse, name) == "load":
+            return True
+        if line < node.body[0].lineno:  # each round begins with the targets
+            return not own and _first(node.body, name) == "load"
+        return _read_on(node.body, name, line)
+    if isinstance(node, _WITHS):
+        return any(_loads(item, name) for item in node.items) or _read_on(node.body, name, line)
+    if isinstance(node, ast.If):
+        blocks = [node.body, node.orelse]
+        return _loads(node.test, name) or any(_read_on(block, name, line) for block in blocks)
+    if isinstance(node, ast.Try):
+        blocks = [node.body, *(one.body for one in node.handlers), node.orelse, node.finalbody]
+        return any(_read_on(block, name, line) for block in blocks)
+    return _first_in(node, name) == "load"
+
+
+def _first(body: Iterable[ast.stmt], name: str) -> str:
+    """What a block does with a name first, whatever its conditions: "load", "store" or ""."""
+    for statement in body:
+        found = _first_in(statement, name)
+        if found:
+            return found
+    return ""
+
+
+def _first_in(node: ast.stmt, name: str) -> str:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if _loads(node.value, name) or any(_loads(one, name) for one in targets):
+            return "load"
+        return "store" if any(_stores(one, name) for one in targets) else ""
+    if isinstance(node, ast.AugAssign):
+        return "load" if _loads(node, name) or _stores(node.target, name) else ""
+    if isinstance(node, _WITHS):
+        for item in node.items:
+            if _loads(item, name):
+                return "load"
+            if _stores(item, name):
+                return "store"
+        return _first(node.body, name)
+    if isinstance(node, ast.If):
+        if _loads(node.test, name):
+            return "load"
+        ways = {_first(node.body, name), _first(node.orelse, name)}
+        return "load" if "load" in ways else "store" if ways == {"store"} else ""
+    if isinstance(node, LOOPS):
+        head = node.test if isinstance(node, ast.While) else node.iter
+        own = not isinstance(node, ast.While) and _stores(node.target, name)
+        if _loads(head, name) or (not own and _first(node.body, name) == "load"):
+            return "load"
+        return "load" if _first(node.orelse, name) == "load" else ""
+    if isinstance(node, ast.Try):
+        blocks = [node.body, *(one.body for one in node.handlers), node.orelse, node.finalbody]
+        return "load" if any(_first(block, name) == "load" for block in blocks) else ""
+    return "load" if _loads(node, name) else ""

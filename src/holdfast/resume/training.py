@@ -1,0 +1,36 @@
+"""Interface that resume needs of the training; the guard implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch.optim import Optimizer
+
+
+class Decisions(Protocol):
+    """What the guard decides by: baselines, counters, budgets."""
+
+    def state(self, iterator: Any) -> dict[str, Any] | None:
+        """All of it as plain data; None while something is suspected or tried."""
+        ...
+
+    def restore(self, state: Mapping[str, Any], iterator: Any) -> None:
+        """Go on from what ``state`` gave."""
+        ...
+
+
+class Training(Protocol):
+    """The training in this process."""
+
+    def guards(self) -> Sequence[tuple[Optimizer, Any]]:
+        """Every optimizer still alive."""
+        ...
+
+    def record_at(self, kind: str, step: int, data: Mapping[str, Any]) -> None:
+        """Write an Event of a step."""
+        ...
+
+    def failure(self, where: str, error: Exception) -> None:
+        """Record that a part of holdfast failed."""
+        ...

@@ -1,0 +1,55 @@
+"""Findings by the words that users have for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.detectors import ALL
+from holdfast.detectors.search import search
+
+
+def codes(text: str) -> list[str]:
+    return [detector.code for detector in search(text, ALL)]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("NUM002", "NUM002"),
+        ("nonfinite_gradient", "NUM002"),
+        ("out of memory", "MEM008"),
+        ("OOM", "MEM008"),
+        ("CUDA out of memory", "MEM008"),
+        ("slow", "TPT004"),
+        ("data loader slow", "TPT001"),
+        ("spike", "OPT001"),
+        ("loss spikes", "OPT001"),
+        ("exploding gradients", "OPT002"),
+        ("diverge", "OPT003"),
+        ("stuck", "RUN004"),
+        ("crash", "RUN001"),
+        ("fragmentation", "MEM007"),
+        ("recompile", "TPT003"),
+        ("no_grad", "MEM004"),
+    ],
+)
+def test_the_best_fit_comes_first(text, first):
+    assert codes(text)[0] == first
+
+
+def test_nan_is_several_findings():
+    assert codes("nan")[:2] == ["NUM001", "NUM002"]
+    assert {"NUM003", "NUM004", "NUM005"} <= set(codes("nan"))
+
+
+def test_leaks_are_leaks():
+    assert set(codes("leak")[:4]) == {"MEM001", "MEM002", "MEM005", "MEM006"}
+
+
+def test_a_family_of_codes():
+    assert codes("tpt") == [f"TPT00{i}" for i in range(1, 6)]
+
+
+@pytest.mark.parametrize("text", ["", "the of", "xyzzy", "...", "NUM01", "NUM999"])
+def test_nothing_fits(text):
+    assert codes(text) == []

@@ -1,0 +1,73 @@
+"""What weights, gradients and optimizer state take is read rarely, and told when it changed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from holdfast.diagnosis.memory.parts import MemoryParts
+from holdfast.diagnosis.source.loops import head_of
+from holdfast.diagnosis.throughput.measured_lines import Places
+
+
+def test_parts_are_read_on_steps_further_and_further_apart():
+    model = nn.Linear(100, 50)
+    optimizer = torch.optim.Adam(model.parameters())
+    told = []
+    training = SimpleNamespace(
+        optimizers=lambda: [(optimizer, []), (optimizer, [])],
+        record=lambda kind, data: told.append((kind, data)),
+    )
+    parts = MemoryParts(training)  # type: ignore[arg-type]
+    parts.step_ended(7)
+    assert told == []
+    model(torch.randn(2, 100)).sum().backward()
+    optimizer.step()
+    parts.step_ended(8)
+    weights = 4 * (100 * 50 + 50)
+    (kind, data) = told[0]
+    assert kind == "memory_parts" and data["device"] == "cpu"
+    assert data["weights"] == data["gradients"] == weights, "shared parameters count once"
+    assert 2 * weights <= data["optimizer state"] <= 2 * weights + 64
+    for step in range(9, 64):
+        parts.step_ended(step)
+    assert len(told) == 1, "nothing has changed"
+    optimizer.zero_grad()
+    parts.step_ended(64)
+    assert told[-1][1]["gradients"] == 0
+
+
+def test_an_optimizer_of_an_unknown_kind_ends_nothing():
+    def broken():
+        raise AttributeError("no param_groups")
+
+    parts = MemoryParts(SimpleNamespace(optimizers=broken))  # type: ignore[arg-type]
+    parts.step_ended(8)
+
+
+def test_places_come_with_the_lines_around_them(tmp_path):
+    file = tmp_path / "train.py"
+    lines = [
+        "def train(loader):",
+        "    for x in loader:",
+        *["        pass"] * 20,
+        "        save(x)",
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    places = Places()
+    places.number((str(file), 23))
+    (source,) = places.data()["source"]
+    assert [23, "        save(x)"] in source and [2, "    for x in loader:"] in source
+    assert len(source) == 6, "four lines on either side, and the head of the loop"
+    assert head_of(str(file), 23) == [1, "def train(loader):"] and head_of(str(file), 99) == []
+
+
+def test_an_event_does_not_quote_a_whole_program(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("x = 1\n" * 2000)
+    places = Places()
+    for line in range(1, 2000, 10):
+        places.number((str(file), line))
+    assert len(places.data()["source"][0]) <= 160

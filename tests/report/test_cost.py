@@ -1,0 +1,96 @@
+"""What a run is said to have cost: time in holdfast over the wall time of the same steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.report.cost import Cost, cost_note, cost_of, cost_words, joined
+from holdfast.report.words import NBSP
+
+NAN = float("nan")
+
+
+def told(cost: Cost | None) -> str:
+    return cost_words(cost).replace(NBSP, " ")
+
+
+def test_time_per_step_and_share(make_rows):
+    cost = cost_of(make_rows(2001), 2001)
+    assert cost is not None and cost.steps == 1872
+    assert told(cost) == "Guard cost 50 µs per step (0.5 %)."
+    assert cost.share == pytest.approx(0.005, rel=1e-3)
+
+
+def test_the_start_is_told_apart(make_rows):
+    rows = make_rows(2001, guard={0: 0.5, 50: 0.25})
+    cost = cost_of(rows, 2001)
+    assert cost is not None and cost.per_step == pytest.approx(5e-5)
+    assert told(cost) == "Guard cost 50 µs per step (0.5 %) and 756 ms at the start."
+
+
+def test_a_kernel_that_was_compiled_in_the_first_sample_is_no_cost_of_each_step(make_rows):
+    """A small model on an H200 was told 414 %: the compilation stood for every 64th step."""
+    rows = make_rows(1001)
+    rows["guard_device"][::64] = 4e-5
+    rows["guard_device"][0] = 2.7
+    cost = cost_of(rows, 1001)
+    assert cost is not None
+    assert told(cost) == "Guard cost at most 50 µs per step (0.5 %)."
+    assert "the device computes meanwhile" in cost_note(cost)
+
+
+def test_kernels_that_take_longer_than_the_host_are_the_cost(make_rows):
+    rows = make_rows(1001)
+    rows["guard_device"][::64] = 2e-3
+    assert told(cost_of(rows, 1001)) == "Guard cost at most 2 ms per step (20 %)."
+
+
+def test_bad_steps_are_told_apart(make_rows):
+    """Looking for the line of a NaN takes as long as it takes, and is no price of a step."""
+    bad = {100: 1, 700: 1}
+    rows = make_rows(1001, loss_bad=bad, skipped=bad, guard=dict.fromkeys(bad, 0.4))
+    rows["time"][700:] += 1.0
+    cost = cost_of(rows, 1001)
+    assert told(cost) == "Guard cost 50 µs per step (0.5 %) and 800 ms to look into 2 bad steps."
+    assert cost is not None and cost.share == pytest.approx(0.85 / 11, rel=0.01)
+
+
+def test_a_short_run_says_that_it_was_too_short(make_rows):
+    bad = {5: 1}
+    short = make_rows(41, guard=0.002)
+    assert told(cost_of(short, 41)) == (
+        "Guard cost 80 ms of 400 ms; the run was too short to tell it per step."
+    )
+    start = make_rows(201, guard=0.002)
+    start["time"] = np.arange(201) * 0.1  # nearly all of it is start
+    assert told(cost_of(start, 201)).endswith("the run was too short to tell it per step.")
+    start["time"] = np.arange(201)  # but it took minutes
+    assert told(cost_of(start, 201)) == "Guard cost 2 ms per step (0.2 %)."
+    short = make_rows(41, guard={5: 0.05}, loss_bad=bad)
+    assert "50 ms of it to look into 1 bad step; the run" in told(cost_of(short, 41))
+
+
+def test_thinned_rows_stand_for_those_that_are_gone(make_rows):
+    """Rows around incidents are all kept, and cost more: they must not stand for the others."""
+    whole = make_rows(4001)
+    whole["guard"][2000:2016] = 0.01
+    kept = np.r_[0:2000:4, 2000:2016, 2016:4001:4]
+    all_rows, thin = cost_of(whole, 4001), cost_of(whole[kept], 4001)
+    assert all_rows is not None and thin is not None
+    assert thin.steps == pytest.approx(all_rows.steps, rel=0.01)
+    assert thin.per_step == pytest.approx(all_rows.per_step, rel=0.1)
+
+
+def test_where_nothing_was_measured(make_rows):
+    assert cost_of(make_rows(1), 1) is None
+    assert cost_of(make_rows(9, guard=NAN), 9) is None
+    assert cost_of(make_rows(9)[["step", "time", "loss"]], 9) is None
+    assert cost_words(None) == "Guard cost unknown: too few steps were recorded."
+    assert joined([None, None]) is None
+
+
+def test_ranks_and_restarts_add_up():
+    one = Cost(steps=100, seconds=10.0, ours=0.1)
+    both = joined([one, None, Cost(steps=300, seconds=20.0, ours=0.5, device=True)])
+    assert both == Cost(steps=400, seconds=30.0, ours=0.6, device=True)
