@@ -69,7 +69,8 @@ def test_a_norm_alone_must_be_larger_than_together_with_the_loss() -> None:
     assert ask(warm(), 80.0, 40 * usual) & NORM
     assert ask(warm(), 1.8, 200 * usual) == NORM | LEFT_OUT
     assert ask(warm(), 1.8, 200 * usual, norm_counts=False) == 0
-    assert ask(warm(), 80.0, 200 * usual, loss_counts=False) == NORM | LEFT_OUT
+    assert ask(warm(), 80.0, 200 * usual, loss_counts=False) == NORM | LOSS | LEFT_OUT
+    assert ask(warm(), 80.0, 6 * usual, loss_counts=False) == LOSS
     assert ask(warm(), 80.0, 200 * usual, may_skip=False) == NORM | LOSS
 
 

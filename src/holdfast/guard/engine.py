@@ -440,6 +440,9 @@ class Engine:
             self, "recovery", self.recovery.before_step, guard, window
         ):
             leave_out = True
+        alone = ranks() == 1
+        if not alone and self.writer.compared is None:
+            self.writer.compared = self.recovery.together.saw
         guard.before(
             optimizer,
             parameters,
@@ -450,7 +453,7 @@ class Engine:
             scale=self._scaling.use() if self._scaling.scaler is not None else None,
             look_at_parameters=self.writer.wants_parameters(record),
             leave_out=leave_out,
-            alone=ranks() == 1,
+            alone=alone,
         )
         if began is not None:
             self.writer.kernel_cost.end(record, began)

@@ -47,16 +47,27 @@ class Outliers:
         self.baseline = Baseline(self._warmup)
         self._state: Tensor | None = None
         self._calm = _CALM
+        self._alone = True
+        self.agreed_to_clip = False
+        """Whether several ranks have agreed to clip because of an explosion."""
+
+    @property
+    def exploding(self) -> bool:
+        """Whether an explosion was not long ago."""
+        return self._calm < _CALM
 
     @property
     def clipping(self) -> bool:
         """Whether norms are being clipped by themselves because of an explosion."""
-        return self._calm < _CALM
+        # A device tells each rank at another time: all must begin with the same step.
+        return self.exploding if self._alone else self.agreed_to_clip
 
     @property
     def _skips(self) -> bool:
         """Whether a step with an outlier norm is skipped at present."""
-        return self._skip and (self._always or self._comparability.may_skip)
+        comparable = self._comparability
+        may = comparable.may_skip if self._alone else comparable.agreed
+        return self._skip and (self._always or may)
 
     @property
     def _sized(self) -> bool:
@@ -92,6 +103,7 @@ class Outliers:
             may_skip: whether steps of this optimizer can be skipped.
         """
         row = record.row
+        self._alone = alone
         if self.detect:
             bits = self.baseline.judge(
                 row["loss"],
@@ -129,6 +141,7 @@ class Outliers:
         scale: Tensor | None,
     ) -> Question | None:
         """Device computation for this step; None when nothing is to be judged."""
+        self._alone = alone
         if not self.detect and not self._sized:
             return None
         if self._state is None or self._state.device != device:
@@ -184,8 +197,8 @@ class Outliers:
             torch._foreach_mul_(grads, by)
 
     def known(self, record: StepRecord) -> bool:
-        """A step is over and its numbers are known; True when clipping was switched on or off."""
-        was = self.clipping
+        """A step is over and its numbers are known; True when an explosion begins or is over."""
+        was = self.exploding
         if record.outlier:
             self._comparability.outlier(record.step)
         if record.wild and self._clip:
@@ -194,7 +207,7 @@ class Outliers:
             self._calm = _CALM  # such norms are normal in this run: do not clip them
         elif was:
             self._calm += 1
-        return was != self.clipping
+        return was != self.exploding
 
     def state(self) -> dict[str, Any]:
         """All that its next decisions depend on, as plain data and a tensor of its own."""

@@ -216,7 +216,7 @@ def judge_function() -> Any:
         rise = tl.maximum(rise, tl.load(terms + 8) * tl.abs(l_mid))
         l_limit = l_mid + tl.maximum(rise, tl.load(terms + 12) * start)
         finite = (tl.abs(value) < inf) & HAS_LOSS
-        high = l_ready & finite & (value > l_limit) & (tl.load(terms + 16) > 0) & usable
+        high = l_ready & finite & (value > l_limit) & usable
 
         n_count = tl.load(state)
         n_ready = n_count >= warmup
@@ -228,7 +228,8 @@ def judge_function() -> Any:
         newest = (newest - tl.floor(newest / WINDOW) * WINDOW).to(tl.int32)
         leaps = size > tl.load(state + HEAD + newest) + tl.load(terms + 2)
         alone = (size > n_limit) & leaps & (tl.load(terms + 17) > 0)
-        wild = n_ready & usable & (size > together) & (alone | high)
+        counts = high & (tl.load(terms + 16) > 0)
+        wild = n_ready & usable & (size > together) & (alone | counts)
 
         in_event = tl.load(state + 2)
         events = tl.load(state + 4)

@@ -99,7 +99,7 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     start = torch.where((state[3] == 0) & l_ready, level, state[3])
     least = torch.maximum(OF_LOSS.rise * l_mid.abs(), AT_START * start)
     l_limit = _above(l_mid, l_sigma, l_top, OF_LOSS, least)
-    high = l_ready & (value > l_limit) & (value < inf) & terms.loss_counts & usable
+    high = l_ready & (value > l_limit) & (value < inf) & usable
 
     n_mid, n_sigma, n_top = _spread(norms, n_count)
     n_ready = n_count >= terms.warmup
@@ -108,7 +108,7 @@ def judge(asked: Question, square: Tensor, loss: Tensor | None, flag: Tensor) ->
     newest = ((n_count - 1) % WINDOW).long().reshape(1)
     before = norms.gather(0, newest).reshape(())
     alone = (size > n_limit) & (size > before + ALONE.rise) & terms.norm_counts
-    wild = n_ready & usable & (size > together) & (alone | high)
+    wild = n_ready & usable & (size > together) & (alone | (high & terms.loss_counts))
 
     in_event, events, since, top, earlier = (state[i].clone() for i in (2, 4, 5, 6, 7))
     since = since + usable.double()

@@ -158,7 +158,8 @@ class Baseline:
         Args:
             loss: the loss, not finite when there is none.
             norm: the gradient norm.
-            loss_counts: whether the loss may be looked at (not with several ranks).
+            loss_counts: whether the loss helps to call the norm an outlier. Not with several ranks:
+                each has a loss of its own, and all must say the same about their one norm.
             norm_counts: whether a norm alone is enough (not when the user clips it anyway).
             may_skip: whether steps may be skipped.
         """
@@ -169,7 +170,7 @@ class Baseline:
         size = _size(norm)
         found = self._found(loss, size, loss_counts, norm_counts)
         if found:
-            self._learn()
+            self._learn_for(found, loss_counts)
             found = self._found(loss, size, loss_counts, norm_counts)
         if found & NORM and self._surprises(size - self._norms.middle) and may_skip:
             return found | LEFT_OUT
@@ -224,9 +225,8 @@ class Baseline:
     def learn_anew(self) -> None:
         """Losses have a new level: forget the old one."""
         self._losses.values.clear()
-        self._age = self._refresh
         self._loss_limit = math.inf
-        self._learn()
+        self._learn_losses()
 
     def _surprises(self, height: float) -> bool:
         """Whether this outlier, which becomes part of an event, is unusual for the run."""
@@ -241,28 +241,47 @@ class Baseline:
         return new and self._in_event <= SKIPS
 
     def _found(self, loss: float, size: float, loss_counts: bool, norm_counts: bool) -> int:
-        found = LOSS if loss_counts and self._loss_limit < loss < math.inf else 0
-        if size > self._together and (found or (norm_counts and self._leaps(size))):
+        found = LOSS if self._loss_limit < loss < math.inf else 0
+        helps = found if loss_counts else 0
+        if size > self._together and (helps or (norm_counts and self._leaps(size))):
             found |= NORM
         return found
 
     def _leaps(self, size: float) -> bool:
         return size > self._norm_limit and size > self._norms.values[-1] + ALONE.rise
 
+    def _learn_for(self, found: int, loss_counts: bool) -> None:
+        """Work out what an outlier is called one by."""
+        if loss_counts:
+            self._learn()
+            return
+        # When norms are worked out must not depend on a loss that other ranks do not see.
+        self._learn_losses()
+        if found & NORM:
+            self._learn_norms()
+
     def _learn(self) -> None:
         self._age = 0
-        losses, norms = self._losses, self._norms
-        numbers = [math.nan] * 4
+        self._learn_losses()
+        self._learn_norms()
+
+    def _learn_losses(self) -> None:
+        losses = self._losses
+        usual = limit = math.nan
         if losses.ready:
             losses.learn()
             if not self._start:
                 self._start = abs(losses.middle) + losses.sigma
             least = max(OF_LOSS.rise * abs(losses.middle), AT_START * self._start)
-            self._loss_limit = losses.above(OF_LOSS, least)
-            numbers[:2] = losses.middle, self._loss_limit
+            self._loss_limit = limit = losses.above(OF_LOSS, least)
+            usual = losses.middle
+        self._numbers = (usual, limit, *self._numbers[2:])
+
+    def _learn_norms(self) -> None:
+        norms = self._norms
         if norms.ready:
             norms.learn()
             self._norm_limit = norms.above(ALONE, ALONE.rise)
             self._together = norms.above(TOGETHER, TOGETHER.rise)
-            numbers[2:] = 2.0**norms.middle, 2.0**self._norm_limit
-        self._numbers = (numbers[0], numbers[1], numbers[2], numbers[3])
+            usual, limit = 2.0**norms.middle, 2.0**self._norm_limit
+            self._numbers = (*self._numbers[:2], usual, limit)

@@ -73,6 +73,8 @@ class Comparability:
     def __init__(self) -> None:
         self.why = ""
         """Why losses cannot be compared at present; empty where they can."""
+        self.agreed = False
+        """Whether several ranks have agreed that theirs can; loaders may differ between them."""
         self._sources: deque[_Source] = deque(maxlen=_KNOWN)
         self._any = False
         self._source: _Source | None = None

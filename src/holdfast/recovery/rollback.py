@@ -11,6 +11,8 @@ goes on with the next data, so the data that did the damage is skipped.
 The level of a loss is evidence only where it can be compared over time (``probes/comparable.py``).
 Elsewhere a suspicion is recorded and nothing is done, unless the user's policy says so.
 
+With several ranks whatever follows is done by all of them after the same step (``together``).
+
 What comes back after the last rollback of the budget is beyond the snapshots, which are some steps
 old: the best state by validation is restored from its checkpoint, with a lower learning rate.
 """
@@ -34,12 +36,12 @@ from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
 from ..probes.batches import Batch
 from ..probes.loss import Losses
-from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
+from .together import CLIP, LOWER, OUTLIERS, PACE, ROLLBACK, SAVE, STOP, Together, asked_for
 from .training import Guarded, Training
 from .trial import Replay, Trial, all_finite, clearly_better, read_loss, was_skipped
 
@@ -65,6 +67,7 @@ class Recovery:
         self._training = training
         self._policy = policy
         self.snapshots = Snapshots(settings.rollback, least=1 if self.checkpoints.wanted else 0)
+        self.together = Together(training, self.snapshots)
         self._troubles: dict[int, DamageWatch] = {}
         self._ordered: tuple[Guarded, Suspicion] | None = None
         self._ending: tuple[str, Decision, int] | None = None
@@ -94,14 +97,18 @@ class Recovery:
         """The numbers of a step are on the host."""
         row = record.row
         self.replay.loss = row["loss"]
+        several = self.together.begin()
         if guard.outliers.known(record):
-            on = guard.outliers.clipping
+            on = guard.outliers.exploding
             why = "a gradient norm far above its baseline"
             if not on:
                 used = "such norms are frequent in this run"
                 why = used if record.outlier else "norms are back at their baseline"
             data = {"opt": guard.index, "on": on, "limit": row["norm_limit"], "why": why}
-            self._training.record_at("clipping", record.step, data)
+            if several:
+                self.together.ask(CLIP, data, hasty=on)
+            else:
+                self._training.record_at("clipping", record.step, data)
         patience = self._settings.spike.patience
         trouble = self._troubles.setdefault(guard.index, DamageWatch(patience, SKIPS))
         skipped = record.bad or record.wild
@@ -122,17 +129,29 @@ class Recovery:
             found = None  # older weights do not mend the data
         if not math.isnan(row["loss_usual"]):
             self._level = row["loss_usual"]
-        if found is not None and ranks() == 1 and self._trial is None and self._ordered is None:
+        if found is not None and self._trial is None and self._ordered is None:
             if found.code == "OPT001" and record.step - self._last["rollback"] < _AGAIN:
                 found = replace(found, code="OPT003")
-            if self._may_act(found):
-                self._ordered = guard, found
-            else:
+            if not self._may_act(found):
                 self._only_observe(guard, found)
+            elif several:
+                self._ask_all(guard, found)
+            else:
+                self._ordered = guard, found
         elif trouble.lasting:
             self._new_level(guard, trouble, record.step, trouble.usual, row["loss"])
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
         self.attentive = clipping or not self._quiet()
+        if several and self._training.comparability.holds != self._training.comparability.agreed:
+            self.together.ask(OUTLIERS, {}, hasty=False)
+
+    def _ask_all(self, guard: Guarded, found: Suspicion) -> None:
+        """Ask the other ranks whether the weights are to blame."""
+        rule = self._policy.rule(found.code)
+        if "stop" in rule.do:
+            self._ending = found.code, self._policy.allow(found.code, found.step), found.step
+        elif "rollback" in rule.do and not self._policy.rests(rule.on, found.step):
+            self.together.ask(ROLLBACK, asked_for(found, guard.index, asked=rule.asked))
 
     def _may_act(self, found: Suspicion) -> bool:
         """Whether the level of the loss is evidence here, or the user wants it to be."""
@@ -162,10 +181,16 @@ class Recovery:
         if record.step - self._last["lowered"] < _AGAIN:
             return
         self._last["lowered"] = record.step
-        factor = self.restoring.lower_rates()
         norm, usual = record.row["grad_norm"], record.row["norm_usual"]
-        data = {"opt": guard.index, "factor": factor, "norm": norm, "usual": usual}
-        self._training.record_at("lowered_lr", record.step, data)
+        data = {"opt": guard.index, "norm": norm, "usual": usual}
+        if self.together.begin():
+            self.together.ask(LOWER, data)
+        else:
+            self._lower_rates(data, record.step)
+
+    def _lower_rates(self, data: Mapping[str, Any], step: int) -> None:
+        factor = self.restoring.lower_rates()
+        self._training.record_at("lowered_lr", step, {**data, "factor": factor})
 
     def _new_level(
         self, guard: Guarded, trouble: DamageWatch, step: int, before: float, after: float
@@ -187,11 +212,11 @@ class Recovery:
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
         waiting = (self._ordered, self._ending, self._to_best)
-        if waiting != (None, None, None) or self._training.has_orders:
+        if waiting != (None, None, None) or self._training.has_orders or self.together.due(step):
             return True
         if step < self._look_at:
             return False
-        at = self.snapshots.next_at
+        at = self.snapshots.next_at(step)
         # Room that is being made and the clock are asked about now and then.
         self._look_at = min(at, self.checkpoints.next_step, step + _ASK)
         return step >= at or bool(self.checkpoints.due(step))
@@ -199,7 +224,7 @@ class Recovery:
     @property
     def suspects(self) -> bool:
         """Whether older weights are about to be tried."""
-        return self._ordered is not None
+        return self._ordered is not None or self.together.goes_back
 
     def boundary(
         self,
@@ -221,8 +246,11 @@ class Recovery:
         """
         for order in self._training.orders():
             self._obey(order, step)
+        self.together.tell(step)
+        if self.together.due(step) and self._act_together(step, fed, batches, at, steps):
+            return
         if self._ending is not None:
-            self._stop(*self._ending)
+            self._end()
         if self._to_best is not None:
             (guard, suspicion, decision), self._to_best = self._to_best, None
             self._restore_best(guard, suspicion, decision, step)
@@ -231,22 +259,88 @@ class Recovery:
             (guard, suspicion), self._ordered = self._ordered, None
             self._go_back(guard, suspicion, step, fed, batches)
             return
-        if self._trial is not None or not self._quiet():
+        if self._trial is not None or not self._quiet() or self.together.busy:
             return
         # While the loop has a batch for the second time, one that is due waits.
         save = self.checkpoints.due(step) if at is not None or not fed else ""
+        if save and self.together.begin():
+            if self._training.rank == 0:  # one clock for all
+                self.together.ask(SAVE, {"kind": save}, hasty=False)
+            save = ""
         taken = self._take(step) if save or self.snapshots.due(step) else None
         newest = self.snapshots.newest()
         if save and newest is not None:
             fresh = at if newest is taken else None
             self.checkpoints.save(newest, save, at=fresh, steps=steps)
 
+    def _end(self) -> None:
+        """Stop the run; with several ranks they all do."""
+        assert self._ending is not None
+        code, decision, step = self._ending
+        if not self.together.begin():
+            self._stop(code, decision, step)
+        self._ending = None
+        self.together.ask(STOP, {"code": code, "why": decision.why})
+
+    def _act_together(
+        self,
+        step: int,
+        fed: bool,
+        batches: Sequence[Batch],
+        at: FrameType | None,
+        steps: int,
+    ) -> bool:
+        """Do what ranks have agreed on, if this is the step for it; True when that was all."""
+        met = self.together.arrive(step, {"again": bool(batches)})
+        if met is None:
+            return False
+        (agreed, every), training = met, self._training
+        kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
+        guards = {guard.index: guard for _, guard in training.guards()}
+        if kind == STOP:
+            why = f"{facts['why']} (asked for by rank {asked_by})"
+            self._stop(facts["code"], Decision(do=("stop",), stop=True, why=why), step)
+        elif kind == ROLLBACK:
+            again = batches if all(one["again"] for one in every) else ()
+            self._try_together(guards[facts["opt"]], facts, step, fed, again, asked_by)
+            return True
+        elif kind == CLIP:
+            guards[facts["opt"]].outliers.agreed_to_clip = facts["on"]
+            training.record_at("clipping", step + 1, {**facts, "asked_by": asked_by})
+        elif kind == OUTLIERS:
+            training.comparability.agreed = facts["skip"]
+        elif kind == PACE:
+            self.snapshots.pace.every = facts["every"]
+        elif kind == LOWER:
+            self._lower_rates({**facts, "asked_by": asked_by}, step + 1)
+        elif kind == SAVE and self._quiet():
+            taken = self._take(step)
+            if taken is not None:
+                self.checkpoints.save(taken, facts["kind"], at=at, steps=steps)
+        return False
+
+    def _try_together(
+        self,
+        guard: Guarded,
+        facts: Mapping[str, Any],
+        step: int,
+        fed: bool,
+        batches: Sequence[Batch],
+        asked_by: int,
+    ) -> None:
+        """Begin a trial on all ranks, of the snapshot that all of them have."""
+        names = Suspicion.__dataclass_fields__
+        found = Suspicion(**{name: facts[name] for name in names})
+        target = next(one for one in self.snapshots.taken() if one.step == facts["to"])
+        self._troubles[guard.index].tried = True
+        self._begin_trial(guard, found, target, step, fed, batches, asked_by)
+
     def _obey(self, order: Mapping[str, Any], step: int) -> None:
         """Take the action for a finding that became known after its step."""
         action, code = str(order.get("action")), str(order.get("code"))
         data = {"action": action, "code": code, "found": order.get("found"), "done": True}
-        if ranks() > 1 and action != "checkpoint":
-            data |= {"done": False, "why": "the other ranks would not do the same"}
+        if self.together.begin() and action in (LOWER, SAVE):
+            data["done"] = self.together.ask(action, {"kind": "asked"})
         elif action == "lower_lr":
             self.restoring.lower_rates()
         elif action == "checkpoint":
@@ -289,6 +383,8 @@ class Recovery:
         taken = self.snapshots.take(self.live.training_state(), step, self._level, self._epoch)
         if self.snapshots.why_not:
             self._training.not_covered("rolling back", self.snapshots.why_not)
+        if self.snapshots.pace.too_often:
+            self.together.ask(PACE, {}, hasty=False)
         return taken
 
     def leaves(self, optimizer: Optimizer, step: int, *, last: bool) -> None:
@@ -339,12 +435,24 @@ class Recovery:
                 "rolling back", f"no good snapshot was taken before step {suspicion.first}"
             )
             return
+        self._begin_trial(guard, suspicion, target, step, fed, batches)
+
+    def _begin_trial(
+        self,
+        guard: Guarded,
+        suspicion: Suspicion,
+        target: Snapshot,
+        step: int,
+        fed: bool,
+        batches: Sequence[Batch],
+        asked_by: int | None = None,
+    ) -> None:
         began = time.perf_counter()
         kept = self.snapshots.aside(self.live.training_state(), step)
         target.held += 1
         self.restoring.put_back(target.state(), rng_state=fed and target.epoch == self._epoch)
         ms = (time.perf_counter() - began) * 1e3
-        self._trial = Trial(guard, suspicion, target, kept, step - target.step, ms)
+        self._trial = Trial(guard, suspicion, target, kept, step - target.step, ms, asked_by)
         if suspicion.why == "loss":
             self._trial.before = self.replay.begin(batches)
         if suspicion.why == "weights":
@@ -363,7 +471,13 @@ class Recovery:
         if self.replay.running:
             # A batch that was used before is only looked at.
             trial.replayed = self._training.iteration
-        trial.failed = not clearly_better(trial.suspicion, trial.tried, trial.before)
+        if trial.asked_by is None:
+            keep = clearly_better(trial.suspicion, trial.tried, trial.before)
+        else:
+            keep, trial.tried, trial.before = self.together.verdict(
+                trial.suspicion, trial.tried, trial.before
+            )
+        trial.failed = not keep
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             # The row of a step that is only looked at says nothing: told with the next one.
@@ -398,6 +512,9 @@ class Recovery:
         trial.target.release()
         found = trial.suspicion
         decision = self._policy.allow(found.code, step)
+        if "restore_best" in decision.do and trial.asked_by is not None:
+            why = "the budget of rollbacks is spent, and ranks cannot restore the best state yet"
+            decision = replace(decision, do=("stop",), stop=True, why=why)
         if "restore_best" in decision.do:
             # Between two steps: the gradients of this one belong to other weights.
             self._to_best = trial.guard, found, decision
@@ -433,7 +550,7 @@ class Recovery:
         At most ``rollback.best`` times, beside those of the policy.
         """
         guards, step = self._training.guards(), self._training.iteration
-        if ranks() > 1:
+        if self.together.begin():
             return "the other ranks would not do the same"
         if not self._best_left:
             return f"that was done {self._settings.rollback.best} times (rollback.best)"
@@ -540,6 +657,7 @@ class Recovery:
 
     def close(self) -> None:
         """The run ends."""
+        self.together.close()
         self.checkpoints.close()
         self.snapshots.close()
         if self.snapshots.count:

@@ -12,8 +12,11 @@ from collections import deque
 import torch
 
 from ..config import RollbackSettings
+from ..probes.ranks import ranks
 
 _LONGEST = 100_000
+# A shorter interval than this costs more than ranks talking about it; a choice.
+_CLEARLY = 1.5
 
 
 class Pace:
@@ -21,6 +24,8 @@ class Pace:
 
     def __init__(self, settings: RollbackSettings) -> None:
         self.every = settings.every
+        self.wanted = settings.every
+        """What this process would choose; with several ranks they agree on ``every``."""
         self.seconds = 0.0
         self._settings = settings
         self._last: tuple[int, float] | None = None
@@ -36,9 +41,16 @@ class Pace:
             # One that was interrupted says nothing about the next.
             usual = sorted(self._recent)[(len(self._recent) - 1) // 2]
             allowed = usual / max(1e-9, self._settings.cost * per_step)
-            self.every = max(self._settings.every, min(math.ceil(allowed), _LONGEST))
+            self.wanted = max(self._settings.every, min(math.ceil(allowed), _LONGEST))
+            if ranks() == 1:
+                self.every = self.wanted
         self._recent.append(seconds)
         self.seconds += seconds
+
+    @property
+    def too_often(self) -> bool:
+        """Whether several ranks should agree on a longer interval."""
+        return self.wanted > _CLEARLY * self.every
 
     def halted(self, ready: torch.cuda.Event, copied: torch.cuda.Event) -> None:
         """The optimizer was ready, and could go on when the copies were through."""

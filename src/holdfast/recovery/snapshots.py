@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
+from ..probes.ranks import ranks
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
 
@@ -94,12 +95,15 @@ class Snapshots:
         """Whether the optimizer has to wait for a copy."""
         return self._pending is not None
 
-    @property
-    def next_at(self) -> float:
-        """The step at which the next one should be taken; none while room for it is made."""
+    def next_at(self, step: int) -> float:
+        """The next step, this one or later, at which one should be taken; none without room."""
         if not self._slots or (self._room is not None and not self._room.ready):
             return math.inf
-        return self._last + self.pace.every
+        every = self.pace.every
+        if ranks() > 1:
+            # By the count alone, so that all ranks have some of the same steps.
+            return math.ceil(max(step, self._last + 1) / every) * every
+        return self._last + every
 
     def story(self) -> dict[str, Any]:
         """Totals for the end of the run."""
@@ -114,7 +118,7 @@ class Snapshots:
 
     def due(self, step: int) -> bool:
         """Whether the next one should be taken now."""
-        return step >= self.next_at
+        return step >= self.next_at(step)
 
     def take(
         self, training_state: TrainingState, step: int, level: float, epoch: int

@@ -16,13 +16,21 @@ from ..probes.step_record import StepRecord
 class Outliers(Protocol):
     """Outlier steps of one optimizer: finite and far from typical."""
 
+    agreed_to_clip: bool
+    """Whether several ranks have agreed to clip because of an explosion."""
+
+    @property
+    def exploding(self) -> bool:
+        """Whether an explosion was not long ago."""
+        ...
+
     @property
     def clipping(self) -> bool:
         """Whether norms are being clipped because of an explosion."""
         ...
 
     def known(self, record: StepRecord) -> bool:
-        """The numbers of a step are known; True when clipping was switched on or off."""
+        """The numbers of a step are known; True when an explosion begins or is over."""
         ...
 
     def forget(self) -> None:

@@ -34,6 +34,8 @@ class Trial:
     kept: Snapshot
     undone: int
     ms: float
+    asked_by: int | None = None
+    """The rank that asked for it, where several try it together."""
     tried: float | None = None
     """The loss of the batch it is tried on, once that is known."""
     failed: bool = False
@@ -44,7 +46,8 @@ class Trial:
 
     def story(self) -> dict[str, Any]:
         """What an event tells of the data it was tried on."""
-        return {"before": self.before, "replayed": self.replayed}
+        story = {"before": self.before, "replayed": self.replayed}
+        return story if self.asked_by is None else {**story, "asked_by": self.asked_by}
 
 
 class Replay:

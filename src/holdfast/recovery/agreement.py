@@ -1,0 +1,347 @@
+"""Agreement of ranks on something that all of them do after the same step.
+
+    a rank asks ─ each answers with a step that it will not pass unheard ─ the latest is named
+    at that step: each says that it has arrived ─ go, or nobody does anything
+
+All of it goes over the rendezvous store, by a thread of each rank with a connection of its own. A
+collective could be missed by a rank and would wait for it for ever; here whoever waits does so for
+a bounded time, and what is decided is whatever is written first, so that the one who gives up and
+those who do not agree even so. A rank that does not answer ends agreements for the rest of the run.
+
+Nothing is sent on a step: the thread asks the store now and then whether somebody has asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Facts = dict[str, Any]
+
+# Seconds between two looks; with many ranks fewer, since one server answers all of them.
+_LOOK, _RANKS = 0.25, 256
+# Seconds until a rank that says nothing is given up on, and between two looks meanwhile.
+PATIENCE = 20.0
+_SOON = 0.005
+# Steps from a question to the earliest that can be named: the one at work, and one to be sure.
+_LEAD = 2
+
+
+class Store(Protocol):
+    """What is used of a ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Read what is there."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of them are there."""
+        ...
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Write unless somebody has; what is there then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a rank wants all of them to do."""
+
+    number: int
+    kind: str
+    rank: int
+    facts: Facts
+    hasty: bool = True
+    """Whether ranks rather wait than go on in the meantime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks do after ``step``."""
+
+    question: Question
+    step: int
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What no rank does, and why; ``silent`` when ranks did not answer."""
+
+    question: Question
+    why: str
+    silent: bool = False
+
+
+class Party(Protocol):
+    """What the thread asks of the training of its rank; called beside it."""
+
+    def there(self) -> bool:
+        """Whether the process group is still the one of the store."""
+        ...
+
+    def step(self) -> int:
+        """The step that was counted last."""
+        ...
+
+    def answer(self, question: Question) -> Facts:
+        """What this rank has to say."""
+        ...
+
+    def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
+        """Why nothing is done, or "" and what is; asked of the first rank alone."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Seconds per step, as the thread sees them."""
+
+    at: float = field(default_factory=time.monotonic)
+    step: int = 0
+    seconds: float = 0.0
+
+    def look(self, step: int) -> None:
+        now = time.monotonic()
+        if step > self.step:
+            self.seconds = (now - self.at) / (step - self.step)
+            self.at, self.step = now, step
+
+
+class Agreement:
+    """Agreements of the ranks of a run, one at a time.
+
+    Args:
+        store: a connection that nobody else uses.
+        rank: of this process.
+        world: how many there are.
+        party: the training of this rank.
+        patience: seconds until a silent rank is given up on.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, world: int, party: Party, patience: float = PATIENCE
+    ) -> None:
+        self.hold_at: float = math.inf
+        """The step after which the training thread must ask ``arrive``; mostly infinite."""
+        self.news: list[Refused] = []
+        """What was refused, for the training thread to tell."""
+        self._store, self._rank, self._world = store, rank, world
+        self._party, self._patience = party, patience
+        self._wanted: dict[str, tuple[Facts, bool]] = {}
+        self._agreed: Agreed | None = None
+        self._number = 0
+        self._pace = _Pace()
+        self._changed = threading.Condition()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-ranks", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ the training thread
+
+    def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> None:
+        """Ask all ranks to do something; returns at once. One question of a kind waits at most."""
+        with self._changed:
+            if not self._over:
+                self._wanted[kind] = facts, hasty
+                self._changed.notify_all()
+
+    def withdraw(self, kind: str) -> None:
+        """What was asked for is not wanted any more."""
+        with self._changed:
+            self._wanted.pop(kind, None)
+
+    @property
+    def agreed(self) -> Agreed | None:
+        """What is to be done after a step to come."""
+        return self._agreed
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being agreed on, or waits for its step."""
+        return self.hold_at < math.inf
+
+    def arrive(self, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
+        """After ``hold_at``: wait for what was named; what to do now and what each rank brings.
+
+        None: nothing, or not yet.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._agreed is not None or not self.busy or self._over,
+                timeout=2 * self._patience,
+            )
+            agreed = self._agreed
+            if agreed is None:
+                self.hold_at = math.inf
+                return None
+            if step < agreed.step:
+                self.hold_at = agreed.step
+                return None
+        try:
+            return self._meet(agreed, step, facts)
+        finally:
+            with self._changed:
+                self._agreed, self.hold_at = None, math.inf
+                self._number += 1
+                self._changed.notify_all()
+
+    def exchange(self, name: str, mine: Facts) -> list[Facts] | None:
+        """What each rank brings to something that all of them are at; None where one is missing."""
+        common = f"{name}/all"
+        self._put(f"{name}/{self._rank}", mine)
+        keys = [f"{name}/{rank}" for rank in range(self._world)]
+        if self._rank == 0:
+            there = self._await(keys, self._limit())
+            every = [self._get(key) for key in keys] if there else None
+            return self._first(common, {"every": every})["every"]
+        if self._await([common], self._limit() + self._patience):
+            return self._get(common)["every"]
+        return self._first(common, {"every": None})["every"]
+
+    def close(self) -> None:
+        """The run, or its process group, ends."""
+        with self._changed:
+            self._over = True
+            self.hold_at = math.inf
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2.0)
+
+    def _meet(self, agreed: Agreed, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
+        every = self.exchange(f"meet/{agreed.question.number}", {**facts, "step": step})
+        if every is None:
+            self._refuse(agreed.question, "a rank did not come to its step", silent=True)
+            return None
+        if len({one["step"] for one in every}) > 1:
+            self._refuse(agreed.question, "ranks do not take the same steps", silent=True)
+            return None
+        return agreed, every
+
+    def _limit(self) -> float:
+        """Ranks may be a step apart, and a step may take minutes."""
+        return max(self._patience, 3.0 * self._pace.seconds)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        look = _LOOK * max(1.0, self._world / _RANKS)
+        try:
+            while not self._over and self._party.there():
+                self._pace.look(self._party.step())
+                number = self._number
+                if self._agreed is None and self._asked(number):
+                    self._answer(self._question(number))
+                with self._changed:
+                    waits = self._agreed is not None or not self._wanted
+                    if waits and not self._over:
+                        self._changed.wait(look)
+        except Exception as error:  # the store is gone, or its server
+            if not self._over:
+                question = Question(self._number, "", self._rank, {})
+                why = f"the store of the ranks cannot be reached ({type(error).__name__}: {error})"
+                self._refuse(question, why, silent=True)
+
+    def _asked(self, number: int) -> bool:
+        """Whether there is a question of this number, perhaps by us just now."""
+        key = f"ask/{number}"
+        if self._store.check([key]):
+            return True
+        with self._changed:
+            kind = next(iter(self._wanted), None)
+            if kind is None:
+                return False
+            facts, hasty = self._wanted[kind]
+        mine = {"kind": kind, "rank": self._rank, "facts": facts, "hasty": hasty}
+        self._first(key, mine)
+        return True
+
+    def _question(self, number: int) -> Question:
+        told = self._get(f"ask/{number}")
+        return Question(number, told["kind"], told["rank"], told["facts"], told["hasty"])
+
+    def _answer(self, question: Question) -> None:
+        """Promise not to pass a step, and hear what was named."""
+        number = question.number
+        self.withdraw(question.kind)
+        hold = self._party.step() + self._lead(question)
+        with self._changed:
+            self.hold_at = hold
+        facts = self._party.answer(question)
+        self._put(f"answer/{number}/{self._rank}", {"hold": hold, "facts": facts})
+        named = f"named/{number}"
+        if self._rank == 0:
+            told = self._first(named, self._named(question))
+        elif self._await([named], 2 * self._patience):
+            told = self._get(named)
+        else:
+            told = self._first(named, {"why": "rank 0 did not answer", "silent": True})
+        if told["why"]:
+            self._refuse(question, told["why"], silent=told["silent"])
+            return
+        with self._changed:
+            self._agreed = Agreed(question, told["step"], told["facts"])
+            self._changed.notify_all()
+
+    def _named(self, question: Question) -> dict[str, Any]:
+        keys = [f"answer/{question.number}/{rank}" for rank in range(self._world)]
+        if not self._await(keys, self._patience):
+            silent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            return {"why": f"no answer of rank {_list(silent)}", "silent": True}
+        answers = [self._get(key) for key in keys]
+        why, facts = self._party.decide(question, [one["facts"] for one in answers])
+        step = max(one["hold"] for one in answers)
+        return {"why": why, "silent": False, "step": step, "facts": facts}
+
+    def _lead(self, question: Question) -> int:
+        """Steps until the earliest that may be named."""
+        if question.hasty or not self._pace.seconds:
+            return _LEAD
+        look = _LOOK * max(1.0, self._world / _RANKS)
+        return max(_LEAD, math.ceil(3.0 * look / self._pace.seconds))
+
+    def _refuse(self, question: Question, why: str, *, silent: bool = False) -> None:
+        with self._changed:
+            self.news.append(Refused(question, why, silent))
+            self.hold_at = math.inf
+            if silent:
+                self._over = True
+            elif self._agreed is None:
+                self._number += 1
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ the store
+
+    def _await(self, keys: list[str], seconds: float) -> bool:
+        """Wait until all keys are there; False when that takes too long or the run ends."""
+        end = time.monotonic() + seconds
+        pause = _SOON
+        while not self._store.check(keys):
+            if time.monotonic() > end or self._over:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 20 * _SOON)
+        return True
+
+    def _put(self, key: str, value: Mapping[str, Any]) -> None:
+        self._store.set(key, json.dumps(value))
+
+    def _get(self, key: str) -> Any:
+        return json.loads(self._store.get(key))
+
+    def _first(self, key: str, value: Mapping[str, Any]) -> Any:
+        """Write unless somebody has; what is there."""
+        return json.loads(self._store.compare_set(key, "", json.dumps(value)))
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

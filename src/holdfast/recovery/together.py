@@ -1,0 +1,246 @@
+"""What several ranks do as one: who asks, what each rank says, and what follows for all of them.
+
+Ranks that train one model see the same reduced gradients, so that a bad step is skipped by all of
+them without a word. Whatever depends on a loss, a clock or a loader of its own is agreed on first
+(``agreement``): going back, stopping, lowering the learning rate, saving, clipping after an
+explosion, whether finite outliers are skipped, and how often snapshots are taken.
+
+That they train one model is not assumed but seen: their gradient norms are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import torch
+
+from ..detectors.suspicion import Suspicion
+from ..probes.ranks import ranks
+from .agreement import Agreed, Agreement, Facts, Question
+from .snapshots import Snapshot, Snapshots
+from .training import Training
+from .trial import all_finite, clearly_better
+
+ROLLBACK, STOP, LOWER, SAVE = "rollback", "stop", "lower_lr", "checkpoint"
+CLIP, OUTLIERS, PACE = "clip", "outliers", "pace"
+
+# Rows that are compared. On a GPU the host of one rank may be some steps ahead of another's.
+_RECENT = 64
+# Norms are equal to the last bits, in which sums on a GPU vary.
+_SAME = 1e-6
+
+
+class Together:
+    """Agreements about the training in this process; nothing at all where there is one rank."""
+
+    def __init__(self, training: Training, snapshots: Snapshots) -> None:
+        self._training, self._snapshots = training, snapshots
+        self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
+        self._level = (math.nan, math.nan)
+        self._agreement: Agreement | None = None
+        self._over = False
+        self._of: object = None
+        self._trial = 0
+
+    # ------------------------------------------------------------------ the training thread
+
+    def begin(self) -> bool:
+        """Whether there are several ranks; the first time they can talk from then on."""
+        if ranks() == 1:
+            return False
+        if not self._over and self._of is not torch.distributed.group.WORLD:
+            self.close()
+            self._over = False
+            self._of = torch.distributed.group.WORLD
+            store = torch.distributed.distributed_c10d._get_default_store()
+            mine = torch.distributed.PrefixStore("holdfast", store.clone())
+            rank, world = torch.distributed.get_rank(), ranks()
+            self._agreement = Agreement(mine, rank, world, self)
+        return True
+
+    def saw(self, step: int, row: Mapping[str, float]) -> None:
+        """A row is known."""
+        self._recent.append((step, row["loss"], row["grad_norm"]))
+        if not math.isnan(row["loss_usual"]):
+            self._level = row["loss_usual"], row["loss_limit"]
+
+    def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> bool:
+        """Ask all ranks; False where that is not possible."""
+        if self._agreement is None or self._over:
+            return False
+        self._agreement.ask(kind, facts, hasty=hasty)
+        return True
+
+    def withdraw(self, kind: str) -> None:
+        """What was asked for is not wanted any more."""
+        if self._agreement is not None:
+            self._agreement.withdraw(kind)
+
+    def due(self, step: int) -> bool:
+        """Whether ``arrive`` must be asked after this step."""
+        return self._agreement is not None and step >= self._agreement.hold_at
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being agreed on."""
+        return self._agreement is not None and self._agreement.busy
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether ranks go back together, now."""
+        agreed = None if self._agreement is None else self._agreement.agreed
+        back = agreed is not None and agreed.question.kind == ROLLBACK
+        return back and self._training.iteration >= agreed.step
+
+    def arrive(self, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
+        """What all ranks do now, and what each brings; None for nothing. May wait for others."""
+        agreement = self._agreement
+        if agreement is None:
+            return None
+        met = agreement.arrive(step, facts)
+        self._tell(agreement, step)
+        if met is not None:
+            self._trial = met[0].question.number
+        return met
+
+    def verdict(self, found: Suspicion, tried: float, before: float) -> tuple[bool, float, float]:
+        """Whether old weights are kept, by the losses of all ranks; their means."""
+        agreement = self._agreement
+        mine = {"tried": tried, "before": before}
+        every = None if agreement is None else agreement.exchange(f"trial/{self._trial}", mine)
+        if every is None:
+            return False, tried, before
+        tried, before = (_mean([one[name] for one in every]) for name in ("tried", "before"))
+        return clearly_better(found, tried, before), tried, before
+
+    def tell(self, step: int) -> None:
+        """Record what was refused."""
+        if self._agreement is not None and self._agreement.news:
+            self._tell(self._agreement, step)
+
+    def close(self) -> None:
+        """The run or its process group ends."""
+        agreement, self._agreement, self._of = self._agreement, None, None
+        if agreement is not None:
+            agreement.close()
+
+    def _tell(self, agreement: Agreement, step: int) -> None:
+        while agreement.news:
+            refused = agreement.news.pop(0)
+            if refused.silent:
+                self._over = True
+                self._training.not_covered("what ranks must agree on", refused.why)
+            elif refused.question.kind == ROLLBACK:
+                asked = refused.question
+                data = {**asked.facts, "instead": [ROLLBACK], "why": refused.why}
+                self._training.record_at("observed", step, {**data, "asked_by": asked.rank})
+
+    # ------------------------------------------------------------------ beside the training
+
+    def there(self) -> bool:
+        """Whether the process group is still the one that was talked over."""
+        return torch.distributed.group.WORLD is self._of
+
+    def step(self) -> int:
+        """The step that was counted last."""
+        return self._training.iteration
+
+    def answer(self, question: Question) -> Facts:
+        """What this rank has to say."""
+        facts: Facts = {
+            "recent": list(self._recent),
+            "usual": self._level[0],
+            "limit": self._level[1],
+            "comparable": self._training.comparability.holds,
+            "why": self._training.comparability.why,
+            "every": self._snapshots.pace.wanted,
+        }
+        if question.kind == ROLLBACK:
+            before = question.facts["first"] - 1
+            late = question.facts["code"] == "OPT003"
+            facts["snapshots"] = [
+                (one.step, one.level)
+                for one in self._snapshots.taken()
+                if (late or one.step < before) and _good(one)
+            ]
+        return facts
+
+    def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
+        """Why nothing is done, or "" and what is; for all ranks."""
+        if question.kind in (STOP, SAVE):
+            return "", question.facts
+        apart = _apart([one["recent"] for one in answers])
+        if apart:
+            return apart, {}
+        if question.kind == OUTLIERS:
+            return "", {"skip": all(one["comparable"] for one in answers)}
+        if question.kind == PACE:
+            return "", {"every": max(one["every"] for one in answers)}
+        if question.kind == ROLLBACK:
+            return _whether_back(question, answers)
+        return "", question.facts
+
+
+def _whether_back(question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
+    """Whether the weights are suspected by all ranks together, and which state they go back to."""
+    found = Suspicion(**{k: v for k, v in question.facts.items() if k not in ("opt", "asked")})
+    against = [one["why"] for one in answers if not one["comparable"]]
+    if found.why == "loss" and against and not question.facts["asked"]:
+        return against[0], {}
+    facts = dict(question.facts)
+    if found.why == "loss":
+        loss = _mean_loss([one["recent"] for one in answers], found.first)
+        if found.code != "OPT003":
+            facts["usual"], facts["limit"] = (
+                _mean([one[name] for one in answers]) for name in ("usual", "limit")
+            )
+        if not loss > facts["limit"]:
+            high = f"the loss of rank {question.rank} is high and that of all ranks is not"
+            return f"{high}: it is the data of that rank", {}
+        facts["loss"] = loss
+    common = set.intersection(*({step for step, _ in one["snapshots"]} for one in answers))
+    if not common:
+        return f"no good snapshot was taken by all ranks before step {found.first}", {}
+    if found.code == "OPT003":
+        level = {step: _mean([dict(one["snapshots"])[step] for one in answers]) for step in common}
+        return "", {**facts, "to": min(common, key=lambda step: (level[step], -step))}
+    return "", {**facts, "to": max(common)}
+
+
+def _apart(recent: Sequence[Sequence[tuple[int, float, float]]]) -> str:
+    """Why ranks do not train one model; empty where their gradients are the same."""
+    norms = [{step: norm for step, _, norm in one} for one in recent]
+    shared = set.intersection(*map(set, norms))
+    finite = [s for s in shared if all(math.isfinite(one[s]) for one in norms)]
+    if not finite:
+        return "ranks have no step in common by which to see that they train one model"
+    first = norms[0]
+    same = (abs(one[s] - first[s]) <= _SAME * abs(first[s]) for one in norms for s in finite)
+    return "" if all(same) else "ranks have different gradients: each trains by itself"
+
+
+def _mean_loss(recent: Sequence[Sequence[tuple[int, float, float]]], first: int) -> float:
+    """Mean over ranks and the steps since the trouble began that all of them know."""
+    losses = [{step: loss for step, loss, _ in one if step >= first} for one in recent]
+    shared = set.intersection(*map(set, losses))
+    return _mean([one[step] for one in losses for step in shared])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _good(snapshot: Snapshot) -> bool:
+    snapshot.held += 1
+    try:
+        return all_finite(snapshot)
+    finally:
+        snapshot.release()
+
+
+def asked_for(found: Suspicion, opt: int, *, asked: bool) -> Facts:
+    """A suspicion as a question to all ranks."""
+    return {**asdict(found), "opt": opt, "asked": asked}
