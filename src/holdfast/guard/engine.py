@@ -473,7 +473,7 @@ class Engine:
                 guard.index,
                 record.step,
             )
-        if record.bad and self.settings.guard.explain:
+        if (record.bad or record.loss_bad) and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, record, self._here()[0])
 
     @fail_open("investigation")

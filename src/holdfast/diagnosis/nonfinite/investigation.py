@@ -10,8 +10,8 @@ Three ways, the first that works:
    steps too late for the first way, it waits for the verdict on some steps to come, so that the
    next occurrence can be examined at once.
 
-The first two are only for one rank: one that computes or iterates more often than the others
-would wait for them for ever.
+With several ranks the second is left out: one that iterates more often than the others would wait
+for them for ever. The first needs a loss that a rank can compute by itself.
 """
 
 from __future__ import annotations
@@ -300,8 +300,6 @@ class Investigation:
         exam: Callable[[FrameType | None, Scene], dict[str, Any] | None],
         frame: FrameType | None,
     ) -> None:
-        if ranks() > 1:
-            return
         if fault in self._explained:
             self._explained[fault].exams += 1
         else:
@@ -311,8 +309,8 @@ class Investigation:
     def _order(self, incident: Incident, batches: Sequence[Batch], *, known_in_time: bool) -> None:
         self._tried[incident.fault] += 1
         self._open = incident
-        self.alert = _ALERT if ranks() == 1 else 0
-        self._left = _OBSERVED if known_in_time or ranks() > 1 else 0
+        self.alert = _ALERT
+        self._left = _OBSERVED if known_in_time else 0
         held = [(b, b.content) for b in batches if b.content is not None]
         if held and len(held) == len(batches) and self._may_replay and ranks() == 1:
             self._again, self._source = held, self._iterator

@@ -28,6 +28,7 @@ from ..source.place import (
     kind_of,
 )
 from ..source.slicing import NotRepeatable
+from .by_itself import by_itself
 from .observer import Birth, Observer
 from .rerun import calls_of_backward, recipe, recipe_of
 from .tensor_stats import bad, bad_rows, floating
@@ -94,7 +95,8 @@ def _repeated(
         if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
     ]
     for make in recipes:
-        with contextlib.suppress(NotRepeatable), _as_they_were([*scene.owners, *running]):
+        kept = _as_they_were([*scene.owners, *running])
+        with contextlib.suppress(NotRepeatable), kept, by_itself():
             birth = _observed(make(), scene, backward=backward)
             found = None if birth is None else told(birth, scene, how="replay")
             if found is not None:
