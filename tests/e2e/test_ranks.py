@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -182,17 +183,83 @@ TWICE = (
 )
 
 
+@pytest.mark.ranks(2)
+def test_the_rank_that_has_the_bad_loss_names_the_line(bench: Bench):
+    """It computes its loss again by itself, while the others wait for its gradients."""
+    seen = bench.guarded(*TORCHRUN, bench.write(TWICE))
+    assert seen.code == 0, seen.told
+    line = 1 + TWICE.splitlines().index(next(x for x in TWICE.splitlines() if "# HERE" in x))
+    causes = [e for lane in bench.record.lanes for e in bench.record.events("cause", lane)]
+    assert [(c.rank, c.data["how"], c.data["line"], c.data["op"]) for c in causes] == [
+        (1, "replay", line, "div")
+    ]
+    agree(ranks_told(seen.text))
+
+
+BY_HAND = TWICE.replace("DistributedDataParallel(", "(").replace(
+    "    optimizer.step()",
+    "    for p in model.parameters(): dist.all_reduce(p.grad)\n    optimizer.step()",
+).replace("    loss = ", "    dist.all_reduce(torch.ones(1))\n    loss = ")  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.ranks(2)
-def test_the_next_occurrence_names_the_line(bench: Bench):
-    """With several ranks nothing is computed twice: the steps that follow are observed."""
-    script = bench.write(TWICE)
-    told = bench.guarded(*TORCHRUN, script)
-    assert told.code == 0, told.told
-    line = 1 + TWICE.splitlines().index(next(x for x in TWICE.splitlines() if "# HERE" in x))
-    causes = [e.data for lane in bench.record.lanes for e in bench.record.events("cause", lane)]
-    assert [(c["how"], c["line"], c["op"]) for c in causes] == [("next", line, "div")]
-    agree(ranks_told(told.text))
+def test_collectives_of_the_script_are_not_repeated(bench: Bench):
+    seen = bench.guarded(*TORCHRUN, bench.write(BY_HAND))
+    assert seen.code == 0, seen.told
+    agree(ranks_told(seen.text))
+    assert [bench.record.skipped(lane) for lane in ("r0", "r1")] == [[5, 6], [5, 6]]
+
+
+SPIKE = (Path(__file__).parent / "scripts" / "ranks_spike.py").read_text()
+
+
+@pytest.mark.ranks(2)
+def test_damaged_weights_are_rolled_back_by_all_ranks_after_the_same_step(bench: Bench):
+    seen = bench.guarded(*TORCHRUN, bench.write(SPIKE))
+    assert seen.code == 0, seen.told
+    (_, _, zero, loss), (_, _, one, other) = ranks_told(seen.text)
+    assert zero == one, "the replicas differ"
+    assert float(loss) < 1 and float(other) < 1
+    record = bench.record
+    went = [record.events("rollback", lane) for lane in ("r0", "r1")]
+    assert [len(events) for events in went] == [1, 1]
+    (first,), (second,) = went
+    assert (first.step, first.data["to"]) == (second.step, second.data["to"])
+    assert first.data["to"] <= 150 and first.data["asked_by"] in (0, 1)
+    assert first.data["loss"] == second.data["loss"]
+    for lane in ("r0", "r1"):
+        assert not record.events("holdfast_error", lane)
+        assert not record.events("not_covered", lane)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_a_run_that_is_stopped_is_stopped_on_all_ranks(bench: Bench):
+    script = bench.write(SPIKE)
+    seen = bench.guarded(*TORCHRUN, script, options=["--on", "OPT001=stop"])
+    assert seen.code != 0
+    stops = [bench.record.events("stop", lane) for lane in ("r0", "r1")]
+    assert [len(events) for events in stops] == [1, 1]
+    assert stops[0][0].step == stops[1][0].step < 200
+    assert "asked for by rank" in stops[0][0].data["why"]
+
+
+ONE_SIDED = SPIKE.replace("if step == 150:", "if False:").replace(
+    "loss = nn.functional", "y = y * 40 if rank == 1 and 150 <= step < 158 else y\n        "
+    "loss = nn.functional",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_odd_data_of_one_rank_makes_nobody_hang_and_no_replica_differ(bench: Bench):
+    seen = bench.guarded(*TORCHRUN, bench.write(ONE_SIDED))
+    assert seen.code == 0, seen.told
+    (_, _, zero, _), (_, _, one, _) = ranks_told(seen.text)
+    assert zero == one
+    skipped = [bench.record.skipped(lane) for lane in ("r0", "r1")]
+    assert skipped[0] == skipped[1]
 
 
 @pytest.mark.slow

@@ -69,9 +69,9 @@ class Recovery:
         self.snapshots = Snapshots(settings.rollback, least=1 if self.checkpoints.wanted else 0)
         self.together = Together(training, self.snapshots)
         self._troubles: dict[int, DamageWatch] = {}
-        self._ordered: tuple[Guarded, Suspicion] | None = None
+        # With a decision that was made already: to the best state.
+        self._ordered: tuple[Guarded, Suspicion, Decision | None] | None = None
         self._ending: tuple[str, Decision, int] | None = None
-        self._to_best: tuple[Guarded, Suspicion, Decision] | None = None
         self._best_left = settings.rollback.best
         self._trial: Trial | None = None
         self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
@@ -137,7 +137,7 @@ class Recovery:
             elif several:
                 self._ask_all(guard, found)
             else:
-                self._ordered = guard, found
+                self._ordered = guard, found, None
         elif trouble.lasting:
             self._new_level(guard, trouble, record.step, trouble.usual, row["loss"])
         clipping = any(one.outliers.clipping for _, one in self._training.guards())
@@ -211,8 +211,8 @@ class Recovery:
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        waiting = (self._ordered, self._ending, self._to_best)
-        if waiting != (None, None, None) or self._training.has_orders or self.together.due(step):
+        waiting = self._ordered is not None or self._ending is not None
+        if waiting or self._training.has_orders or self.together.due(step):
             return True
         if step < self._look_at:
             return False
@@ -224,7 +224,8 @@ class Recovery:
     @property
     def suspects(self) -> bool:
         """Whether older weights are about to be tried."""
-        return self._ordered is not None or self.together.goes_back
+        ordered = self._ordered is not None and self._ordered[2] is None
+        return ordered or self.together.goes_back
 
     def boundary(
         self,
@@ -246,18 +247,19 @@ class Recovery:
         """
         for order in self._training.orders():
             self._obey(order, step)
-        self.together.tell(step)
         if self.together.due(step) and self._act_together(step, fed, batches, at, steps):
             return
+        for refused in self.together.tell(step):
+            if refused.kind == STOP:  # a launcher ends the others when this one ends
+                self._stop(*_stopping(refused.facts), step)
         if self._ending is not None:
             self._end()
-        if self._to_best is not None:
-            (guard, suspicion, decision), self._to_best = self._to_best, None
-            self._restore_best(guard, suspicion, decision, step)
-            return
         if self._ordered is not None and self._trial is None:
-            (guard, suspicion), self._ordered = self._ordered, None
-            self._go_back(guard, suspicion, step, fed, batches)
+            (guard, suspicion, decision), self._ordered = self._ordered, None
+            if decision is None:
+                self._go_back(guard, suspicion, step, fed, batches)
+            else:
+                self._restore_best(guard, suspicion, decision, step)
             return
         if self._trial is not None or not self._quiet() or self.together.busy:
             return
@@ -277,10 +279,10 @@ class Recovery:
         """Stop the run; with several ranks they all do."""
         assert self._ending is not None
         code, decision, step = self._ending
-        if not self.together.begin():
+        question = {"code": code, "why": decision.why}
+        if not self.together.begin() or not self.together.ask(STOP, question):
             self._stop(code, decision, step)
         self._ending = None
-        self.together.ask(STOP, {"code": code, "why": decision.why})
 
     def _act_together(
         self,
@@ -298,8 +300,7 @@ class Recovery:
         kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
         guards = {guard.index: guard for _, guard in training.guards()}
         if kind == STOP:
-            why = f"{facts['why']} (asked for by rank {asked_by})"
-            self._stop(facts["code"], Decision(do=("stop",), stop=True, why=why), step)
+            self._stop(*_stopping(facts, f" (asked for by rank {asked_by})"), step)
         elif kind == ROLLBACK:
             again = batches if all(one["again"] for one in every) else ()
             self._try_together(guards[facts["opt"]], facts, step, fed, again, asked_by)
@@ -517,7 +518,7 @@ class Recovery:
             decision = replace(decision, do=("stop",), stop=True, why=why)
         if "restore_best" in decision.do:
             # Between two steps: the gradients of this one belong to other weights.
-            self._to_best = trial.guard, found, decision
+            self._ordered = trial.guard, found, decision
             return
         if decision.stop:
             self._ending = found.code, decision, step
@@ -560,7 +561,7 @@ class Recovery:
         left = self._best_left - 1
         if not self._go_to_best(guards[0][1], asked, step, lower=True, left=left):
             return "no best state by validation was saved yet"
-        self._best_left, self._ordered, self._to_best = left, None, None
+        self._best_left, self._ordered = left, None
         return ""
 
     def _restore_best(
@@ -602,8 +603,8 @@ class Recovery:
     @property
     def settled(self) -> bool:
         """Whether nothing is ordered, tried or suspected."""
-        waiting = (self._ordered, self._ending, self._to_best, self._trial)
-        return waiting == (None,) * 4 and self._quiet() and not self.replay.more
+        waiting = (self._ordered, self._ending, self._trial)
+        return waiting == (None,) * 3 and self._quiet() and not self.replay.more
 
     def state(self) -> dict[str, Any]:
         """All that its next decisions depend on but the snapshots, as plain data.
@@ -662,6 +663,11 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
+
+
+def _stopping(facts: Mapping[str, Any], by: str = "") -> tuple[str, Decision]:
+    """What all ranks were asked to stop for."""
+    return facts["code"], Decision(do=("stop",), stop=True, why=facts["why"] + by)
 
 
 def _cause(record: StepRecord) -> str:

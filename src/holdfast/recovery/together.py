@@ -49,16 +49,20 @@ class Together:
 
     def begin(self) -> bool:
         """Whether there are several ranks; the first time they can talk from then on."""
-        if ranks() == 1:
+        world = ranks()
+        if world == 1:
             return False
-        if not self._over and self._of is not torch.distributed.group.WORLD:
+        group = torch.distributed.group.WORLD
+        if self._of is not group:
             self.close()
-            self._over = False
-            self._of = torch.distributed.group.WORLD
-            store = torch.distributed.distributed_c10d._get_default_store()
-            mine = torch.distributed.PrefixStore("holdfast", store.clone())
-            rank, world = torch.distributed.get_rank(), ranks()
-            self._agreement = Agreement(mine, rank, world, self)
+            self._of, self._over = group, False
+            try:
+                store = torch.distributed.distributed_c10d._get_default_store()
+                mine = torch.distributed.PrefixStore("holdfast", store.clone())
+            except Exception as error:  # a backend that has none, or one that cannot be shared
+                self._give_up(f"their store cannot be used ({type(error).__name__}: {error})")
+                return True
+            self._agreement = Agreement(mine, torch.distributed.get_rank(), world, self)
         return True
 
     def saw(self, step: int, row: Mapping[str, float]) -> None:
@@ -80,8 +84,9 @@ class Together:
             self._agreement.withdraw(kind)
 
     def due(self, step: int) -> bool:
-        """Whether ``arrive`` must be asked after this step."""
-        return self._agreement is not None and step >= self._agreement.hold_at
+        """Whether there is something to hear after this step: ``arrive``, then ``tell``."""
+        agreement = self._agreement
+        return agreement is not None and (step >= agreement.hold_at or bool(agreement.news))
 
     @property
     def busy(self) -> bool:
@@ -101,7 +106,6 @@ class Together:
         if agreement is None:
             return None
         met = agreement.arrive(step, facts)
-        self._tell(agreement, step)
         if met is not None:
             self._trial = met[0].question.number
         return met
@@ -116,10 +120,20 @@ class Together:
         tried, before = (_mean([one[name] for one in every]) for name in ("tried", "before"))
         return clearly_better(found, tried, before), tried, before
 
-    def tell(self, step: int) -> None:
-        """Record what was refused."""
-        if self._agreement is not None and self._agreement.news:
-            self._tell(self._agreement, step)
+    def tell(self, step: int) -> list[Question]:
+        """Record what was refused; the questions."""
+        agreement = self._agreement
+        if agreement is None or not agreement.news:
+            return []
+        news, agreement.news = agreement.news, []
+        for refused in news:
+            asked = refused.question
+            if refused.silent:
+                self._give_up(refused.why)
+            elif asked.kind == ROLLBACK:
+                data = {**asked.facts, "instead": [ROLLBACK], "why": refused.why}
+                self._training.record_at("observed", step, {**data, "asked_by": asked.rank})
+        return [refused.question for refused in news]
 
     def close(self) -> None:
         """The run or its process group ends."""
@@ -127,16 +141,9 @@ class Together:
         if agreement is not None:
             agreement.close()
 
-    def _tell(self, agreement: Agreement, step: int) -> None:
-        while agreement.news:
-            refused = agreement.news.pop(0)
-            if refused.silent:
-                self._over = True
-                self._training.not_covered("what ranks must agree on", refused.why)
-            elif refused.question.kind == ROLLBACK:
-                asked = refused.question
-                data = {**asked.facts, "instead": [ROLLBACK], "why": refused.why}
-                self._training.record_at("observed", step, {**data, "asked_by": asked.rank})
+    def _give_up(self, why: str) -> None:
+        self._over = True
+        self._training.not_covered("what ranks must agree on", why)
 
     # ------------------------------------------------------------------ beside the training
 
