@@ -17,7 +17,19 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
-from drilling import clocks, flips, hangs, kills, memory, places, samples, spikes, storms, workers
+from drilling import (
+    clocks,
+    flips,
+    hangs,
+    kills,
+    memory,
+    places,
+    ranks,
+    samples,
+    spikes,
+    storms,
+    workers,
+)
 from drilling.score import Progress, Score, counter
 from overhead import hardware
 
@@ -45,6 +57,7 @@ DRILLS: dict[str, Drill] = {
     ),
     "hang": lambda quick, seed, show: hangs.drill(1 if quick else 12, seed=seed, show=show),
     "clock jumps": lambda quick, seed, show: clocks.drill(1 if quick else 6, seed=seed, show=show),
+    "ranks": lambda quick, seed, show: ranks.drill(1 if quick else 24, seed=seed, show=show),
     "spikes": lambda quick, seed, show: spikes.drill(1 if quick else 12, seed=seed, show=show),
 }
 """By name: ``DRILLS[name](quick, seed, show)``."""

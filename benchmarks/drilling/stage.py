@@ -150,6 +150,13 @@ def lane(run_dir: Path, pid: int | None = None) -> LaneData | None:
     return None
 
 
+def lane_of(run_dir: Path, rank: int) -> LaneData | None:
+    """What was recorded of one rank."""
+    run = Run.open(run_dir)
+    every = (LaneReader(run, name).read() for name in run.lanes())
+    return next((data for data in every if data.rank == rank), None)
+
+
 def status(run_dir: Path) -> dict[str, Any]:
     """What ``run.json`` says."""
     return Run.open(run_dir).meta
