@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
+from ..shards import like, local
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
 
@@ -275,9 +276,12 @@ class Snapshots:
 
 
 def _tensors_in(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a state, in order; rows of numbers are not looked through."""
+    """The tensors of a state, in order: parts of those that are spread over ranks.
+
+    Rows of numbers are not looked through.
+    """
     if isinstance(tree, Tensor):
-        yield tree
+        yield local(tree)
     elif isinstance(tree, dict):
         for value in cast(dict[Any, Any], tree).values():
             yield from _tensors_in(value)
@@ -287,9 +291,9 @@ def _tensors_in(tree: Any) -> Iterator[Tensor]:
 
 
 def _with(tree: Any, copies: Iterator[Tensor]) -> Any:
-    """The same state with copies in place of its tensors."""
+    """The same state with copies in place of its tensors, spread as those are."""
     if isinstance(tree, Tensor):
-        return next(copies)
+        return like(tree, next(copies))
     if isinstance(tree, dict):
         return {key: _with(value, copies) for key, value in cast(dict[Any, Any], tree).items()}
     if _nested(tree):
@@ -325,7 +329,7 @@ def _changed_by_optimizers(training_state: TrainingState) -> set[int]:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
-                found.update(t.data_ptr() for t in (parameter, *_tensors(state)))
+                found.update(local(t).data_ptr() for t in (parameter, *_tensors(state)))
     return found
 
 
