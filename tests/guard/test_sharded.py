@@ -19,7 +19,8 @@ from holdfast.probes._host_norms import GradientReading
 
 from . import ranks
 
-pytestmark = pytest.mark.ranks(2)
+# All of them wait for the first, which starts the ranks.
+pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(400)]
 
 BAD = 4
 WILD = 40
@@ -164,6 +165,7 @@ def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
         assert one["moved"] and one["same"] and one["kept"] and one["anew"]
         assert one["finite"] == (True, False)
         assert "[2, 6] of [7, 6]" in one["refused"]
+        assert one["while_gathered"] is None
         assert one["collectives"] == 0
 
 

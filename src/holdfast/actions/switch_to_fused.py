@@ -84,7 +84,7 @@ def _one_spread(optimizer: Optimizer, parameters: list[Any]) -> bool:
     sharded = [p for p in parameters if is_sharded(p)]
     if not sharded:
         return True
-    meshes = {id(p.device_mesh) for p in sharded}
+    meshes = {p.device_mesh for p in sharded}
     return len(sharded) == len(parameters) and len(meshes) == 1 and type(optimizer) in SPREAD
 
 

@@ -337,4 +337,6 @@ class EarlyNorms:
 
 
 def _state(grads: Sequence[Tensor]) -> list[tuple[int, int]]:
-    return [(id(part), part._version) for part in map(local, grads)]
+    if {*map(type, grads)} != {Tensor}:
+        grads = list(map(local, grads))
+    return [(id(g), g._version) for g in grads]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..shards import local
+from ..shards import is_sharded, local
 
 COLUMNS = {
     "param_bad": "number of non-finite parameter tensors; checked periodically",
@@ -88,13 +88,18 @@ class Buffer:
 
 
 def buffers_of(roots: Iterable[nn.Module]) -> list[Buffer]:
-    """Every buffer below ``roots``, once."""
+    """Every buffer below ``roots``, once.
+
+    Those that are spread over ranks are left to themselves: they are tables, not statistics.
+    """
     found: list[Buffer] = []
     seen: set[int] = set()
     for root in roots:
         for path, module in root.named_modules():
             for key, tensor in module._buffers.items():
-                if tensor is not None and id(tensor) not in seen:
+                if tensor is None or is_sharded(tensor):
+                    continue
+                if id(tensor) not in seen:
                     seen.add(id(tensor))
                     found.append(Buffer(module, key, clean(f"{path}.{key}" if path else key)))
     return found

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
-from ..shards import like, local
+from ..shards import is_sharded, like, local
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
 
@@ -122,6 +122,8 @@ class Snapshots:
     ) -> Snapshot | None:
         """Start copying; None when every slot is being read, memory is short or yet to be made."""
         began = time.perf_counter()
+        if gathered(training_state):
+            return None
         tree = training_state.state()
         tensors = list(_tensors_in(tree))
         slot = self._free_slot()
@@ -331,6 +333,18 @@ def _changed_by_optimizers(training_state: TrainingState) -> set[int]:
                 state = optimizer.state.get(parameter, {})
                 found.update(local(t).data_ptr() for t in (parameter, *_tensors(state)))
     return found
+
+
+def gathered(training_state: TrainingState) -> bool:
+    """Whether a model holds whole parameters in place of the shards that its optimizer has.
+
+    FSDP2 leaves some of them so after an evaluation, until the next backward pass.
+    """
+    groups = [group for one in training_state.optimizers for group in one.param_groups]
+    shards = [p for group in groups for p in group["params"] if is_sharded(p)]
+    models = training_state.models.values() if shards else ()
+    held = {id(p) for model in models for p in model.parameters()}
+    return any(id(p) not in held for p in shards)
 
 
 def _tensors(state: Any) -> list[Tensor]:
