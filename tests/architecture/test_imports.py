@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "plugins": "",
     "redaction": "",
     "torch_version": "errors",
+    "shards": "",  # torch, and nothing of ours
     "config": "types errors",
     "run": "types errors",
     # the judging side: no torch
@@ -38,13 +39,13 @@ MAY_IMPORT = {
     "report": f"{BASE} detectors policy",
     "launcher": f"{JUDGING} boot.__init__",
     # the training side: torch
-    "probes": BASE,
-    "checkpoint": BASE,
-    "actions": f"{BASE} probes checkpoint",
-    "diagnosis": f"{BASE} redaction probes checkpoint",
+    "probes": f"{BASE} shards",
+    "checkpoint": f"{BASE} shards",
+    "actions": f"{BASE} shards probes checkpoint",
+    "diagnosis": f"{BASE} shards redaction probes checkpoint",
     "resume": f"{BASE} checkpoint diagnosis",
-    "recovery": f"{BASE} policy detectors probes checkpoint actions resume",
-    "guard": f"{BASE} policy detectors probes checkpoint actions diagnosis recovery",
+    "recovery": f"{BASE} shards policy detectors probes checkpoint actions resume",
+    "guard": f"{BASE} shards policy detectors probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",
     "boot": f"{BASE} torch_version actions diagnosis guard boot.__init__",
     # where both meet
@@ -61,7 +62,7 @@ MAY_IMPORT = {
 }
 ALLOWED = {room: set(names.split()) for room, names in MAY_IMPORT.items()}
 
-TORCH_SIDE = {*MEASURING.split(), "boot", "watching", "training", "faults"}
+TORCH_SIDE = {*MEASURING.split(), "shards", "boot", "watching", "training", "faults"}
 TORCH_SIDE -= {*BASE.split()}
 THIRD_PARTY = {  # package -> the rooms that may import it; any other package is undeclared
     "torch": TORCH_SIDE,

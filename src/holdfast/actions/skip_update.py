@@ -9,7 +9,7 @@ Three ways, chosen by where the decision is known and what the optimizer can do:
   it is exactly 1.0.
 - ``Snapshot``: the decision is a device tensor and the optimizer has no fused form. Weights and
   state are copied before the step and put back after it by one kernel that does nothing on a
-  good step.
+  good step. Of what is spread over ranks each rank copies its part.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..shards import local
 from ._restore_kernel import Restorer
 
 _MISSING = object()
@@ -122,7 +123,7 @@ class _Plan:
     def _add(self, value: Any, holder: Any, key: Any, device: torch.device) -> None:
         if isinstance(value, Tensor):
             if value.device.type == device.type:
-                self.live.append(value.detach())
+                self.live.append(local(value).detach())
             elif value.numel() == 1 and holder is not None:
                 # A step counter that lives on the host cannot follow a device decision.
                 self.counters.append((holder, key))

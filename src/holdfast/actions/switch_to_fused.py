@@ -20,7 +20,11 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
+from ..shards import is_sharded
+
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+SPREAD = (torch.optim.Adam, torch.optim.AdamW)
+"""Those whose fused kernels take parameters that are spread over ranks (``DTensor``)."""
 COUNTED = (
     torch.optim.NAdam,
     torch.optim.RAdam,
@@ -70,7 +74,24 @@ def reason_not_fused(optimizer: Optimizer, grads: list[Tensor]) -> str:
         return "a gradient is sparse or not floating"
     if any(type(g) is not Tensor for g in grads):
         return "a gradient is a tensor subclass"
+    if not all(_one_spread(optimizer, group["params"]) for group in optimizer.param_groups):
+        return "torch has no such kernel for parameters that are spread in this way"
     return ""
+
+
+def _one_spread(optimizer: Optimizer, parameters: list[Any]) -> bool:
+    """Whether a fused kernel takes these: ordinary ones, or all spread over the same ranks."""
+    sharded = [p for p in parameters if is_sharded(p)]
+    if not sharded:
+        return True
+    meshes = {p.device_mesh for p in sharded}
+    return len(sharded) == len(parameters) and len(meshes) == 1 and type(optimizer) in SPREAD
+
+
+def counts_on_host(optimizer: Optimizer) -> bool:
+    """Whether its arithmetic uses a step counter that is not on the device of its parameters."""
+    groups = [g for g in optimizer.param_groups if any(p.is_cuda for p in g["params"])]
+    return type(optimizer) in COUNTED and not all(g.get("capturable") for g in groups)
 
 
 def reason_not_foreach(optimizer: Optimizer, grads: list[Tensor]) -> str:
@@ -102,6 +123,8 @@ def to_device_counters(optimizer: Any) -> bool:
     """Keep the step counter on the device where the arithmetic needs it; True when changed."""
     if type(optimizer) not in COUNTED or all(g.get("capturable") for g in optimizer.param_groups):
         return False
+    if any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+        return False  # its kernels would mix them with ordinary tensors, which torch refuses
     if any(g.get("differentiable") for g in optimizer.param_groups):
         return False
     _change(optimizer, {"capturable": True})

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from ..shards import local
+
 PARTS = ("models", "optimizers", "ema")
 """The parts of a state a NaN in which makes it worthless; a user's own may hold what they like."""
 
@@ -33,7 +35,8 @@ def first_nonfinite(
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity; integers never do."""
+    """Whether a tensor, or this rank's part of it, is without NaN and infinity; integers are."""
+    tensor = local(tensor)
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     tensor = tensor.detach()

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..shards import local, moved
+
 LEFT_OUT = object()
 """Stands for a value that cannot be saved."""
 
@@ -85,7 +87,7 @@ def restored(live: Any, saved: Any) -> Any:
     """
     if isinstance(saved, Tensor):
         device = live.device if isinstance(live, Tensor) else saved.device
-        return saved.detach().to(device, copy=True)
+        return moved(saved, device)
     if isinstance(saved, Mapping):
         mine = live if isinstance(live, Mapping) else {}
         merged = {key: restored(mine.get(key), one) for key, one in saved.items()}
@@ -126,14 +128,15 @@ class Copies:
         A live tensor that stands in two places is written once; the second place gets its own.
         """
         if isinstance(live, Tensor) and fits(live, saved):
+            part = local(live)
             key: Any = id(live)
-            if type(live) in (Tensor, nn.Parameter):
-                key = (live.data_ptr(), live.shape, live.stride(), live.dtype, live.device)
-            if key not in self._written or not live.numel():
+            if type(part) in (Tensor, nn.Parameter):
+                key = (part.data_ptr(), part.shape, part.stride(), part.dtype, part.device)
+            if key not in self._written or not part.numel():
                 self._written.add(key)
-                self._pairs.append((live.detach(), saved.detach()))
+                self._pairs.append((part.detach(), local(saved).detach()))
                 return live
-        return saved.detach().to(device, copy=True)
+        return moved(saved, device)
 
     def fill(self, live: Any, saved: Any, device: torch.device) -> Any:
         """A saved value in place of a live one: mappings and tensors keep their identity."""
@@ -174,6 +177,7 @@ def fits(live: Tensor, saved: Tensor) -> bool:
     """Whether the saved values can be written into the live tensor as they are."""
     return (
         live.shape == saved.shape
+        and local(live).shape == local(saved).shape
         and live.dtype == saved.dtype
         and live.layout is saved.layout is torch.strided
         and not live.is_inference()

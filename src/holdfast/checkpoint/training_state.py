@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
+from ..shards import is_sharded, local
 from . import module_state, optimizer_state
 from . import rng as dice_
 from .compare import Differences, Form, differences
@@ -257,7 +258,15 @@ def _forms(
 
 def _tensors(where: str, values: Mapping[str, Any]) -> dict[str, Form]:
     return {
-        f"{where}.{key}": _NOT_MADE if value is None else (value.dtype, tuple(value.shape))
+        f"{where}.{key}": _NOT_MADE if value is None else _form(value)
         for key, value in values.items()
         if value is None or isinstance(value, Tensor)
     }
+
+
+def _form(value: Tensor) -> Form:
+    """Dtype and shape; where a tensor is spread over ranks, also the shape of the part here."""
+    dtype: Any = value.dtype
+    if is_sharded(value):
+        dtype = f"{value.dtype} {list(local(value).shape)} of"
+    return dtype, tuple(value.shape)

@@ -409,9 +409,10 @@ class Engine:
         self._finite_loss.inside = closure is not None
         if closure is None:
             self._decide(optimizer)
-            return None
-        guard = self._closure_guard(optimizer)
-        if guard is None:
+        guard = None if closure is None else self._closure_guard(optimizer)
+        if "guard" in self.off:
+            attempt(self, "agreement", self._stand_in, optimizer)
+        if guard is None or closure is None:
             return None
         return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
 
@@ -475,6 +476,12 @@ class Engine:
             )
         if (record.bad or record.loss_bad) and self.settings.guard.explain:
             self._step_is_bad(sys._getframe(), guard, record, self._here()[0])
+
+    def _stand_in(self, optimizer: Optimizer) -> None:
+        """Without the guard of this rank the others still wait for its numbers in every step."""
+        guard = self.training.registry.find(optimizer)
+        if guard is not None and guard.whole is not None:
+            guard.whole.stand_in()
 
     @fail_open("investigation")
     def _step_is_bad(

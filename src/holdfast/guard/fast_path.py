@@ -100,6 +100,8 @@ class FastPath:
         alone = len(registry) == 1 and not registry.buffers.buffers
         if not well or not alone or record.measured is not None or guard.detect_only:
             return
+        if guard.whole is not None:
+            return  # the other ranks wait for its numbers
         if self._recovery.attentive or not guard.outliers.passive or not writer.at_ease(guard):
             return
         parameters = parameters_of(optimizer)

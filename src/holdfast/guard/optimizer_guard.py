@@ -24,6 +24,7 @@ from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
 from .outliers import Outliers
+from .whole_norms import WholeNorms
 
 DETECT = "detect only"
 
@@ -57,8 +58,15 @@ class OptimizerGuard:
         self._meters = meters
         self.positions: Sequence[int] = ()
         self.norms = HostNorms()
+        # How many parameters there are, and what decides where ranks share them.
+        self._learnt: tuple[int, WholeNorms | None] = 0, None
         # Parameters, the device of the first, and where the decision is made for them.
         self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
+
+    @property
+    def whole(self) -> WholeNorms | None:
+        """The norms over all ranks that share its parameters; None where each has its own."""
+        return self._learnt[1]
 
     # ------------------------------------------------------------------ before the step
 
@@ -88,22 +96,33 @@ class OptimizerGuard:
             grads = [grad for grad in grads if grad is not None]
         if self._buffers.buffers:
             self._buffers.look()
-        if not grads:
+        if len(parameters) != self._learnt[0]:
+            self._learn(parameters)
+        whole = self.whole
+        if not grads and whole is None:
             self.note_losses(record, losses)
             return
         easy = self._place(parameters, grads)
-        record.positions = self.positions
+        # Ranks that share parameters speak of the same ones, wherever the gradients are.
+        record.positions = self.positions if whole is None else range(len(parameters))
         early = early if early is not None and early.fits(grads) else None
         if not easy:
             grads = plain(grads)
         looked_at = parameters if look_at_parameters else []
         device = self._device(grads)
+        parts = None if whole is None else self.positions
         if device is None:
-            if early is not None and early.on_host is not None:
-                record.see_gradients(early.on_host)
-            else:
-                record.see_gradients(self.norms.read(grads, easy))
+            reading = early.on_host if early is not None else None
+            if reading is None:
+                reading = self.norms.read(grads, easy)
+            if whole is not None:
+                refuses = bool(self.detect_only)
+                reading, record.refused = whole.on_host(reading, self.positions, refuses=refuses)
+                self._note_refused(record)
+            record.see_gradients(reading)
             self.note_losses(record, losses)
+            if not grads and reading.total == 0:
+                return
             # Who decides is asked only where it matters.
             record.told_to = leave_out
             record.losses_decide = leave_out or (record.loss_bad and losses_decide())
@@ -111,6 +130,7 @@ class OptimizerGuard:
             factor = record.row["scale"] if _still_scaled(optimizer) else 1.0
             if factor != 1.0 and record.reading is not None:
                 record.see_gradients(record.reading.unscaled(factor))
+            may_skip = not (self.detect_only or record.refused)
             if not record.bad and not record.late:
                 self.outliers.judge(
                     record,
@@ -118,15 +138,17 @@ class OptimizerGuard:
                     alone=alone,
                     clipped=early is not None,
                     scale=factor,
-                    may_skip=not self.detect_only,
+                    may_skip=may_skip,
+                    parts=parts,
                 )
-            self._act_on_host(optimizer, record, grads)
+            self._act_on_host(optimizer, record, grads, may_skip=may_skip)
         else:
             record.losses_decide = losses_decide()
             measured = early.on_device if early is not None else None
             meter = self._meters.of(device)
             buffers: list[Tensor] = []
-            if self._buffers.buffers and measured is None and scale is None and not looked_at:
+            at_once = measured is None and scale is None and not looked_at and whole is None
+            if self._buffers.buffers and at_once:
                 which, tensors = self._buffers.to_measure(device)
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
@@ -140,7 +162,7 @@ class OptimizerGuard:
                 may_skip=not self.detect_only,
                 scale=unscaled,
             )
-            if measured is None:
+            if measured is None and whole is None:
                 measured = meter.measure(
                     grads,
                     losses.on_device(device),
@@ -150,17 +172,39 @@ class OptimizerGuard:
                     asked=asked,
                 )
             else:
+                if whole is not None:
+                    if measured is None and grads:
+                        loss = losses.on_device(device)
+                        measured = meter.measure(grads, loss, loss_decides=False, extras=None)
+                    refuses = bool(self.detect_only)
+                    measured = whole.on_device(meter, measured, self.positions, refuses=refuses)
+                assert measured is not None
                 if asked is not None:
                     meter.judge(measured, asked)
                 if extras and isinstance(measured.row, Tensor):
                     measured.row = torch.cat([measured.row, *extras])
             record.measured = measured
             if not self.detect_only:
-                self.outliers.clip_on_device(measured, grads, unscaled, clipped=early is not None)
+                self.outliers.clip_on_device(
+                    measured, grads, unscaled, clipped=early is not None, parts=parts
+                )
             if leave_out:
                 record.told_to = True
                 measured.flag.fill_(1.0)
+            measured.hold()
             self._arm_on_device(optimizer, record, measured, grads, device)
+
+    def _learn(self, parameters: Sequence[Tensor]) -> None:
+        """Another list of parameters: ask whether ranks share them, in the first step with them."""
+        self._learnt = len(parameters), None
+        whole, why = WholeNorms.of(parameters, f"{self.index} {self.cls}")
+        self._learnt = len(parameters), whole
+        if why:
+            self.only_detect(why)
+
+    def _note_refused(self, record: StepRecord) -> None:
+        if record.refused and not self.detect_only and self.whole is not None:
+            self.notes += self.whole.refusal()
 
     def _place(self, parameters: Sequence[Tensor], grads: list[Tensor]) -> bool:
         """Learn which parameters have gradients, mostly the same ones; True when all are easy."""
@@ -170,8 +214,6 @@ class OptimizerGuard:
             if positions != self.positions:
                 self.positions = positions
                 self.norms.learn(grads)
-                if _sharded(parameters):
-                    self.only_detect("parameters are sharded and ranks cannot agree on a skip yet")
         return self.norms.easy(grads)
 
     def _look_on_host(
@@ -193,13 +235,15 @@ class OptimizerGuard:
         if (parameters or record.bad) and not record.late:
             record.see_parameters(nonfinite_on_host(parameters_of(optimizer)))
 
-    def _act_on_host(self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor]) -> None:
+    def _act_on_host(
+        self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor], *, may_skip: bool
+    ) -> None:
         self.how = DETECT if self.detect_only else HIDDEN
         may_switch = self._settings.fused and not (record.late or self.detect_only)
         if may_switch and self._form_is_new(optimizer):
             switched = switch_to_fused.to_foreach(optimizer, grads)
             self._note_switch("switched_to_foreach" if switched else "", "")
-        if (record.bad or record.wild) and not self.detect_only:
+        if (record.bad or record.wild) and may_skip:
             self.skip.hide(optimizer)
             record.acted = True
             record.row["skipped"] = 1.0
@@ -239,20 +283,28 @@ class OptimizerGuard:
         if self.detect_only:
             self.how = DETECT
             return
+        if not grads:
+            return
         fused = switch_to_fused.is_fused(optimizer)
         if not fused and self._form_is_new(optimizer):
             self._note_switch(
                 *switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
             )
             fused = switch_to_fused.is_fused(optimizer)
+        if self.whole is not None and not fused and switch_to_fused.counts_on_host(optimizer):
+            # Ranks learn of a skipped step at different times, and would compute differently.
+            self.only_detect(f"{self.cls} counts its steps on the host")
+            return
         self.how = FUSED if fused else SNAPSHOT
         record.acted = True
-        self.skip.on_device(optimizer, measured.flag, record.positions, device, fused=fused)
+        self.skip.on_device(optimizer, measured.flag, self.positions, device, fused=fused)
 
     # ------------------------------------------------------------------ after the step
 
     def after(self, optimizer: Optimizer, record: StepRecord) -> None:
         """Finish what ``before`` armed; the optimizer is as the script knows it again."""
+        if self.whole is not None:
+            self.whole.taken_part = False
         flag = record.measured.flag if record.measured is not None else None
         record.moved = self.skip.settle(optimizer, flag)
         if self._buffers.buffers and self._settings.restore_buffers:
@@ -284,6 +336,7 @@ class OptimizerGuard:
 
     def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: undo the host counters of a skipped step."""
+        self._note_refused(record)
         if record.left_out and record.moved:
             Snapshot.take_back(record.moved)
         record.moved = ()
@@ -304,6 +357,9 @@ class OptimizerGuard:
 
     def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
         """Where the decision is made; None means on the host."""
+        if not grads and self.whole is not None:
+            home = self.whole.home
+            return home if home.type == "cuda" or self._settings.device_path else None
         known = self._same_device
         if known is not None and known[0] is self.positions and known[1] == grads[0].device:
             return known[2]
@@ -365,7 +421,3 @@ grad_of: Callable[[Tensor], Tensor] = operator.attrgetter("grad")
 def _still_scaled(optimizer: Optimizer) -> bool:
     """Whether gradients carry the scale of a GradScaler, which a fused kernel undoes itself."""
     return optimizer.__dict__.get("grad_scale") is not None
-
-
-def _sharded(parameters: Sequence[Tensor]) -> bool:
-    return any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)

@@ -8,7 +8,7 @@ host or on the device, and clips there; what that means for the run is decided l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,6 +91,7 @@ class Outliers:
         clipped: bool,
         scale: float,
         may_skip: bool,
+        parts: Sequence[int] | None = None,
     ) -> None:
         """Judge a step that is known to be finite; clip it when it is taken.
 
@@ -101,6 +102,8 @@ class Outliers:
             clipped: whether the user has clipped since the norm was measured.
             scale: the scale of a GradScaler on the gradients.
             may_skip: whether steps of this optimizer can be skipped.
+            parts: of which parameters, where these are parts of gradients that are spread over
+                ranks; the norms in the record are those of the whole.
         """
         row = record.row
         self._alone = alone
@@ -116,14 +119,19 @@ class Outliers:
         if record.wild:
             return
         factor = 1.0
-        if self._sized and may_skip:
+        # What norm the user's clipping has left of a whole gradient nobody knows here.
+        unknown = clipped and parts is not None
+        if self._sized and may_skip and not unknown:
             norm = float(_norm(grads)) / scale if clipped else row["grad_norm"]
             factor = min(1.0, self._most() / (norm + 1e-6))
-            if factor < 1.0:
+            if factor < 1.0 and grads:
                 torch._foreach_mul_(grads, factor)
         row["clip"] = factor
         if may_skip:
-            self._clip_each(grads, scale)
+            norms = None
+            if parts is not None and not clipped and record.reading is not None:
+                norms = torch.as_tensor(record.reading.norms)[list(parts)] * factor
+            self._clip_each(grads, scale, norms, may_measure=parts is None)
 
     def _most(self) -> float:
         limit = self._asked.norm if self._asked.norm is not None else math.inf
@@ -158,10 +166,19 @@ class Outliers:
         return Question(self._state, terms, scale)
 
     def clip_on_device(
-        self, measured: DeviceReading, grads: list[Tensor], scale: Tensor | None, *, clipped: bool
+        self,
+        measured: DeviceReading,
+        grads: list[Tensor],
+        scale: Tensor | None,
+        *,
+        clipped: bool,
+        parts: Sequence[int] | None = None,
     ) -> None:
         """Make gradients smaller as the answer says; nothing is read."""
-        if self._sized and measured.factor is not None:
+        if not grads:
+            return
+        unknown = clipped and parts is not None
+        if self._sized and measured.factor is not None and not unknown:
             factor = measured.factor[0]
             if clipped:
                 # The answer is about norms that the user has clipped since.
@@ -171,20 +188,42 @@ class Outliers:
                 most = limit if scale is None else limit * scale.reshape(())
                 factor = (most / (_norm(grads) + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(grads, factor.to(grads[0].device, non_blocking=True))
-        self._clip_each(grads, scale)
+        norms = None
+        if self._asked.per_parameter is not None and parts is not None and not clipped:
+            assert isinstance(measured.row, Tensor)
+            norms = measured.row[: measured.tensors]
+            if len(parts) != measured.tensors:
+                norms = torch.stack([norms[i] for i in parts])
+            if self._sized and measured.factor is not None:
+                norms = norms * measured.factor[0]
+            if scale is not None:
+                norms = norms / scale.reshape(())
+        self._clip_each(grads, scale, norms, may_measure=parts is None)
 
     # ------------------------------------------------------------------ both
 
-    def _clip_each(self, grads: list[Tensor], scale: Tensor | float | None) -> None:
+    def _clip_each(
+        self,
+        grads: list[Tensor],
+        scale: Tensor | float | None,
+        norms: Tensor | None,
+        *,
+        may_measure: bool,
+    ) -> None:
+        """Clip each gradient; its norm is in ``norms``, or measured where that is right."""
         each, value = self._asked.per_parameter, self._asked.value
-        if each is None and value is None:
+        if norms is None and not may_measure:
+            each = None
+        if (each is None and value is None) or not grads:
             return
         scaled = scale is not None and (isinstance(scale, Tensor) or scale != 1.0)
         by = torch.as_tensor(scale) if scaled else None
         if by is not None:
             torch._foreach_div_(grads, by)
         if each is not None:
-            factors = torch._foreach_norm(grads, 2, torch.float32)
+            factors = torch._foreach_norm(grads, 2, torch.float32) if norms is None else []
+            if norms is not None:
+                factors = list(norms.to(torch.float32, copy=True).unbind())
             torch._foreach_add_(factors, 1e-6)
             torch._foreach_reciprocal_(factors)
             torch._foreach_mul_(factors, each)

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..shards import local
+
 INF = float("inf")
 
 # Up to here reading one number after the other is quicker than collecting them first.
@@ -58,17 +60,19 @@ def plain(grads: list[Tensor]) -> list[Tensor]:
     out: list[Tensor] = []
     for grad in grads:
         # Gradients of a graph that will be differentiated again must not carry us along.
-        local = getattr(grad, "_local_tensor", grad).detach()
-        if local.is_sparse:
-            local = local._values()
-        if local.is_complex():
-            local = torch.view_as_real(local)
-        out.append(local)
+        part = local(grad).detach()
+        if part.is_sparse:
+            part = part._values()
+        if part.is_complex():
+            part = torch.view_as_real(part)
+        out.append(part)
     return out
 
 
 def read_on_host(grads: list[Tensor]) -> GradientReading:
     """Measure gradients that live on the CPU."""
+    if not grads:
+        return GradientReading([], 0.0)
     dtypes = {g.dtype for g in grads}
     # fp16 and bf16 norms must be summed in fp32: 300 squared already overflows fp16. Beside
     # fp64 they are summed in that, because it cannot be narrowed.

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..shards import local
 from . import _device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._device_baseline import ANSWERS, Question
@@ -66,7 +67,8 @@ class DeviceReading:
     """Gradients measured on a device: the flag is good now, the numbers when they arrive.
 
     The row is ``[norms or sums of blocks | loss | answer | extras]``, all fp64. The flag is exactly
-    0.0 or 1.0, which is what the fused optimizer kernels compare with.
+    0.0 or 1.0, which is what the fused optimizer kernels compare with. Where ranks have summed
+    their norms, how many of them cannot skip stands behind the loss.
     """
 
     row: Tensor | Landing
@@ -78,12 +80,14 @@ class DeviceReading:
     """A flag of the same kind for buffers, where those were measured along."""
     factor: Tensor | None = None
     """Where a step was judged: the factor for the gradients, the outlier's bits."""
+    summed: bool = False
+    """Whether these are the norms of all ranks."""
 
     @property
     def _answer_at(self) -> int:
         if self.layout is not None:
             return self.layout.blocks + 1
-        return self.tensors + self.has_loss
+        return self.tensors + self.has_loss + self.summed
 
     @property
     def end(self) -> int:
@@ -95,6 +99,24 @@ class DeviceReading:
         if self.factor is None:
             return None
         return values[self._answer_at : self.end].tolist()
+
+    def squares(self) -> Tensor:
+        """Square of the norm of each tensor, on the device."""
+        assert isinstance(self.row, Tensor)
+        if self.layout is None:
+            return self.row[: self.tensors].square()
+        owner = self.layout.on_device[1][: self.layout.buffers_at]
+        sums = torch.zeros(self.tensors, dtype=torch.float64, device=self.row.device)
+        return sums.index_add_(0, owner, self.row[: self.layout.buffers_at])
+
+    def hold(self) -> None:
+        """Lower the flag where a rank cannot skip: then none does."""
+        if self.summed and isinstance(self.row, Tensor):
+            self.flag.mul_(self.row[self.tensors + self.has_loss] == 0)
+
+    def refused(self, values: np.ndarray) -> bool:
+        """Whether a rank could not skip this step, once the row has arrived."""
+        return self.summed and bool(values[self.tensors + self.has_loss])
 
     def judge(self, asked: Question, alone: JudgeAlone | None) -> None:
         """Ask about gradients that were measured earlier; nothing may lie behind the loss yet."""
@@ -187,6 +209,23 @@ class Meter:
         if not self._no_kernel and available(torch.float32) and self._alone is None:
             self._alone = JudgeAlone(self._device)
         reading.judge(asked, self._alone)
+
+    def of_all_ranks(self, sums: Tensor, measured: DeviceReading | None) -> DeviceReading:
+        """The reading of a step of which all ranks have summed their squares.
+
+        Args:
+            sums: the squares of each parameter; behind them how many ranks cannot skip.
+            measured: what this rank has measured: its loss stays its own.
+        """
+        flag, count = self._flag(), len(sums) - 1
+        sums = sums.to(self._device, non_blocking=True)
+        self.raise_flag(flag, sums[:count])
+        parts = [sums[:count].sqrt(), sums[count:]]
+        has_loss = measured is not None and measured.has_loss
+        if measured is not None and has_loss and isinstance(measured.row, Tensor):
+            at = measured.tensors if measured.layout is None else measured.layout.blocks
+            parts.insert(1, measured.row[at : at + 1])
+        return DeviceReading(torch.cat(parts), flag, count, has_loss, summed=True)
 
     def can_take(self, buffers: Sequence[Tensor], dtype: torch.dtype) -> bool:
         """Whether these can be measured in the same launch as gradients of this dtype."""
@@ -298,4 +337,6 @@ class EarlyNorms:
 
 
 def _state(grads: Sequence[Tensor]) -> list[tuple[int, int]]:
+    if {*map(type, grads)} != {Tensor}:
+        grads = list(map(local, grads))
     return [(id(g), g._version) for g in grads]

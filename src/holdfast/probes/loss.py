@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from ..shards import local
+
 COLUMNS = {
     "loss": "mean of the losses of this step",
     "loss_bad": "1 when one of them was NaN or infinite",
@@ -29,7 +31,8 @@ def scalars(tensors: object) -> list[Tensor]:
     found = (
         tensors if isinstance(tensors, Iterable) and not isinstance(tensors, Tensor) else (tensors,)
     )
-    return [t for t in found if isinstance(t, Tensor) and t.numel() == 1 and t.is_floating_point()]
+    parts = (local(t) for t in found if isinstance(t, Tensor))
+    return [t for t in parts if t.numel() == 1 and t.is_floating_point()]
 
 
 class Losses:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..shards import is_sharded, local
+
 COLUMNS = {
     "param_bad": "number of non-finite parameter tensors; checked periodically",
     "param_layer": "index of the first of them, -1 for none",
@@ -86,13 +88,18 @@ class Buffer:
 
 
 def buffers_of(roots: Iterable[nn.Module]) -> list[Buffer]:
-    """Every buffer below ``roots``, once."""
+    """Every buffer below ``roots``, once.
+
+    Those that are spread over ranks are left to themselves: they are tables, not statistics.
+    """
     found: list[Buffer] = []
     seen: set[int] = set()
     for root in roots:
         for path, module in root.named_modules():
             for key, tensor in module._buffers.items():
-                if tensor is not None and id(tensor) not in seen:
+                if tensor is None or is_sharded(tensor):
+                    continue
+                if id(tensor) not in seen:
                     seen.add(id(tensor))
                     found.append(Buffer(module, key, clean(f"{path}.{key}" if path else key)))
     return found
@@ -101,12 +108,12 @@ def buffers_of(roots: Iterable[nn.Module]) -> list[Buffer]:
 def nonfinite_on_host(tensors: Sequence[Tensor]) -> list[int]:
     """Positions of CPU tensors that hold NaN or infinity."""
     bad: list[int] = []
-    floating = [(i, t.detach()) for i, t in enumerate(tensors) if t.is_floating_point()]
+    floating = [(i, local(t).detach()) for i, t in enumerate(tensors) if t.is_floating_point()]
     if not floating:
         return bad
-    local = [getattr(t, "_local_tensor", t) for _, t in floating]
     # The L2 norm first, for the same reason as with gradients: it is cheap on the CPU.
-    for (i, _), t, norm in zip(floating, local, torch._foreach_norm(local), strict=True):
+    norms = torch._foreach_norm([t for _, t in floating])
+    for (i, t), norm in zip(floating, norms, strict=True):
         if not math.isfinite(norm.item()) and not bool(torch.isfinite(t).all()):
             bad.append(i)
     return bad
@@ -114,5 +121,7 @@ def nonfinite_on_host(tensors: Sequence[Tensor]) -> list[int]:
 
 def largest_on_device(tensors: Sequence[Tensor]) -> Tensor:
     """Maximum norm per tensor as one fp32 vector; NaN and infinity show, nothing overflows."""
-    local = [getattr(t, "_local_tensor", t).detach() for t in tensors]
-    return torch.stack([n.float() for n in torch._foreach_norm(local, float("inf"))])
+    parts = [local(t).detach() for t in tensors]
+    # Of nothing there is no maximum: a rank may hold no row of a tensor.
+    parts = [t if t.numel() else t.new_zeros(1) for t in parts]
+    return torch.stack([n.float() for n in torch._foreach_norm(parts, float("inf"))])

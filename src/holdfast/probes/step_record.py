@@ -53,6 +53,8 @@ class StepRecord:
     losses_decide: bool = False
     told_to: bool = False
     """Skipped on request, whatever its numbers are."""
+    refused: bool = False
+    """Another rank could not skip it, so that none did."""
     # Only on the device path: what is on its way, and what lies behind norms and loss.
     measured: DeviceReading | None = None
     scaled: bool = False
@@ -134,6 +136,8 @@ class StepRecord:
             # A batch that is only looked at again says nothing about the run.
             self.see_baseline(0 if self.told_to else int(answer[4]), *answer[:4])
             self.row["clip"] = answer[5]
+        if self.measured.refused(values):
+            self.acted, self.refused = False, True
         self.bad = bool(reading.bad) or self.told_to or (self.losses_decide and self.loss_bad)
         self.row["skipped"] = float(self.left_out)
 

@@ -3,7 +3,8 @@
 Healthy training moves a weight by about a thousandth of its norm per step. A layer that moves
 by a tenth is being torn apart, one that moves by a millionth is standing still. Measuring it
 takes a copy of the weights, so a step looks at a few layers only and the next one goes on from
-there; on a GPU only as far as the allocator has the memory in hand already.
+there; on a GPU only as far as the allocator has the memory in hand already. Of a weight that is
+spread over ranks each rank looks at its own part.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ..shards import local
 
 # One step in this many is looked at, and this much is copied there.
 EVERY = 64
@@ -51,7 +54,7 @@ class Updates:
         positions: list[int] = []
         live: list[Tensor] = []
         for i in range(start, len(parameters)):
-            weight = parameters[i].detach()
+            weight = local(parameters[i]).detach()
             if weight.device != home or type(weight) is not Tensor or not weight.numel():
                 continue
             size = weight.numel() * weight.element_size()

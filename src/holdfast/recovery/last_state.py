@@ -32,6 +32,7 @@ from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
+from .checkpoints import why_not_saved
 from .end_signals import Ending, EndSignals
 from .rollback import Recovery
 from .snapshots import Snapshot
@@ -162,6 +163,9 @@ class LastState:
                     tree["resume"] = moment.resume
                 yield _Candidate(tree, step, "live")
         for snapshot in snapshots:
+            if why_not := why_not_saved(snapshot.tree):
+                reasons.append(why_not)
+                return
             if _complete(snapshot) and _has_weights(snapshot.tree):
                 yield _Candidate(snapshot.tree, snapshot.step, "snapshot")
         reasons.append("there is no earlier snapshot" if snapshots else "no snapshot was taken")
@@ -250,9 +254,8 @@ def _why_not(tree: Mapping[str, Any]) -> str:
     if not _has_weights(tree):
         return "the model or its optimizer is no longer in memory"
     tensors = flatten(tree)[1]
-    if any(hasattr(tensor, "_local_tensor") for tensor in tensors):
-        # Reading a value would ask other ranks, which may be gone.
-        return "its parameters are sharded over ranks"
+    if why_not := why_not_saved(tree):
+        return why_not
     return _lost_device({tensor.device for tensor in tensors if tensor.is_cuda})
 
 

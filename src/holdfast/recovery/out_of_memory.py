@@ -21,6 +21,7 @@ from ..actions.split_batch import Compute, Made, Piece, Pieces, Split, SplitBatc
 from ..probes.batches import Batch
 from ..probes.loss import scalars
 from ..probes.ranks import ranks
+from ..shards import is_sharded
 
 # Steps of a run that are skipped because memory ran out in backward: the first one arms the
 # boundary, later ones come only from code beyond it.
@@ -250,4 +251,4 @@ def _device(module: nn.Module) -> torch.device:
 def _sharded(module: nn.Module) -> bool:
     """Whether a call of a module waits for other ranks."""
     syncs = any(isinstance(m, nn.SyncBatchNorm) for m in module.modules())
-    return syncs or any(hasattr(p, "_local_tensor") for p in module.parameters())
+    return syncs or any(map(is_sharded, module.parameters()))

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..checkpoint.training_state import TrainingState
 from ..config import RollbackSettings
 from ..probes.ranks import ranks
+from ..shards import is_sharded, like, local
 from .pinned_memory import Plan, Room, plan
 from .snapshot_pace import Pace
 
@@ -125,6 +126,8 @@ class Snapshots:
     ) -> Snapshot | None:
         """Start copying; None when every slot is being read, memory is short or yet to be made."""
         began = time.perf_counter()
+        if gathered(training_state):
+            return None
         tree = training_state.state()
         tensors = list(_tensors_in(tree))
         slot = self._free_slot()
@@ -279,9 +282,12 @@ class Snapshots:
 
 
 def _tensors_in(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a state, in order; rows of numbers are not looked through."""
+    """The tensors of a state, in order: parts of those that are spread over ranks.
+
+    Rows of numbers are not looked through.
+    """
     if isinstance(tree, Tensor):
-        yield tree
+        yield local(tree)
     elif isinstance(tree, dict):
         for value in cast(dict[Any, Any], tree).values():
             yield from _tensors_in(value)
@@ -291,9 +297,9 @@ def _tensors_in(tree: Any) -> Iterator[Tensor]:
 
 
 def _with(tree: Any, copies: Iterator[Tensor]) -> Any:
-    """The same state with copies in place of its tensors."""
+    """The same state with copies in place of its tensors, spread as those are."""
     if isinstance(tree, Tensor):
-        return next(copies)
+        return like(tree, next(copies))
     if isinstance(tree, dict):
         return {key: _with(value, copies) for key, value in cast(dict[Any, Any], tree).items()}
     if _nested(tree):
@@ -329,8 +335,20 @@ def _changed_by_optimizers(training_state: TrainingState) -> set[int]:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
-                found.update(t.data_ptr() for t in (parameter, *_tensors(state)))
+                found.update(local(t).data_ptr() for t in (parameter, *_tensors(state)))
     return found
+
+
+def gathered(training_state: TrainingState) -> bool:
+    """Whether a model holds whole parameters in place of the shards that its optimizer has.
+
+    FSDP2 leaves some of them so after an evaluation, until the next backward pass.
+    """
+    groups = [group for one in training_state.optimizers for group in one.param_groups]
+    shards = [p for group in groups for p in group["params"] if is_sharded(p)]
+    models = training_state.models.values() if shards else ()
+    held = {id(p) for model in models for p in model.parameters()}
+    return any(id(p) not in held for p in shards)
 
 
 def _tensors(state: Any) -> list[Tensor]:

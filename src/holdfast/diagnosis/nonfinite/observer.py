@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,  # pyright: ignore[reportPrivateUsage]
 )
 
+from ...shards import local
 from ..source.place import Place, place_in_traceback, place_of
 from .tensor_stats import (
     bad,
@@ -274,7 +275,7 @@ def _nodes(roots: Iterable[Node], known: Collection[Node] = ()) -> Iterator[Node
 
 
 def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return local(tensor).untyped_storage()._cdata
 
 
 def _written(args: Any, kwargs: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...probes.batches import Batch, bad_columns, tensors
+from ...shards import local
 from ..source.excerpts import source_of
 from ..source.place import (
     frames_from,
@@ -237,7 +238,7 @@ def addresses(named: Sequence[tuple[str, Tensor]]) -> dict[int, tuple[str, Tenso
 
 
 def _address(tensor: Tensor) -> int:
-    return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata
+    return local(tensor).untyped_storage()._cdata
 
 
 def _rows(output: Tensor | None, scene: Scene, phase: str) -> tuple[list[int], list[Any]]:

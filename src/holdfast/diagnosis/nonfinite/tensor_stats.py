@@ -1,4 +1,8 @@
-"""Statistics of one tensor, as plain data."""
+"""Statistics of one tensor, as plain data.
+
+Of a tensor that is spread over ranks only the part of this one is looked at: an exam runs on one
+rank, and the others would not answer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ...shards import local
 
 
 @contextlib.contextmanager
@@ -26,7 +32,7 @@ def _reading() -> Iterator[None]:
 @_reading()
 def stat(tensor: Tensor) -> dict[str, Any]:
     """Shape, range and counts of zero, negative and non-finite values; reads the device."""
-    values = tensor.detach()
+    values = local(tensor).detach()
     if values.is_complex():
         values = torch.view_as_real(values)
     wide = values.double() if values.is_floating_point() else values
@@ -49,24 +55,25 @@ def stat(tensor: Tensor) -> dict[str, Any]:
 @_reading()
 def bad(tensor: Tensor) -> bool:
     """Whether a floating tensor holds NaN or infinity; the device is read."""
-    return not bool(torch.isfinite(tensor).all())
+    return not bool(torch.isfinite(local(tensor)).all())
 
 
 @_reading()
 def has_nan(tensor: Tensor) -> bool:
     """Whether a floating tensor holds NaN; the device is read."""
-    return bool(torch.isnan(tensor).any())
+    return bool(torch.isnan(local(tensor)).any())
 
 
 @_reading()
 def rises(tensor: Tensor) -> bool:
     """Whether a tensor holds plus infinity; the device is read."""
-    return not tensor.is_complex() and bool(torch.isposinf(tensor).any())
+    return not tensor.is_complex() and bool(torch.isposinf(local(tensor)).any())
 
 
 @_reading()
 def bad_rows(tensor: Tensor | None, count: int) -> list[int]:
     """Rows with non-finite values, where the first dimension is the batch of ``count``."""
+    tensor = None if tensor is None else local(tensor)
     if tensor is None or tensor.dim() == 0 or tensor.shape[0] != count or not count:
         return []
     rows = torch.isfinite(tensor.detach()).reshape(count, -1).all(dim=1)

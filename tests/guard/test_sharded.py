@@ -1,0 +1,256 @@
+"""Parameters that are spread over ranks: whole norms, one decision, an exact skip, snapshots.
+
+The trainings of ``ranks.py`` run once on two ranks (four: slow); the tests look at what came out.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.guard import whole_norms
+from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
+from holdfast.probes._host_norms import GradientReading
+
+from . import ranks
+
+# All of them wait for the first, which starts the ranks.
+pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(400)]
+
+BAD = 4
+WILD = 40
+# How the guard skips, by the settings that lead there.
+FORMS = {
+    "hidden gradients": {"optimizer": "adamw"},
+    "fused": {"optimizer": "fused", "device_path": True},
+    "snapshot": {"optimizer": "sgd", "device_path": True, "fused": False},
+}
+
+
+def _plain(about: dict[str, Any]) -> dict[str, Any]:
+    return {"optimizer": about["optimizer"], "on": False}
+
+
+JOBS: list[ranks.Job] = [
+    (f"{form} {case}", ranks.train, about | more)
+    for form, settings in FORMS.items()
+    for case, about, more in (
+        ("without the step", _plain(settings), {"leave_out": BAD}),
+        ("poisoned", settings, {"poison": BAD}),
+        ("plain", _plain(settings), {}),
+        ("guarded", settings, {"count": True}),
+    )
+]
+JOBS += [
+    ("ddp", ranks.train, {"ddp": True, "count": True}),
+    ("unsharded norms", ranks.norms_of_whole_model, {}),
+    ("norms on the host", ranks.layer_norms, {}),
+    ("norms on a device", ranks.layer_norms, {"device_path": True}),
+    ("clipped", ranks.train, {"poison": BAD, "clip": 0.1}),
+    ("clipped on a device", ranks.train, {"poison": BAD, "clip": 0.1, "device_path": True}),
+    ("clipped without the step", ranks.train, {"on": False, "leave_out": BAD, "clip": 0.1}),
+    ("accumulated", ranks.train, {"poison": BAD, "accumulate": 2}),
+    ("accumulated without", ranks.train, {"on": False, "leave_out": BAD, "accumulate": 2}),
+    ("outlier", ranks.train, {"steps": 44, "wild": WILD}),
+    ("outlier on a device", ranks.train,
+     {"steps": 44, "wild": WILD, "optimizer": "fused", "device_path": True}),
+    ("NaN loss", ranks.train, {"nan_loss": BAD}),
+    ("beside others", ranks.beside_others, {"device_path": False}),
+    ("beside others on a device", ranks.beside_others, {"device_path": True}),
+    ("put back", ranks.put_back, {}),
+    ("probes", ranks.probes_ask_nobody, {}),
+    ("one guard breaks", ranks.train, {"poison": BAD, "fails_at": 2}),
+    ("one guard breaks on a device", ranks.train,
+     {"poison": BAD, "fails_at": 2, "optimizer": "fused", "device_path": True}),
+]  # fmt: skip
+
+Told = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return ranks.run(tmp_path_factory.mktemp("ranks"), 2, JOBS)
+
+
+def same_bits(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    mine, theirs = (x["weights"] + x["state"] for x in (one, other))
+    return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_poison_of_one_rank_is_left_out_by_all(told: Told, form: str):
+    for poisoned, without in zip(
+        told[f"{form} poisoned"], told[f"{form} without the step"], strict=True
+    ):
+        assert poisoned["how"] == form
+        assert poisoned["skipped"] == [BAD]
+        assert poisoned["errors"] == poisoned["not_covered"] == []
+        assert same_bits(poisoned, without)
+    # Each rank says the same of the step, to the last bit, though its own part may be finite.
+    assert told[f"{form} poisoned"][0]["norms"][:BAD] == told[f"{form} poisoned"][1]["norms"][:BAD]
+    blamed = {one["rows"][BAD]["grad_layer"] for one in told[f"{form} poisoned"]}
+    assert len(blamed) == 1 and blamed.pop() >= 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_guarded_run_is_the_plain_one(told: Told, form: str):
+    for guarded, plain in zip(told[f"{form} guarded"], told[f"{form} plain"], strict=True):
+        assert guarded["skipped"] == [] and same_bits(guarded, plain)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_collective_in_a_step_and_none_without_shards(told: Told, form: str):
+    for rank in range(2):
+        assert told[f"{form} guarded"][rank]["collectives"] == [1] * 6
+        assert told["ddp"][rank]["collectives"] == [0] * 6
+
+
+@pytest.mark.parametrize("where", ["norms on the host", "norms on a device"])
+def test_norms_are_those_of_the_whole_gradients(told: Told, where: str):
+    whole = np.array(told["unsharded norms"][0])
+    for found in told[where]:
+        assert np.allclose(np.array(found), whole, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("where", ["clipped", "clipped on a device"])
+def test_clipping_by_the_script_leaves_the_evidence(told: Told, where: str):
+    """Norms are taken before the script clips, and summed in the step."""
+    for one, without in zip(told[where], told["clipped without the step"], strict=True):
+        assert one["skipped"] == [BAD] and one["errors"] == []
+        if where == "clipped":
+            assert same_bits(one, without)
+    assert told[where][0]["norms"][0] == told[where][1]["norms"][0] > 0.1
+
+
+def test_accumulated_gradients(told: Told):
+    for one, without in zip(told["accumulated"], told["accumulated without"], strict=True):
+        assert one["skipped"] == [BAD] and same_bits(one, without)
+
+
+@pytest.mark.parametrize("where", ["outlier", "outlier on a device"])
+def test_an_outlier_of_one_rank_is_judged_alike(told: Told, where: str):
+    for one in told[where]:
+        assert one["rows"][WILD]["outlier"] == 1 and one["errors"] == []
+    assert told[where][0]["skipped"] == told[where][1]["skipped"]
+    limits = [[row["norm_limit"] for row in one["rows"]][WILD - 2 :] for one in told[where]]
+    assert limits[0] == limits[1] and not np.isnan(limits[0]).any()
+
+
+def test_a_loss_that_only_one_rank_sees_decides_nothing(told: Told):
+    """Its gradients are finite: a rank that skipped alone would hold another model."""
+    for one, plain in zip(told["NaN loss"], told["hidden gradients plain"], strict=True):
+        assert one["skipped"] == [] and same_bits(one, plain)
+    assert [one["rows"][BAD]["loss_bad"] for one in told["NaN loss"]] == [0, 1]
+
+
+@pytest.mark.parametrize("where", ["beside others", "beside others on a device"])
+def test_what_stands_on_several_ranks_is_counted_once(told: Told, where: str):
+    """15 ones in shards, 4 twos as copies, 2 threes in an ordinary tensor."""
+    for one in told[where]:
+        assert one["norms"][0] == pytest.approx(math.sqrt(15 + 16 + 18), rel=1e-6)
+        assert one["skipped"] == [1] and one["same"] and one["errors"] == []
+        assert one["rows"][1]["grad_layer"] == 2
+
+
+def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
+    first, second = told["put back"]
+    assert first["shapes"] == [(4, 6), (4,), (1, 7), (1,)]
+    assert second["shapes"] == [(3, 6), (3,), (0, 7), (0,)]
+    for one in (first, second):
+        assert one["moved"] and one["same"] and one["kept"] and one["anew"]
+        assert one["finite"] == (True, False)
+        assert "[2, 6] of [7, 6]" in one["refused"]
+        assert one["while_gathered"] is None
+        assert one["collectives"] == 0
+
+
+def test_probes_ask_no_other_rank(told: Told):
+    assert told["probes"] == [0, 0]
+
+
+@pytest.mark.parametrize("where", ["one guard breaks", "one guard breaks on a device"])
+def test_without_the_guard_of_one_rank_nobody_skips(told: Told, where: str):
+    """And nobody waits for it: its place in the sum is taken."""
+    whole, broken = told[where]
+    assert len(whole["rows"]) == 6 and whole["skipped"] == broken["skipped"] == []
+    assert "broken on purpose" in broken["errors"][0]["error"]
+    assert ["another rank cannot skip" in why for why in whole["not_covered"]] == [True]
+    assert not any(bool(w.isfinite().all()) for w in whole["weights"])
+
+
+# ---------------------------------------------------------------------- without other ranks
+
+
+class _Store:
+    def __init__(self, came: int) -> None:
+        self.came = came
+        self.said: dict[str, str] = {}
+
+    def add(self, key: str, by: int) -> int:
+        self.came += by
+        return self.came
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.said for key in keys)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        return self.said.setdefault(key, desired).encode()
+
+
+@pytest.mark.parametrize("came, answer", [(1, True), (0, False)])
+def test_a_rank_without_guard_makes_the_others_watch_only(
+    monkeypatch: pytest.MonkeyPatch, came: int, answer: bool
+):
+    store = _Store(came)
+    monkeypatch.setattr(whole_norms, "_PATIENCE", 0.01)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    assert _all_take_part("it", 2) is answer
+    store.came = 9  # too late: what was written down holds for everybody
+    assert _all_take_part("it", 2) is answer
+
+
+def test_flat_parameters_are_only_watched():
+    flat = torch.nn.Parameter(torch.zeros(3))
+    flat._fsdp_flattened = True  # type: ignore[attr-defined]
+    found, why = WholeNorms.of([flat], "it")
+    assert found is None and "FSDP1" in why
+
+
+def test_ordinary_parameters_share_nothing():
+    assert WholeNorms.of([torch.nn.Parameter(torch.zeros(3))], "it") == (None, "")
+    assert _share(torch.zeros(3), 4) == 0.25
+
+
+def test_sums_that_are_not_finite_name_their_parameter(monkeypatch: pytest.MonkeyPatch):
+    whole = WholeNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
+    reading = GradientReading([3.0, math.inf], math.inf, [1])
+    found, refused = whole.on_host(reading, [0, 1], refuses=True)
+    assert refused and found.bad == [1] and found.norms[0] == 3.0 and found.norms[2] == 0.0
+
+
+# ---------------------------------------------------------------------- more ranks
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(4)
+def test_four_ranks_in_two_dimensions(tmp_path: Path):
+    """Replicas of shards (HSDP): four parts, each held twice, and one sum over all of them."""
+    jobs: list[ranks.Job] = [
+        ("without", ranks.train, {"on": False, "leave_out": BAD, "mesh": (2, 2)}),
+        ("poisoned", ranks.train, {"poison": BAD, "mesh": (2, 2), "count": True}),
+        ("flat", ranks.train, {"poison": BAD}),
+        ("whole", ranks.norms_of_whole_model, {"steps": 2}),
+    ]
+    told = ranks.run(tmp_path, 4, jobs)
+    for one, without, flat in zip(told["poisoned"], told["without"], told["flat"], strict=True):
+        assert one["skipped"] == flat["skipped"] == [BAD] and same_bits(one, without)
+        assert one["collectives"] == [1] * 6
+        assert one["norms"] == told["poisoned"][0]["norms"]
+        expected = [math.hypot(*norms) for norms in told["whole"][0]]
+        assert np.allclose(one["norms"][:2], expected, rtol=1e-6)
+        assert np.allclose(flat["norms"][:2], expected, rtol=1e-6)
