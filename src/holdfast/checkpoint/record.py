@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +45,16 @@ _BLANK = "0" * 64
 _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint that is on the disk: where, how large, how long it took, its record."""
+
+    path: Path
+    bytes: int
+    seconds: float
+    record: Mapping[str, Any]
+
+
 def file_name(step: int, rank: int = 0) -> str:
     """The name of a checkpoint's data file; names sort by step."""
     return f"step-{step:010d}.r{rank}{DATA}"
@@ -52,6 +63,11 @@ def file_name(step: int, rank: int = 0) -> str:
 def folder_name(step: int) -> str:
     """The name of a checkpoint over ranks."""
     return f"step-{step:010d}"
+
+
+def is_single(path: Path) -> bool:
+    """Whether a path means one checkpoint, and no folder with several of them."""
+    return not path.is_dir() or FOLDER_NAME.fullmatch(path.name) is not None
 
 
 def record_path(path: Path) -> Path:
@@ -206,7 +222,9 @@ def _verify_files(folder: Path, fields: Mapping[str, Any]) -> None:
     for name, one in fields["files"].items():
         length, sha256 = one["head"]
         places[name].append((0, length, sha256, "the head"))
-        places[name] += [(begin, end, sha, own) for own, (*_, begin, end, sha) in one["own"].items()]
+        places[name] += [
+            (begin, end, sha, own) for own, (*_, begin, end, sha) in one["own"].items()
+        ]
     for tensor, chunks in fields["chunks"].items():
         for _, _, name, begin, end, sha256 in chunks:
             places[name].append((begin, end, sha256, tensor))

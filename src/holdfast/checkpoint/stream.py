@@ -176,7 +176,11 @@ def _tensor(piece: layout.Piece, data: bytearray, raw: Any) -> Tensor:
 def tensor_from(data: bytearray, dtype: str, shape: Sequence[int], name: str) -> Tensor:
     """A tensor over these bytes."""
     true = true_dtype(dtype, name)
-    return torch.frombuffer(data, dtype=true).reshape(shape) if data else torch.empty(shape, dtype=true)
+    return (
+        torch.frombuffer(data, dtype=true).reshape(shape)
+        if data
+        else torch.empty(shape, dtype=true)
+    )
 
 
 def true_dtype(dtype: str, name: str) -> torch.dtype:

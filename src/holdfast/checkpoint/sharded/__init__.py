@@ -11,5 +11,6 @@ its name once all data is there. Nothing here is a collective, nothing is ever p
     agreement   what ranks tell each other about one save, over the store and in the folder
     saving      one rank's share of a save, and the end of it
     loading     a state for one rank, whatever the number of ranks that saved it
+    live        the same for live objects, in the form that they have
     export      all of it in one plain file of safetensors
 """

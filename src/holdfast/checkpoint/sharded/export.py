@@ -14,13 +14,10 @@ from ...errors import CheckpointError
 from ...run.durable import TEMPORARY
 from .. import layout
 from ..file import load as load_file
-from ..record import INDEX
+from ..record import data_path, read_record, record_path
 from ..stream import put, tensor_bytes, true_dtype
 from ..tree import flatten, form, paths
-from .loading import is_folder
 from .storage import FolderReader
-
-SAFETENSORS = ".safetensors"
 
 
 def export_tensors(source: Path, target: Path, *, part: str = "") -> int:
@@ -65,11 +62,12 @@ def export_tensors(source: Path, target: Path, *, part: str = "") -> int:
 
 def _tensors(source: Path) -> tuple[dict[str, tuple[str, tuple[int, ...]]], Any]:
     """Dtype and shape of every tensor, and what gives one by its name."""
-    if not is_folder(source):
+    fields = read_record(source)
+    if "files" not in fields:
         skeleton, tensors = flatten(load_file(source)[0])
         held = dict(zip(paths(skeleton), tensors, strict=True))
         return {name: form(tensor) for name, tensor in held.items()}, held.__getitem__
-    reader = FolderReader(source.parent if source.name == INDEX else source)
+    reader = FolderReader(data_path(record_path(source), fields))
     _, own = reader.own(0)
     shapes = {name: form(tensor) for name, tensor in own.items()}
     for name in reader.fields["chunks"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -90,11 +90,6 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def is_sharded(tensors: Sequence[Tensor]) -> bool:
-    """Whether any of them is a ``DTensor``."""
-    return any(isinstance(tensor, DTensor) for tensor in tensors)
-
-
 def places_in(tree: Any) -> dict[str, Place]:
     """The places of the sharded tensors of a live state, by name."""
     skeleton, tensors = flatten(tree)
@@ -126,21 +121,17 @@ def common_place(
     return Place.whole(tensor.shape, rank, world)
 
 
-def places_for(tree: Mapping[str, Any]) -> Callable[[str, Sequence[int]], Place]:
-    """Where tensors that are read belong, by the live state that they are read for.
+def sharded_like(tree: Mapping[str, Any]) -> dict[str, DTensor]:
+    """The sharded tensors of a live state by name, and the parameters for what belongs to them.
 
-    State that an optimizer has not made yet lies as its parameter does.
+    ``optimizers.0.state.3`` and ``gradients.0.3`` are the fourth parameter of an optimizer.
     """
-    known = places_in(tree)
-    like = dict(known)
+    skeleton, tensors = flatten(tree)
+    named = zip(paths(skeleton), tensors, strict=True)
+    found = {name: one for name, one in named if isinstance(one, DTensor)}
     for number, entry in enumerate(tree.get("optimizers", ())):
         for index, (name, *_) in enumerate(entry.get("parameters", ())):
-            if f"models.{name}" in known:
-                like[f"optimizers.{number}.state.{index}"] = known[f"models.{name}"]
-                like[f"gradients.{number}.{index}"] = known[f"models.{name}"]
-
-    def place(name: str, shape: Sequence[int]) -> Place:
-        found = like.get(name) or like.get(name.rpartition(".")[0])
-        return found if found and found.shape == tuple(shape) else Place.whole(shape)
-
-    return place
+            if f"models.{name}" in found:
+                found[f"optimizers.{number}.state.{index}"] = found[f"models.{name}"]
+                found[f"gradients.{number}.{index}"] = found[f"models.{name}"]
+    return found

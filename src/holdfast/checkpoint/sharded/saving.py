@@ -13,7 +13,6 @@ Whatever goes wrong before leaves the older checkpoints as they are.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
@@ -27,8 +26,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError
 from ...run.durable import replace_file
-from ..file import Written
-from ..record import FORMAT, encode_record, folder_name
+from ..record import FORMAT, Written, encode_record, folder_name
 from ..tree import flatten, paths
 from .agreement import PATIENCE, Ranks, Save
 from .index import make_index, part_name, publish, settle
@@ -47,20 +45,20 @@ class Share:
         skeleton: of the state (``tree.flatten``).
         tensors: local parts, in its order; they may be copies.
         places: of those that all ranks have together, by name. Others are the rank's own.
+        rank: of this process.
     """
 
     skeleton: Any
     tensors: Sequence[Tensor]
     places: Mapping[str, Place]
+    rank: int = 0
 
     def named(self) -> dict[str, Tensor]:
         """The tensors by name."""
         return dict(zip(paths(self.skeleton), self.tensors, strict=True))
 
 
-def share_of(
-    tree: Any, ranks: Ranks, places: Mapping[str, Place] | None = None
-) -> Share:
+def share_of(tree: Any, ranks: Ranks, places: Mapping[str, Place] | None = None) -> Share:
     """Look at a state: what is sharded, what all ranks have alike, what is this rank's own.
 
     Args:
@@ -80,7 +78,8 @@ def share_of(
             if common is not None:
                 known[name] = common
     # A tensor without elements has no chunks: each rank keeps its own.
-    return Share(skeleton, local, {n: one for n, one in known.items() if 0 not in one.shape})
+    shared = {name: place for name, place in known.items() if 0 not in place.shape}
+    return Share(skeleton, local, shared, ranks.rank)
 
 
 def save(
@@ -149,9 +148,7 @@ def save_share(
     return Written(path, int(fields["bytes"]), time.perf_counter() - began, fields)
 
 
-def _write(
-    share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]
-) -> dict[str, Any]:
+def _write(share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """Write the data of this rank, then its part of the index."""
     if this.given_up():
         raise CheckpointError(
@@ -189,14 +186,3 @@ def _cause(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())
-
-
-def clean(folder: Path, ranks: Ranks, began: float) -> None:
-    """Remove what saves of earlier lives have left; ``began`` is when this process did."""
-    if ranks.rank != INDEX_RANK:
-        return
-    ours = f".{ranks.token}-"
-    for path in folder.glob("step-*.tmp"):
-        with contextlib.suppress(OSError):
-            if path.is_dir() and ours not in path.name and path.stat().st_mtime < began:
-                shutil.rmtree(path, ignore_errors=True)

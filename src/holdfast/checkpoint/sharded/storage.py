@@ -345,7 +345,9 @@ class FolderReader(StorageReader):
         name = data_name(rank)
         one = self.fields["files"][name]
         length, sha256 = one["head"]
-        head = layout.read_header(_reads(self._bytes(name, 0, length, sha256, "the head")), one["bytes"])
+        head = layout.read_header(
+            _reads(self._bytes(name, 0, length, sha256, "the head")), one["bytes"]
+        )
         structure = json.loads(head.metadata[KEY])["skeleton"]
         own = {
             tensor: tensor_from(self._bytes(name, begin, end, sha, tensor), dtype, shape, tensor)
