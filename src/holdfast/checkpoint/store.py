@@ -23,6 +23,7 @@ from typing import Any, Literal, Self
 from holdfast.checkpoint.record import (
     DATA,
     FOLDER_NAME,
+    INDEX,
     LAST,
     NAME,
     RECORD,
@@ -291,7 +292,8 @@ class CheckpointStore:
 
 
 def entry_at(path: Path) -> Entry:
-    """What can be said of a checkpoint, given by either of its files, without reading its data."""
+    """What can be said of a checkpoint, given by a file or its folder, without reading its data."""
+    path = path.parent if path.name == INDEX else path
     name = NAME.match(path.name)
     step, rank = (int(name["step"]), int(name["rank"])) if name else (-1, 0)
     record: dict[str, Any] = {}

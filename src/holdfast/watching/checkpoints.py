@@ -8,6 +8,7 @@ accumulation window and the RNG state.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections import deque
@@ -20,7 +21,6 @@ from torch.optim import Optimizer
 
 from ..checkpoint import rng
 from ..checkpoint.data_position import Position
-from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.saver import LAST_WAIT, Saver
 from ..checkpoint.training_state import BestState, TrainingState, has_state
@@ -63,7 +63,7 @@ class LoopCheckpoints:
 
     def resume(self, entry: Path) -> None:
         """Restore everything that a checkpoint holds; the data follows when the loop asks."""
-        tree, record = load(entry)
+        tree, record = self._training_state.read(entry, rank=self._rank)
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
@@ -74,6 +74,9 @@ class LoopCheckpoints:
         self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}
         self._why = [why for why in (rng.missing(tree.get("dice", {})),) if why]
+        before, now = int(record.get("world", 1)), int(os.environ.get("WORLD_SIZE", "1"))
+        if before != now:
+            self._why.append(f"it was saved by {before} ranks, there are {now}")
         if tree.get("left_out"):
             self._why.append("not saved: " + ", ".join(tree["left_out"]))
         if "position" in tree:
@@ -181,7 +184,7 @@ class LoopCheckpoints:
         entry = self._saver.best(self._rank)
         if entry is None:
             return None
-        tree, _ = load(entry.path)
+        tree, _ = self._training_state.read(entry.path, rank=self._rank)
         return BestState(tree, entry.step, entry.metric(self._saver.metric))
 
     def _unknown_schedule(self) -> bool:

@@ -34,6 +34,9 @@ def export_tensors(source: Path, target: Path, *, part: str = "") -> int:
     temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
     shapes, tensors = _tensors(source)
     names = [name for name in shapes if name.startswith(part)]
+    if not names:
+        some = ", ".join(sorted({".".join(name.split(".")[:2]) for name in shapes})[:8])
+        raise CheckpointError(f"{source} has no tensors below {part}; it has {some}")
     # Wider elements first: every tensor begins at a multiple of its element's size.
     names.sort(key=lambda name: -true_dtype(shapes[name][0], name).itemsize)
     pieces: list[layout.Piece] = []

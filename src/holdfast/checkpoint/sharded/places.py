@@ -87,7 +87,7 @@ def _partial(placement: Any) -> bool:
 
 def local_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+    return cast("Any", tensor)._local_tensor.detach() if isinstance(tensor, DTensor) else tensor
 
 
 def places_in(tree: Any) -> dict[str, Place]:
