@@ -56,7 +56,9 @@ def part(rank: int, world: int, value: float = 1.0) -> tuple[dict[str, Any], dic
                 "groups": [{"lr": 0.1, "betas": (0.9, 0.999)}],
             }
         ],
-        "dice": {"torch": torch.arange(4, dtype=torch.uint8) + rank, "python": (3, (rank, 7), None)},
+        "dice": {
+            "torch": torch.arange(4, dtype=torch.uint8) + rank, "python": (3, (rank, 7), None)
+        },
         "position": {"epoch": 2, "batches": 5},
     }  # fmt: skip
     return tree, places

@@ -84,7 +84,9 @@ def test_a_missing_or_cut_file_is_named(folder):
     (entry,) = [one for one in CheckpointStore(folder.parent).entries() if one.step == 5]
     assert "r1.safetensors, the data of rank 1, is not whole: it has" in entry.damage
     data.unlink()
-    with pytest.raises(DamagedCheckpointError, match="r1.safetensors, the data of rank 1, is miss"):
+    with pytest.raises(
+        DamagedCheckpointError, match=r"r1\.safetensors, the data of rank 1, is miss"
+    ):
         load(folder)
 
 

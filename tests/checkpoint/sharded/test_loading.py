@@ -82,7 +82,9 @@ def test_replicated_tensors_are_written_once_and_shared_out(tmp_path, save_all):
     def many(rank, tree):
         weights = {f"w{i}": torch.full((8,), float(i)) for i in range(40)}
         tree["models"]["plain"] = weights
-        tree["optimizers"].append({"parameters": [[f"plain.{n}", "float32", (8,)] for n in weights]})
+        tree["optimizers"].append(
+            {"parameters": [[f"plain.{n}", "float32", (8,)] for n in weights]}
+        )
 
     save_all(tmp_path, 4, change=many)
     fields = json.loads((tmp_path / NAME / "index.json").read_text())

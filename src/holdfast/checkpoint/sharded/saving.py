@@ -132,13 +132,18 @@ def save_share(
             for one in range(this.ranks.world):
                 (temporary / part_name(one)).unlink(missing_ok=True)
             settle(temporary, path)
+        elif this.given_up():
+            raise CheckpointError(_too_late(this))
     except (OSError, CheckpointError, ValueError) as error:
         cause = _cause(error)
         this.fail(cause)
         if rank == INDEX_RANK:
             this.give_up()
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+        late = this.given_up() and rank != INDEX_RANK
+        if temporary is not None and (late or rank == INDEX_RANK):
+            shutil.rmtree(temporary, ignore_errors=True)
+        if late:
+            raise CheckpointError(_too_late(this)) from error
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(
@@ -151,9 +156,7 @@ def save_share(
 def _write(share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """Write the data of this rank, then its part of the index."""
     if this.given_up():
-        raise CheckpointError(
-            f"the checkpoint of step {this.step} was given up before rank {this.ranks.rank} wrote"
-        )
+        raise CheckpointError(_too_late(this))
     named = share.named()
     state = {
         name: LocalPart(named[name], place)
@@ -180,6 +183,13 @@ def _write(share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]) -
             f"{this.step}; give numbers, text, lists and dicts"
         ) from error
     return fields
+
+
+def _too_late(this: Save) -> str:
+    return (
+        f"the checkpoint of step {this.step} was given up before rank {this.ranks.rank} had "
+        f"written its part; rank {INDEX_RANK} says why"
+    )
 
 
 def _cause(error: Exception) -> str:
