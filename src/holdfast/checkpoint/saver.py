@@ -74,12 +74,16 @@ class Saver:
         """Whether nothing is being written."""
         return self._writer is None or self._writer.wait(0)
 
-    def due(self, step: int) -> str:
-        """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not."""
+    def due(self, step: int, *, sharded: bool = False) -> str:
+        """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not.
+
+        Ranks whose state is ``sharded`` get the same answer after the same step.
+        """
         if self._settings.steps and step - self.last_step >= self._settings.steps:
             return "step"
         minutes = self._settings.minutes
-        return "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+        why = "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+        return self._together().due(step, why) if sharded and minutes else why
 
     def save(
         self,
@@ -142,13 +146,18 @@ class Saver:
     def _share(self, tree: Any, step: int) -> tuple[Share, Together]:
         """This rank's share of a state that is sharded over ranks."""
         # Not before it is needed: the planners behind it take a while to import.
-        from holdfast.checkpoint.sharded.agreement import Ranks
         from holdfast.checkpoint.sharded.saving import share_of
+
+        ranks = self._together()
+        share = share_of(tree, ranks)
+        return share, Together(ranks.begin(step), share.places)
+
+    def _together(self) -> Ranks:
+        from holdfast.checkpoint.sharded.agreement import Ranks
 
         if self._ranks is None:
             self._ranks = Ranks.live()
-        share = share_of(tree, self._ranks)
-        return share, Together(self._ranks.begin(step), share.places)
+        return self._ranks
 
     def wait(self) -> None:
         """Wait for what is being written."""

@@ -123,6 +123,11 @@ class TrainingState:
         tree["tied"] = notes.tied
         return tree
 
+    def is_sharded(self) -> bool:
+        """Whether parameters are sharded over ranks (``DTensor``)."""
+        models = self.models.values()
+        return any(is_sharded(parameter) for one in models for parameter in one.parameters())
+
     def read(self, path: Path, *, rank: int = 0) -> tuple[Tree, dict[str, Any]]:
         """What ``put_back`` takes, read from a checkpoint, and its record.
 

@@ -55,6 +55,7 @@ class LoopCheckpoints:
         self._exempt = training_state.infinite()
         self._losses: deque[Tensor] = deque(maxlen=_RECENT)
         self._due = ""
+        self._sharded: bool | None = None
         self._tree: Mapping[str, Any] | None = None
         self._resumed: dict[str, Any] | None = None
         self._why: list[str] = []
@@ -116,7 +117,8 @@ class LoopCheckpoints:
     def between(self) -> None:
         """The loop asks for its next batch: the last step is complete."""
         # While one is being written the next may wait: a copy in memory is not free.
-        if self._due and self._saver.idle:
+        # Where ranks save together that would be another answer on each of them.
+        if self._due and (self._saver.idle or self._sharded):
             kind, self._due = self._due, ""
             self.save(kind)
 
@@ -135,7 +137,9 @@ class LoopCheckpoints:
             self._tell_resumed()
             self._tree = None
         self._saver.tell_news()
-        self._due = self._saver.due(self.steps) or self._due
+        if self._sharded is None:
+            self._sharded = self._training_state.is_sharded()
+        self._due = self._saver.due(self.steps, sharded=self._sharded) or self._due
         if self._due and not self.position.under_way:
             self.between()
 

@@ -79,3 +79,19 @@ def test_a_store_that_is_gone_does_not_raise():
     save = Ranks(1, 2, Gone()).begin(5)
     save.fail("the disk is full")
     save.give_up()
+
+
+def test_ranks_save_after_the_same_step_whatever_their_clocks_say():
+    store = distributed.HashStore()
+    first, second = (Ranks(rank, 2, store) for rank in range(2))
+    # The clock of the first says so after step 5, that of the second never.
+    due = [
+        [first.due(step, "time" if step >= 5 else ""), second.due(step, "")] for step in range(100)
+    ]
+    both = [step for step, answers in enumerate(due) if answers == ["time", "time"]]
+    assert both == [32, 64, 96]  # nobody sets the clock back here
+    assert all(answers == ["", ""] for step, answers in enumerate(due) if step not in both)
+
+
+def test_one_rank_needs_no_appointment():
+    assert Ranks().due(5, "time") == "time" and Ranks().due(6, "") == ""

@@ -29,6 +29,10 @@ PATIENCE = 60.0
 """Seconds for which nothing may move in the folder of a save before it is given up. A guess: ranks
 take a state at one step and write equal shares, a disk that stalls longer than that is ill."""
 
+# Ranks look every so many steps whether one was named, so that a step costs nothing; and one is
+# named so many looks ahead: hosts run some steps before their devices, and before each other.
+_LOOK, _AHEAD = 16, 2
+
 _PREFIX = "holdfast/checkpoint"
 _LONGEST_CAUSE = 500
 _LONGEST_SLEEP = 0.25
@@ -48,6 +52,7 @@ class Ranks:
     world: int = 1
     store: Any = None
     _token: str = ""
+    _named: tuple[int, str] = (-1, "")
     _saves: Counter[int] = field(default_factory=Counter[int])
 
     @classmethod
@@ -62,6 +67,26 @@ class Ranks:
         """Begin to save a step; every rank calls this for the same steps."""
         self._saves[step] += 1
         return Save(self, step, self._saves[step])
+
+    def due(self, step: int, mine: str) -> str:
+        """Why all ranks save after this step; ``mine`` is why this one would, by its own clock.
+
+        Clocks differ: rank 0 names a step ahead, and the others look now and then for one.
+        """
+        if self.world == 1:
+            return mine
+        if self.rank == 0:
+            named, why = self._named
+            if mine and step > named:
+                self._named = (step // _LOOK + _AHEAD) * _LOOK, mine
+                self.store.set(self._due_key(self._named[0]), mine)
+            return why if step == named else ""
+        if step % _LOOK or not self.store.check([self._due_key(step)]):
+            return ""
+        return self.store.get(self._due_key(step)).decode()
+
+    def _due_key(self, step: int) -> str:
+        return f"{_PREFIX}/{self.token}/due-{step}"
 
     @property
     def token(self) -> str:
