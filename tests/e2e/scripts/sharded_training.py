@@ -15,8 +15,11 @@ folder, resume, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 replicas = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-shape = (replicas, world // replicas) if replicas > 1 else (world,)
-mesh = init_device_mesh("cpu", shape)
+if replicas > 1:
+    shape, names = (replicas, world // replicas), ("replicate", "shard")
+else:
+    shape, names = (world,), ("shard",)
+mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(
