@@ -228,7 +228,7 @@ def crash_at(count):  # dies just before and just after every call that touches 
         return inner
     for name in ("replace", "fsync", "unlink", "open"):
         setattr(os, name, counted(getattr(os, name)))
-    stream._put = counted(stream._put)
+    stream.put = counted(stream.put)
 def try_all(again):
   seen, count = set(), 0
   while True:

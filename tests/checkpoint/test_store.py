@@ -7,7 +7,9 @@ import sys
 import time
 
 import pytest
+import torch
 
+from holdfast.checkpoint.sharded.saving import save as save_over_ranks
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 
@@ -235,3 +237,51 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"cannot make the folder .* checkpoint.dir=DIR"):
         CheckpointStore(tmp_path / "file" / "checkpoints").open_for_writing()
+
+
+def over_ranks(store, step, *, value=1.0, **meta):
+    """A checkpoint in a folder, by one rank."""
+    tree = {"models": {"m": {"w": torch.full((4,), value)}}}
+    return save_over_ranks(tree, step, folder=store.folder, meta=meta).path
+
+
+def test_folders_of_several_ranks_stand_beside_files(store, put):
+    put(1, world=2)
+    put(2, rank=1, world=2)
+    path = over_ranks(store, 3, metrics={"loss": 0.25})
+    found = store.entries()
+    assert [(one.step, one.shared) for one in found] == [(1, False), (2, False), (3, True)]
+    assert found[2].good and found[2].metric("loss") == 0.25 and found[2].bytes > 0
+    for rank in (0, 1, 7):  # it belongs to all of them
+        assert store.latest(rank=rank).path == path == store.best(rank=rank, proven=True).path
+    assert store.newest().path == path and store.resumable()
+
+
+def test_folders_are_pruned_whole(store):
+    for step in (1, 2, 3):
+        over_ranks(store, step)
+    assert [entry.step for entry in store.prune(1)] == [1, 2]
+    assert [path.name for path in store.folder.iterdir()] == ["step-0000000003"]
+
+
+def test_a_folder_without_an_index_is_damaged(store):
+    path = over_ranks(store, 3)
+    (path / "index.json").unlink()
+    (entry,) = store.entries()
+    assert "index.json is missing: the save was cut short" in entry.damage
+    assert (entry.step, entry.path, store.latest()) == (3, path, None)
+
+
+def test_half_written_folders_of_earlier_lives_go(store, monkeypatch):
+    old, ours = (store.folder / f"step-0000000005.{word}-1.tmp" for word in ("old", "ours"))
+    for folder in (old, ours):
+        folder.mkdir(parents=True)
+        (folder / "r0.safetensors").write_bytes(b"")
+    store.remove_leftover_folders(0, "ours")
+    assert old.exists()  # younger than this process: somebody may be at work
+    monkeypatch.setattr("holdfast.checkpoint.store._STARTED", time.time() + 60)
+    store.remove_leftover_folders(1, "ours")
+    assert old.exists()  # not this rank's to remove
+    store.remove_leftover_folders(0, "ours")
+    assert ours.exists() and not old.exists()
+    assert store.entries() == []  # never listed

@@ -7,11 +7,15 @@ import threading
 
 import pytest
 import torch
+from torch import distributed
 
 from holdfast.checkpoint import writer as writer_module
 from holdfast.checkpoint.file import load
+from holdfast.checkpoint.sharded.agreement import Ranks
+from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.saving import share_of
 from holdfast.checkpoint.tree import flatten
-from holdfast.checkpoint.writer import BackgroundWriter
+from holdfast.checkpoint.writer import BackgroundWriter, Together
 from holdfast.config import CheckpointSettings
 from holdfast.errors import CheckpointError
 
@@ -324,3 +328,59 @@ def test_killed_while_writing_the_last_told_step_is_there(store):
         values = [set(w.tolist()) for w in load(found.path)[0]["models"].values()]
         assert values == [{float(found.step)}] * 5
     assert len(store.entries()) <= 4
+
+
+class TwoRanks:
+    """Two writers on one folder, each for a rank with half of a tensor."""
+
+    def __init__(self, make_writer):
+        self.writers = [make_writer(last=1), make_writer(last=1)]
+        store = distributed.HashStore()
+        self.ranks = [Ranks(rank, 2, store) for rank in range(2)]
+
+    def save(self, rank, step, value=1.0, kind="asked", **options):
+        tree = {"models": {"m": {"w": torch.full((4,), value)}}}
+        places = {"models.m.w": Place((8,), (4 * rank,), (4,))}
+        share = share_of(tree, self.ranks[rank], places)
+        together = Together(self.ranks[rank].begin(step), share.places)
+        meta = {"step": step, "rank": rank, "world": 2}
+        return self.writers[rank].submit(
+            share.skeleton, share.tensors, meta, kind, together=together, **options
+        )
+
+
+def test_ranks_write_one_checkpoint_together_and_one_of_them_prunes(make_writer, store, told):
+    two = TwoRanks(make_writer)
+    for step in (7, 8):
+        for rank in (1, 0):
+            assert two.save(rank, step) == store.folder_path(step)
+        assert all(writer.wait(PATIENCE) for writer in two.writers)
+    assert [path.name for path in store.folder.iterdir()] == ["step-0000000008"]
+    assert load(store.folder_path(8))[0]["models"]["m"]["w"].tolist() == [1.0] * 8
+    files = [data.get("file") for _, _, data in told if "failed" not in data]
+    parts = [data.get("part") for _, _, data in told]
+    assert files.count(str(store.folder_path(8))) == 1 and parts.count(1) == 2
+
+
+def test_a_poisoned_part_ends_the_save_of_all_ranks(make_writer, store, told):
+    two = TwoRanks(make_writer)
+    two.save(1, 7, float("nan"))
+    two.save(0, 7)
+    assert all(writer.wait(PATIENCE) for writer in two.writers)
+    failed = {data["failed"] for _, _, data in told}
+    mine = "not written: models.m.w holds NaN or infinity; the last good stays"
+    assert mine in failed
+    assert any(f"given up because of rank 1: {mine}" in text for text in failed)
+    assert store.latest() is None and list(store.folder.iterdir()) == []
+
+
+def test_a_state_that_is_not_written_is_told_to_the_other_ranks(make_writer, store, told):
+    two, held = TwoRanks(make_writer), Held()
+    two.save(1, 6, ready=held)
+    assert held.begun.wait(PATIENCE)
+    two.save(1, 7, kind="asked")
+    assert two.save(1, 8, kind="time") is None  # step 7, which was asked for, is waiting
+    two.save(0, 8)
+    assert two.writers[0].wait(PATIENCE)
+    held.go.set()
+    assert "because of rank 1: not written: step 7, which was asked for" in str(told)

@@ -3,11 +3,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
+import safetensors.torch as safetensors
 import torch
+from torch import distributed
 
 from holdfast.checkpoint.file import save
+from holdfast.checkpoint.sharded.places import Place
+from holdfast.checkpoint.sharded.saving import save as save_over_ranks
 from holdfast.checkpoint.training_state import TrainingState
 from holdfast.checkpoint.tree import flatten
 from holdfast.cli import main
@@ -264,3 +269,54 @@ def test_export_writes_what_torch_loads(tmp_path, capsys):
     torch.optim.Adam(other.parameters()).load_state_dict(state["optimizer"])
     assert main(["checkpoint", "export", str(path), str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.fixture
+def over_ranks(run):
+    """The newest checkpoint of the run, in a folder, by two ranks."""
+    rendezvous = distributed.HashStore()
+
+    def rank_saves(rank):
+        place = Place((4, 3), (2 * rank, 0), (2, 3))
+        tree = {"models": {"m": {"w": torch.full((2, 3), float(rank))}}, "dice": {"rank": rank}}
+        save_over_ranks(
+            tree, 500, rank=rank, world=2, store=rendezvous, folder=store(run),
+            places={"models.m.w": place}, meta={"metrics": {"loss": 0.125}},
+        )  # fmt: skip
+
+    other = threading.Thread(target=rank_saves, args=(1,))
+    other.start()
+    rank_saves(0)
+    other.join()
+    return store(run) / "step-0000000500"
+
+
+def test_a_checkpoint_over_ranks_is_listed_shown_and_verified(run, over_ranks, capsys):
+    assert main(["checkpoint", "ls", str(run.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["500", "all"]
+    assert main(["checkpoint", "show", "--tensors", str(run.path)]) == 0
+    shown = capsys.readouterr().out
+    assert "500, saved by 2 ranks, a file each" in shown and "float32 [4, 3]" in shown
+    assert "chunks" not in shown
+    assert main(["checkpoint", "verify", str(over_ranks)]) == 0
+    spoil(over_ranks / "r1.safetensors")
+    assert main(["checkpoint", "verify", str(over_ranks / "index.json")]) == 1
+    told = capsys.readouterr().out
+    assert "models.m.w has changed, in r1.safetensors, the data of rank 1" in told
+
+
+def test_a_checkpoint_over_ranks_is_exported(run, over_ranks, tmp_path, capsys):
+    target = tmp_path / "model.safetensors"
+    words = ["checkpoint", "export", str(over_ranks), str(target), "--part", "models.m"]
+    assert main(words) == 0
+    assert "1 tensor" in capsys.readouterr().out
+    found = safetensors.load_file(target)
+    assert found["w"].tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
+    assert main([*words[:3], str(tmp_path / "state.pt"), *words[4:]]) == 2
+    assert "--part goes with a name that ends in .safetensors" in capsys.readouterr().err
+
+
+def test_a_checkpoint_over_ranks_is_pruned_and_compared(run, over_ranks, capsys):
+    assert main(["checkpoint", "diff", str(over_ranks), str(run.path)]) == 0
+    assert main(["checkpoint", "prune", str(run.path), "--last", "1", "--best", "0"]) == 0
+    assert [path.name for path in store(run).iterdir()] == [over_ranks.name]

@@ -16,6 +16,7 @@ written last; without it there is no checkpoint.
     plain_state a checkpoint as the state dicts that plain PyTorch takes
     compare     what a checkpoint and live objects do not have in common
     values      how far the tensors of two checkpoints are apart
+    sharded     the same over ranks: a folder with a data file of each and one index
 
 Nothing is imported here: ``store``, ``record`` and ``compare`` work where there is no torch.
 """

@@ -19,7 +19,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from holdfast.checkpoint.record import (
     DATA,
     FORMAT,
     SECOND,
+    Written,
     check_digest,
     check_size,
     damaged,
@@ -63,16 +63,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A checkpoint that is on the disk: where, how large, how long it took, its record."""
-
-    path: Path
-    bytes: int
-    seconds: float
-    record: Mapping[str, Any]
-
-
 def save(
     path: str | os.PathLike[str],
     skeleton: Any,
@@ -99,13 +89,19 @@ def load(
 ) -> tuple[Any, dict[str, Any]]:
     """Read a checkpoint, given by either of its files: the tree, and the fields of its record.
 
-    Nothing is given back unless both files are what was written, bit for bit; the error is
-    then a ``DamagedCheckpointError``.
+    A checkpoint over ranks comes whole, with the RNG state of rank 0; ``sharded.loading`` reads
+    what one rank needs. Nothing is given back unless all files are what was written, bit for
+    bit; the error is then a ``DamagedCheckpointError``.
     """
     path = Path(path)
     fields = read_record(path)
     data = data_path(record_path(path), fields)
     check_size(data, fields)
+    if "files" in fields:
+        # Not before it is needed: the planners behind it take a while to import.
+        from holdfast.checkpoint.sharded.loading import load_folder
+
+        return load_folder(data, device=device)
     try:
         with data.open("rb") as file:
             content = stream.read(file, fields["bytes"])

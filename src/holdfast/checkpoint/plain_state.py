@@ -17,6 +17,7 @@ import torch
 from ..errors import CheckpointError
 from ..run.durable import TEMPORARY
 from .file import load
+from .record import is_single
 from .store import FOLDER, CheckpointStore
 from .training_state import RNG
 
@@ -89,7 +90,7 @@ def plain_state(tree: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str,
 
 def _file(path: Path) -> Path:
     """The checkpoint that a path means."""
-    if not path.is_dir():
+    if is_single(path):
         return path
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     store = CheckpointStore(folder)

@@ -5,6 +5,9 @@ what they must hash to. It is the commit of a checkpoint: written last, it names
 vouches for, so a step can be saved again while the older file stays valid until the very end.
 The record hashes to its own last line, so that a changed bit in either file is found.
 
+A checkpoint over ranks is a folder, ``step-0000001200``, with one data file per rank; its record
+is the ``index.json`` in it, which vouches for every tensor of every file (see ``sharded``).
+
 No torch here: a checkpoint can be verified on a machine that could not load it.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,15 +29,30 @@ RECORD = ".json"
 SECOND = ".2"
 """What the new data file of a step is called while the older one still counts."""
 
+INDEX = "index.json"
+"""The record of a checkpoint over ranks, in its folder."""
+
 LAST = "last"
 """Kind of a checkpoint that was written because the run ended early; it has no loader position,
 unless its record says ``resume``."""
 
 NAME = re.compile(r"step-(?P<step>\d{10,})\.r(?P<rank>\d+)")
+FOLDER_NAME = re.compile(rf"step-(?P<step>\d{{10,}})(?:{re.escape(SECOND)})?")
+"""A checkpoint over ranks; the second name is that of the older one of two of a step."""
 
 _CHUNK = 4 << 20
 _BLANK = "0" * 64
 _OWN_DIGEST = re.compile(rb'  "record": "([0-9a-f]{64})"\n\}\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint that is on the disk: where, how large, how long it took, its record."""
+
+    path: Path
+    bytes: int
+    seconds: float
+    record: Mapping[str, Any]
 
 
 def file_name(step: int, rank: int = 0) -> str:
@@ -41,8 +60,20 @@ def file_name(step: int, rank: int = 0) -> str:
     return f"step-{step:010d}.r{rank}{DATA}"
 
 
+def folder_name(step: int) -> str:
+    """The name of a checkpoint over ranks."""
+    return f"step-{step:010d}"
+
+
+def is_single(path: Path) -> bool:
+    """Whether a path means one checkpoint, and no folder with several of them."""
+    return not path.is_dir() or FOLDER_NAME.fullmatch(path.name) is not None
+
+
 def record_path(path: Path) -> Path:
-    """The record that belongs to a data file or record; it need not exist."""
+    """The record that belongs to a data file, a folder or a record; it need not exist."""
+    if FOLDER_NAME.fullmatch(path.name):
+        return path / INDEX
     if path.suffix == RECORD:
         return path
     if path.suffix != DATA:
@@ -56,7 +87,9 @@ def record_path(path: Path) -> Path:
 
 
 def data_path(record: Path, fields: Mapping[str, Any]) -> Path:
-    """The data file a record vouches for."""
+    """The data file a record vouches for; the folder of a checkpoint over ranks."""
+    if "files" in fields:
+        return record.parent
     path = record.with_name(Path(str(fields["file"])).name)
     beside = record.with_suffix(DATA)
     # A save of the same step was killed before its last rename, or somebody renamed both
@@ -122,6 +155,9 @@ def verify(path: str | Path) -> None:
     fields = read_record(path)
     data = data_path(record_path(path), fields)
     check_size(data, fields)
+    if "files" in fields:
+        _verify_files(data, fields)
+        return
     try:
         with data.open("rb") as file:
             found = digest(file)
@@ -131,7 +167,11 @@ def verify(path: str | Path) -> None:
 
 
 def check_size(data: Path, fields: Mapping[str, Any]) -> None:
-    """The part of the proof that costs nothing: the data file is there and as long as it was."""
+    """The part of the proof that costs nothing: the data is there and as long as it was."""
+    for name, one in fields.get("files", {}).items():
+        _check_file(data / name, int(one["rank"]), int(one["bytes"]))
+    if "files" in fields:
+        return
     try:
         size = data.stat().st_size
     except FileNotFoundError as error:
@@ -142,19 +182,62 @@ def check_size(data: Path, fields: Mapping[str, Any]) -> None:
         raise damaged(data, f"it has {size:,} bytes and should have {fields['bytes']:,}")
 
 
+def _check_file(path: Path, rank: int, size: int) -> None:
+    """Whether the data file of one rank is there, and as long as it was."""
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError as error:
+        raise damaged(path.parent, f"{path.name}, the data of rank {rank}, is missing") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if found != size:
+        why = f"it has {found:,} bytes and should have {size:,}"
+        raise damaged(path.parent, f"{path.name}, the data of rank {rank}, is not whole: {why}")
+
+
 def check_digest(data: Path, fields: Mapping[str, Any], found: str) -> None:
     """The proof itself."""
     if found != fields["sha256"]:
         raise damaged(data, f"its content has changed (sha256 {found[:12]}…)")
 
 
-def digest(file: Any) -> str:
-    """The SHA-256 of an open file, from where it stands."""
+def digest(file: Any, size: int = -1) -> str:
+    """The SHA-256 of an open file, from where it stands: to its end, or of ``size`` bytes."""
     hashing = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK))
-    while count := file.readinto(buffer):
+    buffer = memoryview(bytearray(_CHUNK if size < 0 else min(size, _CHUNK)))
+    while size and (count := file.readinto(buffer if size < 0 else buffer[:size])):
         hashing.update(buffer[:count])
+        size -= count if size > 0 else 0
     return hashing.hexdigest()
+
+
+def changed(folder: Path, name: str, rank: int, what: str) -> DamagedCheckpointError:
+    """The error for a place in the data of one rank that is not what was written."""
+    return damaged(folder, f"{what} has changed, in {name}, the data of rank {rank}")
+
+
+def _verify_files(folder: Path, fields: Mapping[str, Any]) -> None:
+    """Read the data of every rank, place by place."""
+    places: dict[str, list[tuple[int, int, str, str]]] = {name: [] for name in fields["files"]}
+    for name, one in fields["files"].items():
+        length, sha256 = one["head"]
+        places[name].append((0, length, sha256, "the head"))
+        places[name] += [
+            (begin, end, sha, own) for own, (*_, begin, end, sha) in one["own"].items()
+        ]
+    for tensor, chunks in fields["chunks"].items():
+        for _, _, name, begin, end, sha256 in chunks:
+            places[name].append((begin, end, sha256, tensor))
+    for name, found in places.items():
+        rank = int(fields["files"][name]["rank"])
+        try:
+            with (folder / name).open("rb") as file:
+                for begin, end, sha256, what in sorted(found):
+                    file.seek(begin)
+                    if digest(file, end - begin) != sha256:
+                        raise changed(folder, name, rank, what)
+        except OSError as error:
+            raise unreadable(folder / name, error) from error
 
 
 def damaged(path: Path, why: str) -> DamagedCheckpointError:

@@ -3,6 +3,9 @@
 The guard saves its newest good snapshot here, ``holdfast.watch`` the state of its loop. A thread
 writes; what it has to say is kept until the training thread records it, because only that one may
 write to the ring.
+
+A state with tensors that are sharded over ranks (``DTensor``) is saved by all ranks together, each
+its own part; every rank has to save the same steps then.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.copying import copied
+from holdfast.checkpoint.copying import copied, is_sharded
 from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
-from holdfast.checkpoint.writer import BackgroundWriter
+from holdfast.checkpoint.writer import BackgroundWriter, Together
 from holdfast.config import CheckpointSettings
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.sharded.agreement import Ranks
+    from holdfast.checkpoint.sharded.saving import Share
 
 Record = Callable[[str, int, dict[str, Any]], object]
 
@@ -49,6 +56,7 @@ class Saver:
         self._record = record
         self._time = time.monotonic()
         self._writer: BackgroundWriter | None = None
+        self._ranks: Ranks | None = None
         self._news: deque[tuple[str, int, dict[str, Any]]] = deque()
 
     @property
@@ -66,12 +74,16 @@ class Saver:
         """Whether nothing is being written."""
         return self._writer is None or self._writer.wait(0)
 
-    def due(self, step: int) -> str:
-        """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not."""
+    def due(self, step: int, *, sharded: bool = False) -> str:
+        """Why a checkpoint is due after this step: ``step``, ``time`` or "" when it is not.
+
+        Ranks whose state is ``sharded`` get the same answer after the same step.
+        """
         if self._settings.steps and step - self.last_step >= self._settings.steps:
             return "step"
         minutes = self._settings.minutes
-        return "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+        why = "time" if minutes and time.monotonic() - self._time >= 60.0 * minutes else ""
+        return self._together().due(step, why) if sharded and minutes else why
 
     def save(
         self,
@@ -107,6 +119,10 @@ class Saver:
             release()
             return None
         skeleton, tensors = flatten(tree)
+        together = None
+        if any(map(is_sharded, tensors)):
+            share, together = self._share(tree, step)
+            tensors, rank = share.tensors, share.rank
         if copy:
             tensors, ready = copied(tensors)
         meta = {
@@ -116,7 +132,32 @@ class Saver:
             "metrics": dict(metrics or {}),
             **({"resume": True} if resume else {}),
         }
-        return writer.submit(skeleton, tensors, meta, kind, release, ready=ready, exempt=exempt)
+        return writer.submit(
+            skeleton,
+            tensors,
+            meta,
+            kind,
+            release,
+            ready=ready,
+            exempt=exempt,
+            together=together,
+        )
+
+    def _share(self, tree: Any, step: int) -> tuple[Share, Together]:
+        """This rank's share of a state that is sharded over ranks."""
+        # Not before it is needed: the planners behind it take a while to import.
+        from holdfast.checkpoint.sharded.saving import share_of
+
+        ranks = self._together()
+        share = share_of(tree, ranks)
+        return share, Together(ranks.begin(step), share.places)
+
+    def _together(self) -> Ranks:
+        from holdfast.checkpoint.sharded.agreement import Ranks
+
+        if self._ranks is None:
+            self._ranks = Ranks.live()
+        return self._ranks
 
     def wait(self) -> None:
         """Wait for what is being written."""

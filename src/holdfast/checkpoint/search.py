@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import CheckpointError, UsageError
-from .record import LAST
+from .record import LAST, is_single
 from .store import FOLDER, CheckpointStore, Entry
 
 Resume = bool | Literal["auto"] | str | os.PathLike[str] | None
@@ -39,7 +39,7 @@ def find(
         path = Path(folder)
     else:
         path = Path(resume)
-        if not path.is_dir():
+        if is_single(path):
             return path
         path = path / FOLDER if (path / FOLDER).is_dir() else path
 
@@ -47,6 +47,8 @@ def find(
         say(f"checkpoint {entry.path.name} is damaged ({entry.damage}); looking for an older one")
 
     store = CheckpointStore(path)
+    there = {entry.rank for entry in store.entries()}
+    rank = rank if rank in there else 0  # a run that had fewer ranks
     # The state a run ended with has no place in the data: only who names its file goes on from it.
     entry = store.latest(rank=rank, refused=refused, but=LAST)
     last = store.latest(rank=rank) if entry is None else None

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from typing import Any, Literal, Self
 
 from holdfast.checkpoint.record import (
     DATA,
+    FOLDER_NAME,
+    INDEX,
     LAST,
     NAME,
     RECORD,
@@ -28,6 +31,7 @@ from holdfast.checkpoint.record import (
     check_size,
     data_path,
     file_name,
+    folder_name,
     read_record,
     record_path,
     verify,
@@ -45,6 +49,7 @@ _TEMPORARY = re.compile(
     rf"{NAME.pattern}(?:{re.escape(SECOND)})?\.(?:safetensors|json)\.(?P<pid>\d+)"
     rf"{re.escape(TEMPORARY)}"
 )
+_TEMPORARY_FOLDER = re.compile(rf"step-\d{{10,}}\.(?P<token>\w+)-\d+{re.escape(TEMPORARY)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,11 @@ class Entry:
         return int(self.record.get("world", 1))
 
     @property
+    def shared(self) -> bool:
+        """Whether it is the folder of a checkpoint over ranks, which belongs to all of them."""
+        return FOLDER_NAME.fullmatch(self.path.name) is not None
+
+    @property
     def metrics(self) -> list[str]:
         """The names of the numbers saved with it."""
         found: Any = self.record.get("metrics")
@@ -95,7 +105,11 @@ class Entry:
         return self
 
     def remove(self) -> None:
-        """Delete both files; ``OSError`` if that cannot be."""
+        """Delete its files; ``OSError`` if that cannot be."""
+        if self.shared:
+            record_path(self.path).unlink(missing_ok=True)  # what is left is no checkpoint
+            shutil.rmtree(self.path)
+            return
         # The data first: a record without data is small and seen to be one.
         record = record_path(self.path)
         for path in (self.path, record):
@@ -115,6 +129,10 @@ class CheckpointStore:
         """Where the checkpoint of a step goes."""
         return self.folder / file_name(step, rank)
 
+    def folder_path(self, step: int) -> Path:
+        """Where the checkpoint of a step over ranks goes."""
+        return self.folder / folder_name(step)
+
     def entries(self, rank: int | None = None) -> list[Entry]:
         """Every checkpoint by step and rank, damaged ones and those without a record marked."""
         files = self._files()
@@ -124,16 +142,18 @@ class CheckpointStore:
             entry_at(path) for path in files
             if _is(path, DATA) and path.stem.removesuffix(SECOND) not in recorded
         ]  # fmt: skip
+        found += [entry_at(path) for path in files if FOLDER_NAME.fullmatch(path.name)]
         mine = (entry for entry in found if rank in (None, entry.rank))
-        return sorted(mine, key=lambda entry: (entry.step, entry.rank, entry.path.name))
+        return sorted(mine, key=_order)
 
     def newest(self) -> Entry | None:
         """The checkpoint of the highest step whose record is whole, good or not.
 
         For lists: one record is read where ``entries`` reads all of them, and no data.
         """
-        records = [path for path in self._files() if _is(path, RECORD)]
-        found = map(entry_at, reversed(records))  # names sort by step
+        files = self._files()  # names sort by step
+        records = [p for p in files if _is(p, RECORD) or FOLDER_NAME.fullmatch(p.name)]
+        found = map(entry_at, reversed(records))
         return next((entry for entry in found if not entry.damage), None)
 
     def resumable(self) -> bool:
@@ -156,7 +176,9 @@ class CheckpointStore:
         size): ranks must not go on from different steps because one was killed before it saved.
         """
         everything = [one for one in self.entries() if not but or one.record.get("kind") != but]
-        for entry in reversed([entry for entry in everything if entry.rank == rank]):
+        for entry in reversed(
+            [entry for entry in everything if entry.rank == rank or entry.shared]
+        ):
             entry = entry.checked() if entry.good or not good else entry
             if entry.damage:
                 if refused is not None:
@@ -178,7 +200,7 @@ class CheckpointStore:
         With ``proven`` it is read to its end, and all ranks must have its step, as in ``latest``.
         """
         everything = self.entries()
-        mine = [entry for entry in everything if entry.rank == rank]
+        mine = [entry for entry in everything if entry.rank == rank or entry.shared]
         for entry in _ranked(mine, metric, mode):
             if not proven or (_on_all_ranks(entry, everything) and not entry.checked().damage):
                 return entry
@@ -230,6 +252,16 @@ class CheckpointStore:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    def remove_leftover_folders(self, rank: int, token: str) -> None:
+        """Remove what saves of all ranks in earlier lives of the run have left half written.
+
+        One rank does it for all; folders of this life have ``token`` in their names.
+        """
+        for path in self._files() if rank == 0 else ():
+            match = _TEMPORARY_FOLDER.fullmatch(path.name)
+            if match and match["token"] != token and _is_of_an_earlier_life(path):
+                shutil.rmtree(path, ignore_errors=True)
+
     def _leftovers(self, rank: int) -> Iterator[Path]:
         for path in self._files():
             match = _TEMPORARY.fullmatch(path.name)
@@ -260,11 +292,14 @@ class CheckpointStore:
 
 
 def entry_at(path: Path) -> Entry:
-    """What can be said of a checkpoint, given by either of its files, without reading its data."""
+    """What can be said of a checkpoint, given by a file or its folder, without reading its data."""
+    path = path.parent if path.name == INDEX else path
     name = NAME.match(path.name)
     step, rank = (int(name["step"]), int(name["rank"])) if name else (-1, 0)
     record: dict[str, Any] = {}
     data = path.with_suffix(DATA)
+    if folder := FOLDER_NAME.fullmatch(path.name):
+        step, data = int(folder["step"]), path
     try:
         record = read_record(path)
         data = data_path(record_path(path), record)
@@ -283,9 +318,16 @@ def _is(path: Path, suffix: str) -> bool:
     return path.suffix == suffix and NAME.fullmatch(stem) is not None
 
 
+def _order(entry: Entry) -> tuple[Any, ...]:
+    """By step and rank; the older one of two folders of a step has the second name."""
+    return entry.step, entry.rank, not entry.path.name.endswith(SECOND), entry.path.name
+
+
 def _on_all_ranks(entry: Entry, everything: Iterable[Entry]) -> bool:
     """Whether every rank that has checkpoints here, in a world of that size, has this step."""
-    whole = [other for other in everything if not other.damage]
+    if entry.shared:
+        return True
+    whole = [other for other in everything if not other.damage and not other.shared]
     ranks = {other.rank for other in whole if other.world == entry.world}
     return ranks <= {other.rank for other in whole if other.step == entry.step}
 

@@ -21,7 +21,9 @@ from holdfast.checkpoint.record import digest
 from holdfast.checkpoint.tree import form, paths, unflatten
 from holdfast.errors import CheckpointError
 
-_KEY = "holdfast"  # of the file's metadata: skeleton, and the true dtypes of raw tensors
+KEY = "holdfast"
+"""Of the file's metadata: the skeleton, and the true dtypes of raw tensors."""
+
 _CHUNK = 8 << 20
 _WORTH_PACKING = 4096  # bytes; smaller tensors gain nothing
 _DTYPES = {code: dtype for dtype, code in layout.CODES.items()}
@@ -48,12 +50,12 @@ class Content:
 
     def tree(self, device: str | torch.device) -> Any:
         """The state; its tensors are of memory of their own."""
-        if _KEY not in self.metadata:
+        if KEY not in self.metadata:
             raise CheckpointError(
                 "these tensors were not written by holdfast, in a file of safetensors; "
                 "read it with safetensors.torch.load_file"
             )
-        structure = json.loads(self.metadata[_KEY])
+        structure = json.loads(self.metadata[KEY])
         skeleton, raw = structure["skeleton"], structure["raw"]
         names = paths(skeleton)
         tensors = [_tensor(*self.buffers[name], raw.get(name)).to(device) for name in names]
@@ -65,9 +67,9 @@ def write(file: Any, skeleton: Any, tensors: Sequence[Tensor], *, compress: bool
     parts, metadata = _plan(skeleton, tensors, compress)
     if not any(part.pack for part in parts):
         hashing = hashlib.sha256()
-        _put(file, layout.header([part.piece for part in parts], metadata), hashing)
+        put(file, layout.header([part.piece for part in parts], metadata), hashing)
         for part in parts:
-            _put(file, _bytes(part), hashing)
+            put(file, tensor_bytes(part.tensor, part.piece.name), hashing)
         return hashing.hexdigest()
     # How long a packed tensor is shows only afterwards: room for the header is left before it.
     bound = 2 * sum(part.piece.bytes for part in parts) + (1 << 20)
@@ -77,12 +79,13 @@ def write(file: Any, skeleton: Any, tensors: Sequence[Tensor], *, compress: bool
     pieces: list[layout.Piece] = []
     for part in parts:
         begin = file.tell()
-        for blob in packing.pack(_bytes(part), part.width) if part.pack else [_bytes(part)]:
-            _put(file, blob)
+        data = tensor_bytes(part.tensor, part.piece.name)
+        for blob in packing.pack(data, part.width) if part.pack else [data]:
+            put(file, blob)
         size = file.tell() - begin
         pieces.append(replace(part.piece, bytes=size, shape=(size,)) if part.raw else part.piece)
     file.seek(0)
-    _put(file, layout.header(pieces, metadata, room))
+    put(file, layout.header(pieces, metadata, room))
     file.seek(0)
     return digest(file)
 
@@ -133,10 +136,11 @@ def _plan(
             f"the state has {len(text):,} bytes outside of its tensors, which is too much for "
             "the head of a file; give large numpy arrays as tensors"
         )
-    return parts, {"format": "pt", _KEY: text}
+    return parts, {"format": "pt", KEY: text}
 
 
-def _put(file: Any, data: Any, hashing: Any = None) -> None:
+def put(file: Any, data: Any, hashing: Any = None) -> None:
+    """Write all of it, and hash what passes."""
     view = memoryview(data)
     for start in range(0, len(view), _CHUNK):
         chunk = view[start : start + _CHUNK]
@@ -146,31 +150,45 @@ def _put(file: Any, data: Any, hashing: Any = None) -> None:
             chunk = chunk[file.write(chunk) :]
 
 
-def _bytes(part: _Part) -> memoryview:
+def tensor_bytes(tensor: Tensor, name: str) -> memoryview:
     """The elements of a tensor in memory, as bytes; copied only where they lie elsewhere."""
     try:
-        tensor = part.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        return memoryview(cast("Any", tensor.reshape(-1).view(torch.uint8).numpy()))
+        dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        dense = torch.view_as_real(dense) if dense.is_complex() else dense
+        return memoryview(cast("Any", dense.reshape(-1).view(torch.uint8).numpy()))
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        kind = type(part.tensor).__name__
         raise CheckpointError(
-            f"a {kind} of layout {part.tensor.layout} on {part.tensor.device} cannot be saved, in "
-            f"the state at {part.piece.name}; give a dense tensor"
+            f"a {type(tensor).__name__} of layout {tensor.layout} on {tensor.device} cannot be "
+            f"saved, in the state at {name}; give a dense tensor"
         ) from error
 
 
 def _tensor(piece: layout.Piece, data: bytearray, raw: Any) -> Tensor:
     """A tensor in memory of its own."""
     dtype, shape = (_DTYPES[piece.code], piece.shape) if raw is None else raw[:2]
+    if raw is not None and raw[2]:
+        empty = torch.empty(shape, dtype=true_dtype(dtype, piece.name))
+        width = empty.element_size()
+        data = packing.unpack(data, width, empty.numel() * width)
+    return tensor_from(data, dtype, shape, piece.name)
+
+
+def tensor_from(data: bytearray, dtype: str, shape: Sequence[int], name: str) -> Tensor:
+    """A tensor over these bytes."""
+    true = true_dtype(dtype, name)
+    return (
+        torch.frombuffer(data, dtype=true).reshape(shape)
+        if data
+        else torch.empty(shape, dtype=true)
+    )
+
+
+def true_dtype(dtype: str, name: str) -> torch.dtype:
+    """The dtype of that name; a ``CheckpointError`` where this torch has none."""
     true = getattr(torch, dtype, None)
     if not isinstance(true, torch.dtype):
         raise CheckpointError(
-            f"{piece.name} is of the dtype {dtype}, which torch {torch.__version__} does not have; "
+            f"{name} is of the dtype {dtype}, which torch {torch.__version__} does not have; "
             "load it with the version in the record of the checkpoint"
         )
-    empty = torch.empty(shape, dtype=true)
-    if raw is not None and raw[2]:
-        width = empty.element_size()
-        data = packing.unpack(data, width, empty.numel() * width)
-    return torch.frombuffer(data, dtype=true).reshape(shape) if data else empty
+    return true

@@ -17,6 +17,7 @@ reference to them (a compiled graph, a fused kernel's list, a view) goes on seei
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,12 +29,16 @@ from ..shards import is_sharded, local
 from . import module_state, optimizer_state
 from . import rng as dice_
 from .compare import Differences, Form, differences
+from .copying import is_sharded
+from .file import load
 from .object_state import (
     Copies,
     Notes,
     plain,
     restored,
 )
+from .record import FOLDER_NAME
+from .tree import flatten
 
 Tree = dict[str, Any]
 
@@ -118,6 +123,25 @@ class TrainingState:
         tree["left_out"] = sorted(notes.left_out)
         tree["tied"] = notes.tied
         return tree
+
+    def is_sharded(self) -> bool:
+        """Whether parameters are sharded over ranks (``DTensor``)."""
+        models = self.models.values()
+        return any(is_sharded(parameter) for one in models for parameter in one.parameters())
+
+    def read(self, path: Path, *, rank: int = 0) -> tuple[Tree, dict[str, Any]]:
+        """What ``put_back`` takes, read from a checkpoint, and its record.
+
+        A tensor that is sharded over ranks here (``DTensor``) comes as this rank's part of it,
+        whether it was saved whole or by another number of ranks.
+        """
+        live = self.state(dice=False)
+        if FOLDER_NAME.fullmatch(path.name) or any(map(is_sharded, flatten(live)[1])):
+            # Not before it is needed: the planners behind it take a while to import.
+            from .sharded.live import load_for
+
+            return load_for(live, path, rank=rank)
+        return load(path)
 
     def differences(
         self, state: Mapping[str, Any], *, parts: Collection[str] | None = None

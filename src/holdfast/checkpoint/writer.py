@@ -15,22 +15,35 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from holdfast.checkpoint.file import save
 from holdfast.checkpoint.finite import first_nonfinite
+from holdfast.checkpoint.record import Written
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.tree import paths
 from holdfast.config import CheckpointSettings
 from holdfast.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.sharded.agreement import Save
+    from holdfast.checkpoint.sharded.places import Place
 
 PERIODIC = ("step", "time")
 """Kinds that come again by themselves; they do not push out one that somebody asked for."""
 
 # Above the training's: writing must not take its cores.
 _NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A save of all ranks: which one it is, and where the local parts of this rank lie."""
+
+    save: Save
+    places: Mapping[str, Place]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +55,7 @@ class _Job:
     release: Callable[[], object]
     ready: Callable[[], object]
     exempt: Collection[str]
+    together: Together | None
 
     @property
     def step(self) -> int:
@@ -62,7 +76,8 @@ class BackgroundWriter:
     """Writes the states it is given to a store, and keeps the store within its bounds.
 
     ``tell("checkpoint", step, data)`` is called for each, with ``kind`` in the data and
-    ``file``, ``bytes``, ``seconds`` and ``good``, or ``failed`` with the reason.
+    ``file``, ``bytes``, ``seconds`` and ``good``, or ``failed`` with the reason. Of a save of all
+    ranks only the one that writes the index has a ``file`` to tell.
     """
 
     def __init__(
@@ -92,6 +107,7 @@ class BackgroundWriter:
         *,
         ready: Callable[[], object] = lambda: None,
         exempt: Collection[str] = (),
+        together: Together | None = None,
     ) -> Path | None:
         """Hand over a state: where it will be, None when it will not be written. Never waits.
 
@@ -101,8 +117,10 @@ class BackgroundWriter:
         one state is written one more can wait; of several the newest does, but a periodic one
         (``PERIODIC``) does not replace one that was asked for, and one that is better by the
         metric waits beside it. ``exempt`` names tensors that may hold infinities.
+        With ``together`` all ranks save, each its share; whatever keeps this one from it, the
+        others are told.
         """
-        job = _Job(skeleton, tensors, meta, kind, release, ready, exempt)
+        job = _Job(skeleton, tensors, meta, kind, release, ready, exempt, together)
         alone = False
         if os.getpid() != self._pid:
             return self._drop(job, "this process was forked from the one that writes")
@@ -126,6 +144,11 @@ class BackgroundWriter:
             waiting, self._pending = self._pending, []
             for one in waiting:
                 self._write(one)
+        return self._path(job)
+
+    def _path(self, job: _Job) -> Path:
+        if job.together is not None:
+            return self.store.folder_path(job.step)
         return self.store.path(job.step, job.rank)
 
     def _better(self, job: _Job) -> list[_Job]:
@@ -152,7 +175,13 @@ class BackgroundWriter:
 
     def _drop(self, lost: _Job, why: str) -> None:
         _quietly(lost.release)
-        self._tell(lost, failed=f"not written: {why}")
+        self._fail(lost, f"not written: {why}")
+
+    def _fail(self, job: _Job, why: str) -> None:
+        """Say that a state is not written, also to ranks that count on it."""
+        if job.together is not None:
+            job.together.save.fail(why)
+        self._tell(job, failed=why)
 
     def _start(self) -> bool:
         """See that there is a thread; False where python starts none any more, at its exit."""
@@ -184,10 +213,12 @@ class BackgroundWriter:
         try:
             path = self._save(job)
         except Exception as error:
-            self._tell(job, failed=_told(error))
+            self._fail(job, _told(error))
             return
         finally:
             _quietly(job.release)
+        if job.together is not None and job.rank:
+            return  # the rank that wrote the index removes older ones
         kept = self._settings
         try:
             self.store.prune(
@@ -201,20 +232,34 @@ class BackgroundWriter:
         if not self._opened:
             self.store.open_for_writing(job.rank)
             self._opened = True
+            if job.together is not None:
+                self.store.remove_leftover_folders(job.rank, job.together.save.ranks.token)
         job.ready()
         bad = first_nonfinite(paths(job.skeleton), job.tensors, job.exempt)
         if bad is not None:
             raise CheckpointError(f"not written: {bad} holds NaN or infinity; the last good stays")
         meta = {**job.meta, "kind": job.kind}
-        path, compress = self.store.path(job.step, job.rank), self._settings.compress
-        written = save(path, job.skeleton, job.tensors, meta, compress=compress)
+        written = self._written(job, meta)
         seconds = round(time.perf_counter() - began, 4)
+        if job.together is not None and job.rank:
+            self._tell(job, part=job.rank, bytes=written.bytes, seconds=seconds)
+            return written.path
         good = bool(written.record["good"])
         resume = {"resume": True} if job.meta.get("resume") else {}
         self._tell(
             job, file=str(written.path), bytes=written.bytes, seconds=seconds, good=good, **resume
         )
         return written.path
+
+    def _written(self, job: _Job, meta: Mapping[str, Any]) -> Written:
+        if job.together is None:
+            path, compress = self._path(job), self._settings.compress
+            return save(path, job.skeleton, job.tensors, meta, compress=compress)
+        # Not before it is needed: the planners behind it take a while to import.
+        from holdfast.checkpoint.sharded.saving import Share, save_share
+
+        share = Share(job.skeleton, job.tensors, job.together.places)
+        return save_share(share, job.together.save, self.store.folder, meta)
 
     def _tell(self, job: _Job, **data: Any) -> None:
         _quietly(lambda: self._tell_raw("checkpoint", job.step, {"kind": job.kind, **data}))

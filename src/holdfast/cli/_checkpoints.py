@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from ..checkpoint.compare import describe
 from ..checkpoint.record import (
     DATA,
+    FOLDER_NAME,
     RECORD,
+    is_single,
     read_record,
     record_path,
 )
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from ..checkpoint.values import Contrast
 
 _SHOWN = 20
-_HIDDEN = {"tensors", "metrics", "format", "record", "sha256"}
+_HIDDEN = {"tensors", "metrics", "format", "record", "sha256", "files", "chunks"}
 
 
 # What a user calls a checkpoint.
@@ -76,13 +78,13 @@ def store_in(folder: Path) -> CheckpointStore:
 def entries_of(word: str) -> list[Entry]:
     """Every checkpoint that a path or the name of a run refers to."""
     path = _given(word)
-    return store_of(path).entries() if path.is_dir() else [_single(path)]
+    return [_single(path)] if is_single(path) else store_of(path).entries()
 
 
 def entry_of(word: str) -> Entry:
     """The checkpoint that a word refers to as well: of a folder the newest good one."""
     path = _given(word)
-    if not path.is_dir():
+    if is_single(path):
         return _single(path)
     store = store_of(path)
     entries = store.entries()
@@ -97,7 +99,9 @@ def entry_of(word: str) -> Entry:
 
 def _given(word: str) -> Path:
     # The data of a checkpoint may be gone while its record is there, and the other way round.
-    return Path(word) if Path(word).suffix in (DATA, RECORD) else path_of(word)
+    path = Path(word)
+    one = path.suffix in (DATA, RECORD) or FOLDER_NAME.fullmatch(path.name)
+    return path if one else path_of(word)
 
 
 def _single(path: Path) -> Entry:
@@ -128,8 +132,8 @@ def table(entries: Sequence[Entry]) -> list[Line]:
         record = entry.record
         age = duration(max(0.0, time.time() - float(record["time"]))) if record else "?"
         rows.append(
-            [str(entry.step), str(entry.rank), age, size(entry.bytes) if record else "?",
-             str(record.get("kind", "?")), _metrics(entry)]
+            [str(entry.step), "all" if entry.shared else str(entry.rank), age,
+             size(entry.bytes) if record else "?", str(record.get("kind", "?")), _metrics(entry)]
         )  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     lines: list[Line] = []
@@ -160,7 +164,7 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
     lines = [line(Span(str(entry.path), "bold"))]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
     facts = {
-        "step": f"{entry.step}, rank {entry.rank} of {record.get('world', 1)}",
+        "step": f"{entry.step}, {_ranks(entry)}",
         "saved": f"{when}, {record.get('kind')}, holdfast {record.get('holdfast')}, "
         f"torch {record.get('torch')}",
         "good": "yes" if entry.good else f"no: {entry.damage or 'the run was unhealthy'}",
@@ -180,6 +184,14 @@ def show_lines(entry: Entry, width: int, *, tensors: bool) -> list[Line]:
     if tensors:
         lines += [line("    ", visible(name), "  ", describe(form)) for name, form in forms.items()]
     return lines
+
+
+def _ranks(entry: Entry) -> str:
+    if not entry.shared:
+        return f"rank {entry.rank} of {entry.world}"
+    files: dict[str, Any] = entry.record["files"]
+    largest = max(int(one["bytes"]) for one in files.values())
+    return f"saved by {plural(len(files), 'rank')}, a file each of up to {size(largest)}"
 
 
 def diff_lines(first: Entry, second: Entry, found: Contrast) -> list[Line]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.record import DATA
 from ..checkpoint.store import Entry
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
 from ..report import Line
 from ..report.layout import line
+from ..report.words import plural
 from ..run import encode
 from . import _checkpoints as texts
 from . import _output
@@ -22,8 +24,9 @@ from ._parser import add_format
 class CheckpointCommand:
     """List, verify, show, compare, export and prune checkpoints.
 
-    PATH is a run (its folder, its name or last), a folder of checkpoints, or one checkpoint; of
-    a folder, show, diff and export take the newest good one. The exit code is 0 on success, 1
+    PATH is a run (its folder, its name or last), a folder of checkpoints, or one checkpoint: a
+    file, or the folder step-… that several ranks wrote together. Of a folder of checkpoints, show,
+    diff and export take the newest good one. The exit code is 0 on success, 1
     when a checkpoint is damaged or two differ, 2 when PATH is wrong.
 
       holdfast checkpoint ls runs/2026-11-15-1204-train
@@ -31,6 +34,8 @@ class CheckpointCommand:
       holdfast checkpoint show RUN --tensors
       holdfast checkpoint diff RUN RUN2                  shapes, values, settings of both
       holdfast checkpoint export RUN state.pt            for torch.load, without holdfast
+      holdfast checkpoint export RUN all.safetensors     tensor by tensor, also of many ranks
+      holdfast checkpoint export RUN model.safetensors --part models.model
       holdfast checkpoint prune RUN --last 1 --best 1 --dry-run
 
     In Python, holdfast.load_checkpoint(PATH) gives the state dicts of model and optimizer.
@@ -59,8 +64,18 @@ class CheckpointCommand:
         show = verb("show", "Show the contents of a checkpoint.", _show)
         show.add_argument("--tensors", action="store_true", help="name every tensor with its shape")
         verb("diff", "Compare two checkpoints bitwise (needs torch).", _diff, 2)
-        export = verb("export", "Write a checkpoint as one file for torch.load.", _export)
-        export.add_argument("out", metavar="OUT", help="new file, such as state.pt")
+        export = verb("export", "Write a checkpoint as one file.", _export)
+        export.add_argument(
+            "out",
+            metavar="OUT",
+            help="new file: NAME.safetensors for the tensors, any other for torch.load",
+        )
+        export.add_argument(
+            "--part",
+            metavar="NAME",
+            default="",
+            help="of a .safetensors file: only tensors below this name, such as models.model",
+        )
         _prune_options(verb("prune", "Remove all but the newest and the best.", _prune))
 
     def run(self, args: argparse.Namespace) -> int:
@@ -145,12 +160,23 @@ def _export(args: argparse.Namespace) -> int:
     entry, target = entry_of(args.path[0]), Path(args.out)
     if target.exists():
         raise CheckpointError(f"{target} exists already; choose a new name")
+    tensors = target.suffix == DATA
+    if args.part and not tensors:
+        raise CheckpointError(f"--part goes with a name that ends in {DATA}, not with {target}")
     try:
         from ..checkpoint.plain_state import export
+        from ..checkpoint.sharded.export import export_tensors
     except ModuleNotFoundError as error:
         raise CheckpointError(
             f"export needs {error.name}, which is not installed here; run it where the model is"
         ) from error
+    if tensors:
+        count = export_tensors(entry.path, target, part=args.part and f"{args.part}.")
+        told = f"wrote {target}: {plural(count, 'tensor')}"
+        load = f'tensors = safetensors.torch.load_file("{target}")'
+        written = {"path": str(entry.path), "out": str(target), "tensors": count}
+        _tell(args.format, written, lambda: [line(text) for text in (told, load)])
+        return 0
     export(entry.path, target)
     plain = {"path": str(entry.path), "out": str(target)}
     code = f'state = torch.load("{target}", weights_only=True)'

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.record import is_single
 from ..checkpoint.search import Resume
 from . import channels, distributed, seeding
 from .batch_size.finding import largest_batch
@@ -46,7 +47,8 @@ def run_recipe(
 
     def opened(folder: Path) -> None:
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
-        if isinstance(resume, Path) and resume.is_file() and resume.parent.parent != folder:
+        there = isinstance(resume, Path) and resume.exists() and is_single(resume)
+        if there and resume.parent.parent != folder:
             adopt(resume, folder)
 
     with distributed.joined(train.device) as place, channels.written(train.log, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from ..checkpoint.record import record_path
 from ..checkpoint.store import FOLDER, CheckpointStore, Entry
 from ..errors import CheckpointError, HoldfastError, UsageError
 from ..run import Run
+from ..run.durable import TEMPORARY
 from .differences import Difference, graded, refuse_errors
 from .loop.validation_schedule import BEST
 from .recipe import Recipe
@@ -48,6 +50,13 @@ def adopt(checkpoint: Path, run: Path) -> None:
     """Copy a checkpoint into another run, which then has a best state from its first step on."""
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
+    if checkpoint.is_dir():  # of several ranks; each of them may come here, the first is enough
+        temporary = folder / f"{checkpoint.name}.adopted-{os.getpid()}{TEMPORARY}"
+        shutil.copytree(checkpoint, temporary)
+        with contextlib.suppress(OSError):
+            temporary.rename(folder / checkpoint.name)
+        shutil.rmtree(temporary, ignore_errors=True)
+        return
     # The data first: a record stands for data that is there.
     for path in (checkpoint, record_path(checkpoint)):
         shutil.copy2(path, folder / path.name)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint.file import load
+from ..checkpoint.record import is_single
 from ..checkpoint.store import FOLDER, CheckpointStore
 from ..errors import CheckpointError, RunFolderError
 from ..run import Run
@@ -83,7 +84,7 @@ def load_weights(
 
 
 def _entry(source: Path, *, best: bool) -> Path:
-    if not source.is_dir():
+    if is_single(source):
         return source
     folder = source / FOLDER if (source / FOLDER).is_dir() else source
     store = CheckpointStore(folder)

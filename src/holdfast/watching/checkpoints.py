@@ -8,6 +8,7 @@ accumulation window and the RNG state.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections import deque
@@ -20,7 +21,6 @@ from torch.optim import Optimizer
 
 from ..checkpoint import rng
 from ..checkpoint.data_position import Position
-from ..checkpoint.file import load
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.saver import LAST_WAIT, Saver
 from ..checkpoint.training_state import BestState, TrainingState, has_state
@@ -55,6 +55,7 @@ class LoopCheckpoints:
         self._exempt = training_state.infinite()
         self._losses: deque[Tensor] = deque(maxlen=_RECENT)
         self._due = ""
+        self._sharded: bool | None = None
         self._tree: Mapping[str, Any] | None = None
         self._resumed: dict[str, Any] | None = None
         self._why: list[str] = []
@@ -63,7 +64,7 @@ class LoopCheckpoints:
 
     def resume(self, entry: Path) -> None:
         """Restore everything that a checkpoint holds; the data follows when the loop asks."""
-        tree, record = load(entry)
+        tree, record = self._training_state.read(entry, rank=self._rank)
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
@@ -74,6 +75,9 @@ class LoopCheckpoints:
         self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}
         self._why = [why for why in (rng.missing(tree.get("dice", {})),) if why]
+        before, now = int(record.get("world", 1)), int(os.environ.get("WORLD_SIZE", "1"))
+        if before != now:
+            self._why.append(f"it was saved by {before} ranks, there are {now}")
         if tree.get("left_out"):
             self._why.append("not saved: " + ", ".join(tree["left_out"]))
         if "position" in tree:
@@ -113,7 +117,8 @@ class LoopCheckpoints:
     def between(self) -> None:
         """The loop asks for its next batch: the last step is complete."""
         # While one is being written the next may wait: a copy in memory is not free.
-        if self._due and self._saver.idle:
+        # Where ranks save together that would be another answer on each of them.
+        if self._due and (self._saver.idle or self._sharded):
             kind, self._due = self._due, ""
             self.save(kind)
 
@@ -132,7 +137,9 @@ class LoopCheckpoints:
             self._tell_resumed()
             self._tree = None
         self._saver.tell_news()
-        self._due = self._saver.due(self.steps) or self._due
+        if self._sharded is None:
+            self._sharded = self._training_state.is_sharded()
+        self._due = self._saver.due(self.steps, sharded=self._sharded) or self._due
         if self._due and not self.position.under_way:
             self.between()
 
@@ -181,7 +188,7 @@ class LoopCheckpoints:
         entry = self._saver.best(self._rank)
         if entry is None:
             return None
-        tree, _ = load(entry.path)
+        tree, _ = self._training_state.read(entry.path, rank=self._rank)
         return BestState(tree, entry.step, entry.metric(self._saver.metric))
 
     def _unknown_schedule(self) -> bool:
