@@ -268,7 +268,8 @@ def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
     """Norms are equal on all ranks, losses are not: the norm alone decides."""
     longer = DISTRIBUTED.replace("range(12)", "range(60)").replace("step == 5", "step == 40")
     script = bench.write(longer.replace('x[3, 2] = float("nan")', "x = x * 1000"))
-    seen = bench.guarded(*TORCHRUN, script, options=[])
+    # It draws its own data: without being asked holdfast skips no finite step there.
+    seen = bench.guarded(*TORCHRUN, script, options=["--on", "OPT002=skip"])
     assert seen.code == 0, seen.told
     agree(ranks_told(seen.text))
     lanes = [lane for lane in bench.record.lanes if len(bench.record.steps(lane)) == 60]
@@ -277,4 +278,4 @@ def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
         assert bench.record.skipped(lane) == [40]
         assert bench.record.events("rollback", lane) == []
         assert bench.record.events("holdfast_error", lane) == []
-        assert bench.record.steps(lane)["outlier"][40] == 1
+        assert int(bench.record.steps(lane)["outlier"][40]) & 1

@@ -94,11 +94,11 @@ def test_norms_that_are_not_finite_or_not_known_yet_say_nothing():
 
 
 def test_stopping_and_saving_need_no_evidence():
-    for kind in (STOP, SAVE):
-        assert decide(asks(kind, code="NUM001"), answer(), answer(recent=[])) == (
-            "",
-            {"code": "NUM001"},
-        )
+    save, stop = asks(SAVE, kind="time"), asks(STOP, code="NUM001", first=51)
+    assert decide(save, answer(), answer(recent=[])) == ("", {"kind": "time"})
+    why, facts = decide(stop, answer(), answer(recent=[], snapshots=[(32, 1.0)]))
+    assert (why, facts["to"]) == ("", 32), "they save the newest good state that all have"
+    assert decide(stop, answer(), answer(snapshots=[]))[1]["to"] is None
 
 
 def test_outliers_are_skipped_where_all_may_and_snapshots_taken_as_the_slowest_can():

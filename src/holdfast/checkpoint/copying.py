@@ -8,11 +8,6 @@ import torch
 from torch import Tensor
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a ``DTensor``; asked of every tensor, without importing what that is."""
-    return hasattr(tensor, "_local_tensor")
-
-
 def copied(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], object]]:
     """Copies in host memory, and what to wait for before they are read."""
     copies = [

@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.copying import copied, is_sharded
+from holdfast.checkpoint.copying import copied
 from holdfast.checkpoint.store import FOLDER, CheckpointStore, Entry
 from holdfast.checkpoint.tree import flatten
 from holdfast.checkpoint.writer import BackgroundWriter, Together
 from holdfast.config import CheckpointSettings
+from holdfast.shards import is_sharded
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.sharded.agreement import Ranks

@@ -29,7 +29,6 @@ from ..shards import is_sharded, local
 from . import module_state, optimizer_state
 from . import rng as dice_
 from .compare import Differences, Form, differences
-from .copying import is_sharded
 from .file import load
 from .object_state import (
     Copies,

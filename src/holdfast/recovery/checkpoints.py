@@ -15,19 +15,9 @@ from ..checkpoint.training_state import TrainingState
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..resume.script import ScriptResume
-from ..shards import is_sharded
 from .live_state import LiveState
 from .snapshots import Snapshot
 from .training import Training
-
-
-def why_not_saved(tree: Any) -> str:
-    """Why a state cannot be written to a file; empty where it can.
-
-    A rank holds its part only, and a file of parts could not be read as a state.
-    """
-    sharded = any(map(is_sharded, flatten(tree)[1]))
-    return "parameters are sharded over ranks: their parts are not saved yet" if sharded else ""
 
 
 class AutomaticCheckpoints:
@@ -84,10 +74,6 @@ class AutomaticCheckpoints:
         ``at`` is where the loop asks for its next batch, if the snapshot is of this very moment,
         after so many ``steps``.
         """
-        if why_not := why_not_saved(snapshot.tree):
-            self.wanted = False
-            self._training.not_covered("checkpoints", why_not)
-            return None
         exempt = self.exempt(snapshot.tree)
         resume = None if at is None else self.script.take(snapshot.step, steps, at)
         if at is None:

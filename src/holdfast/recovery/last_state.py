@@ -32,7 +32,7 @@ from ..checkpoint.training_state import RNG
 from ..checkpoint.tree import flatten, paths
 from ..config import CheckpointSettings
 from ..errors import CheckpointError
-from .checkpoints import why_not_saved
+from ..shards import is_sharded
 from .end_signals import Ending, EndSignals
 from .rollback import Recovery
 from .snapshots import Snapshot
@@ -43,6 +43,8 @@ _LARGE = 256 << 20
 
 _LEAST_FREE = 0.1
 """Share of the disk that stays free: it belongs to other programs too."""
+
+_SHARDED = "its parameters are sharded over ranks, which may be gone; see the last checkpoint"
 
 _DEVICE_WAIT = 30.0
 """Seconds. A device that has not answered by then waits for something that will not come."""
@@ -163,8 +165,8 @@ class LastState:
                     tree["resume"] = moment.resume
                 yield _Candidate(tree, step, "live")
         for snapshot in snapshots:
-            if why_not := why_not_saved(snapshot.tree):
-                reasons.append(why_not)
+            if any(map(is_sharded, flatten(snapshot.tree)[1])):
+                reasons.append(_SHARDED)
                 return
             if _complete(snapshot) and _has_weights(snapshot.tree):
                 yield _Candidate(snapshot.tree, snapshot.step, "snapshot")
@@ -254,8 +256,8 @@ def _why_not(tree: Mapping[str, Any]) -> str:
     if not _has_weights(tree):
         return "the model or its optimizer is no longer in memory"
     tensors = flatten(tree)[1]
-    if why_not := why_not_saved(tree):
-        return why_not
+    if any(map(is_sharded, tensors)):
+        return _SHARDED
     return _lost_device({tensor.device for tensor in tensors if tensor.is_cuda})
 
 

@@ -251,7 +251,7 @@ class Recovery:
             return
         for refused in self.together.tell(step):
             if refused.kind == STOP:  # a launcher ends the others when this one ends
-                self._stop(*_stopping(refused.facts), step)
+                self._stop(*_stopping(refused.facts), step, self._last_good(refused.facts["code"]))
         if self._ending is not None:
             self._end()
         if self._ordered is not None and self._trial is None:
@@ -279,9 +279,9 @@ class Recovery:
         """Stop the run; with several ranks they all do."""
         assert self._ending is not None
         code, decision, step = self._ending
-        question = {"code": code, "why": decision.why}
+        question = {"code": code, "why": decision.why, "first": self._began(step)}
         if not self.together.begin() or not self.together.ask(STOP, question):
-            self._stop(code, decision, step)
+            self._stop(code, decision, step, self._last_good(code))
         self._ending = None
 
     def _act_together(
@@ -300,7 +300,8 @@ class Recovery:
         kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
         guards = {guard.index: guard for _, guard in training.guards()}
         if kind == STOP:
-            self._stop(*_stopping(facts, f" (asked for by rank {asked_by})"), step)
+            by = f" (asked for by rank {asked_by})"
+            self._stop(*_stopping(facts, by), step, self.snapshots.of(facts["to"]))
         elif kind == ROLLBACK:
             again = batches if all(one["again"] for one in every) else ()
             self._try_together(guards[facts["opt"]], facts, step, fed, again, asked_by)
@@ -332,7 +333,8 @@ class Recovery:
         """Begin a trial on all ranks, of the snapshot that all of them have."""
         names = Suspicion.__dataclass_fields__
         found = Suspicion(**{name: facts[name] for name in names})
-        target = next(one for one in self.snapshots.taken() if one.step == facts["to"])
+        target = self.snapshots.of(facts["to"])
+        assert target is not None
         self._troubles[guard.index].tried = True
         self._begin_trial(guard, found, target, step, fed, batches, asked_by)
 
@@ -413,7 +415,8 @@ class Recovery:
     ) -> None:
         rule = self._policy.rule(suspicion.code)
         if "stop" in rule.do:
-            self._stop(suspicion.code, self._policy.allow(suspicion.code, step), step)
+            decision = self._policy.allow(suspicion.code, step)
+            self._stop(suspicion.code, decision, step, self._last_good(suspicion.code))
         if guard.detect_only or self._policy.rests(rule.on, step):
             return
         if "restore_best" in rule.do:
@@ -569,11 +572,12 @@ class Recovery:
     ) -> None:
         """Go back to the best state by validation; stop the run where there is none."""
         if decision.stop:
-            self._stop(found.code, decision, step)
+            self._stop(found.code, decision, step, self._last_good(found.code))
         lower = "lower_lr" in decision.do
         if not self._go_to_best(guard, found, step, lower=lower, left=decision.left):
             why = f"{found.code} is beyond rollbacks, and there is no best state by validation yet"
-            self._stop(found.code, replace(decision, do=("stop",), stop=True, why=why), step)
+            stop = replace(decision, do=("stop",), stop=True, why=why)
+            self._stop(found.code, stop, step, self._last_good(found.code))
 
     def _go_to_best(
         self, guard: Guarded, found: Suspicion, step: int, *, lower: bool, left: int
@@ -634,10 +638,9 @@ class Recovery:
 
     # ------------------------------------------------------------------ the end
 
-    def _stop(self, code: str, decision: Decision, step: int) -> None:
+    def _stop(self, code: str, decision: Decision, step: int, good: Snapshot | None) -> None:
         """Stop the run after saving the last good state."""
         self._ending = None
-        good = self._last_good(code)
         saved = ""
         try:
             saved = self.checkpoints.save_now(good, "stop") if good is not None else ""
@@ -652,9 +655,12 @@ class Recovery:
         """The newest state from before the trouble; of a run that diverges the best one."""
         if code == "OPT003":
             return self.snapshots.best()
-        began = [trouble.first for trouble in self._troubles.values() if trouble.first >= 0]
-        before = self.snapshots.before(min(began) - 1) if began else None
-        return before or self.snapshots.newest()
+        return self.snapshots.before(self._began(1 << 62) - 1) or self.snapshots.newest()
+
+    def _began(self, otherwise: int) -> int:
+        """The step at which the present trouble began."""
+        began = (trouble.first for trouble in self._troubles.values() if trouble.first >= 0)
+        return min(began, default=otherwise)
 
     def close(self) -> None:
         """The run ends."""

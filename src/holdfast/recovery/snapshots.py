@@ -165,6 +165,10 @@ class Snapshots:
         fitting = [s for s in self._slots if 0 <= s.step < step]
         return max(fitting, key=lambda s: s.step, default=None)
 
+    def of(self, step: int | None) -> Snapshot | None:
+        """The one taken after a step."""
+        return next((s for s in self._slots if s.step == step), None)
+
     def best(self) -> Snapshot | None:
         """The one at which the loss was lowest."""
         taken = [s for s in self._slots if s.step >= 0]

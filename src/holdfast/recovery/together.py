@@ -165,20 +165,21 @@ class Together:
             "why": self._training.comparability.why,
             "every": self._snapshots.pace.wanted,
         }
-        if question.kind == ROLLBACK:
-            before = question.facts["first"] - 1
-            late = question.facts["code"] == "OPT003"
+        if question.kind in (ROLLBACK, STOP):
+            first, late = question.facts["first"], question.facts["code"] == "OPT003"
             facts["snapshots"] = [
                 (one.step, one.level)
                 for one in self._snapshots.taken()
-                if (late or one.step < before) and _good(one)
+                if (late or one.step < first - 1) and _good(one)
             ]
         return facts
 
     def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
         """Why nothing is done, or "" and what is; for all ranks."""
-        if question.kind in (STOP, SAVE):
+        if question.kind == SAVE:
             return "", question.facts
+        if question.kind == STOP:
+            return "", {**question.facts, "to": _common(question, answers)}
         apart = _apart([one["recent"] for one in answers])
         if apart:
             return apart, {}
@@ -208,13 +209,20 @@ def _whether_back(question: Question, answers: Sequence[Facts]) -> tuple[str, Fa
             high = f"the loss of rank {question.rank} is high and that of all ranks is not"
             return f"{high}: it is the data of that rank", {}
         facts["loss"] = loss
-    common = set.intersection(*({step for step, _ in one["snapshots"]} for one in answers))
-    if not common:
+    to = _common(question, answers)
+    if to is None:
         return f"no good snapshot was taken by all ranks before step {found.first}", {}
-    if found.code == "OPT003":
-        level = {step: _mean([dict(one["snapshots"])[step] for one in answers]) for step in common}
-        return "", {**facts, "to": min(common, key=lambda step: (level[step], -step))}
-    return "", {**facts, "to": max(common)}
+    return "", {**facts, "to": to}
+
+
+def _common(question: Question, answers: Sequence[Facts]) -> int | None:
+    """The step of a snapshot that all ranks have: the newest, of a run that diverges the best."""
+    levels = [{step: level for step, level in one["snapshots"]} for one in answers]
+    common = set.intersection(*map(set, levels))
+    if question.facts["code"] != "OPT003":
+        return max(common, default=None)
+    mean = {step: _mean([one[step] for one in levels]) for step in common}
+    return min(common, key=lambda step: (mean[step], -step), default=None)
 
 
 def _apart(recent: Sequence[Sequence[tuple[int, float, float]]]) -> str:

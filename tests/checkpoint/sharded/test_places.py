@@ -15,13 +15,13 @@ from holdfast.checkpoint.sharded.places import (
     SMALL,
     Place,
     common_place,
-    local_part,
     place_of,
     places_in,
     sharded_like,
     trained,
 )
 from holdfast.errors import CheckpointError
+from holdfast.shards import local
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def test_uneven_rows(rank, begin, rows):
     with as_rank(rank, 4) as mesh:
         tensor = sharded(mesh, (7, 4), Shard(0))
         assert place_of(tensor) == Place((7, 4), (begin, 0), (rows, 4))
-        assert local_part(tensor).shape == (rows, 4)
+        assert local(tensor).shape == (rows, 4)
 
 
 def test_a_rank_without_a_row():

@@ -85,11 +85,6 @@ def _partial(placement: Any) -> bool:
     return bool(placement.is_partial())
 
 
-def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return cast("Any", tensor)._local_tensor.detach() if isinstance(tensor, DTensor) else tensor
-
-
 def places_in(tree: Any) -> dict[str, Place]:
     """The places of the sharded tensors of a live state, by name."""
     skeleton, tensors = flatten(tree)

@@ -26,11 +26,12 @@ from torch import Tensor
 
 from ...errors import CheckpointError
 from ...run.durable import replace_file
+from ...shards import local
 from ..record import FORMAT, Written, encode_record, folder_name
 from ..tree import flatten, paths
 from .agreement import PATIENCE, Ranks, Save
 from .index import make_index, part_name, publish, settle
-from .places import Place, common_place, local_part, named_places, trained
+from .places import Place, common_place, named_places, trained
 from .storage import FolderWriter, LocalPart, PartSavePlanner
 
 INDEX_RANK = 0
@@ -71,15 +72,15 @@ def share_of(tree: Any, ranks: Ranks, places: Mapping[str, Place] | None = None)
     names = paths(skeleton)
     known = {**named_places(names, tensors), **(places or {})}
     parameters = trained(tree)
-    local = [local_part(tensor) for tensor in tensors]
-    for name, tensor in zip(names, local, strict=True):
+    parts = [local(tensor).detach() for tensor in tensors]
+    for name, tensor in zip(names, parts, strict=True):
         if name not in known:
             common = common_place(name, tensor, ranks.rank, ranks.world, parameters)
             if common is not None:
                 known[name] = common
     # A tensor without elements has no chunks: each rank keeps its own.
     shared = {name: place for name, place in known.items() if 0 not in place.shape}
-    return Share(skeleton, local, shared, ranks.rank)
+    return Share(skeleton, parts, shared, ranks.rank)
 
 
 def save(
