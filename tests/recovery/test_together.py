@@ -35,9 +35,9 @@ def with_losses(loss: float) -> list[tuple[int, float, float]]:
     return [(s, loss if s > 50 else 1.0, norm) for s, _, norm in answer()["recent"]]
 
 
-def asks(kind: str = ROLLBACK, found: Suspicion = SPIKE, **facts: Any) -> Question:
-    about = asked_for(found, 0, asked=False) if kind == ROLLBACK else {}
-    return Question(3, kind, 1, {**about, **facts})
+def asks(what: str = ROLLBACK, found: Suspicion = SPIKE, **facts: Any) -> Question:
+    about = asked_for(found, 0, asked=False) if what == ROLLBACK else {}
+    return Question(3, what, 1, {**about, **facts})
 
 
 def decide(question: Question, *answers: dict[str, Any]) -> tuple[str, dict[str, Any]]:
