@@ -16,7 +16,7 @@ from torch import nn
 from ..checkpoint.search import Resume
 from ..config import Settings
 from ..watching.watch import watch
-from . import channels, distributed, seeding
+from . import channels, distributed, parallel, seeding
 from .averaging import Average
 from .compiling import Compiled
 from .data.loaders import Feed
@@ -40,6 +40,7 @@ from .precision import Precision
 from .recompute import keep_activations, recompute
 from .schedules import Schedule
 from .settings import TrainSettings
+from .sharding import is_sharded
 from .task import Data, Loss, Task
 from .tuning import Tuning
 
@@ -138,10 +139,20 @@ class Trainer:
     def _fit(self, place: Place, progress: Progress, stack: contextlib.ExitStack) -> Result:
         task, settings = self.task, self.settings
         began = time.perf_counter()
-        model = task.model.to(place.device)
-        tell_initial_state(model, settings.seed)
-        recompute(model, settings.recompute)
-        stack.callback(keep_activations, model)
+        precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
+        tell_initial_state(task.model, settings.seed)
+        recompute(task.model, settings.recompute)
+        stack.callback(keep_activations, task.model)
+        model = parallel.put_in_place(
+            task.model,
+            place,
+            precision,
+            progress.say,
+            kind=settings.parallel,
+            replicas=settings.replicas,
+            blocks=settings.shard,
+        )
+        sharded = is_sharded(model)
         feed = Feed(task, settings, place, progress.say)
         stack.callback(feed.close)
         steps = feed.steps()
@@ -150,7 +161,6 @@ class Trainer:
             task.prepared(optimizer)
         schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
-        precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
         progress.say(precision.why)
         compiled = Compiled(
             model,
@@ -162,12 +172,13 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place, late=settings.reduce_late)
+        net = parallel.wrap(model, place, late=settings.reduce_late)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
+        clip = guarded.clip.norm
         guard = watch(
             model,
             optimizer,
@@ -207,7 +218,7 @@ class Trainer:
                 optimizer=optimizer,
                 compiled=compiled,
             )
-            health = Health(settings.health, guarded.clip.norm, guard, progress.say)
+            health = Health(settings.health, clip, guard, progress.say)
             transfer = Transfer(place.device)
             measured = ModelMeasure(
                 task,
@@ -218,12 +229,16 @@ class Trainer:
                 transfer,
                 compiled,
                 batches=settings.validation.batches,
+                sharded=sharded,
             )
             hooks = RunHooks(folder, guard.note, progress.say) if folder and place.main else None
 
             def best_validated(step: int) -> None:
-                if hooks is not None and task.improved is not None:
-                    hooks.improved(task.improved, step, measured.in_place())
+                if task.improved is None:
+                    return
+                with measured.for_one_rank():
+                    if hooks is not None:
+                        hooks.improved(task.improved, step, measured.in_place())
 
             examination = ValidationSchedule(
                 settings.validation,
@@ -265,6 +280,7 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
+                    clip=clip if sharded else None,
                     say=progress.say,
                 ),
                 counter,

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ..checkpoint import rng
 from ..checkpoint.data_position import Position
 from ..checkpoint.file import load
+from ..checkpoint.full_state import gathered, shared_out
 from ..checkpoint.loader_pass import LoaderPass
 from ..checkpoint.saver import LAST_WAIT, Saver
 from ..checkpoint.training_state import BestState, TrainingState, has_state
@@ -64,6 +65,7 @@ class LoopCheckpoints:
     def resume(self, entry: Path) -> None:
         """Restore everything that a checkpoint holds; the data follows when the loop asks."""
         tree, record = load(entry)
+        tree = shared_out(tree, self._training_state)
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
@@ -161,7 +163,7 @@ class LoopCheckpoints:
             self._engine.spent(time.perf_counter() - began)
 
     def _save(self, kind: str, metrics: Mapping[str, float] | None) -> Path | None:
-        tree = self._training_state.state(gradients=True)
+        tree = gathered(self._training_state.state(gradients=True))
         tree["position"], tree["passes"] = self.position.state(), self.passes
         if self._unknown_schedule():
             tree["left_out"].append("a learning-rate schedule that watch(scheduler=) was not given")
@@ -182,6 +184,7 @@ class LoopCheckpoints:
         if entry is None:
             return None
         tree, _ = load(entry.path)
+        tree = shared_out(tree, self._training_state)
         return BestState(tree, entry.step, entry.metric(self._saver.metric))
 
     def _unknown_schedule(self) -> bool:
