@@ -19,6 +19,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..errors import SettingsError, UsageError
 from .device import Place
+from .rendezvous import fresh_store
 
 T = TypeVar("T")
 
@@ -41,7 +42,9 @@ def joined(device: str = "auto") -> Iterator[Place]:
         torch.cuda.set_device(place.device)
     # gloo beside nccl: what the hosts agree on never waits for a GPU.
     backend = "cpu:gloo,cuda:nccl" if place.device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=_PATIENCE)
+    store = fresh_store(rank, world, _PATIENCE)
+    own = {} if store is None else {"store": store, "rank": rank, "world_size": world}
+    distributed.init_process_group(backend, timeout=_PATIENCE, **own)
     try:
         yield place
     finally:

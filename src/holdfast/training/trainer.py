@@ -15,6 +15,7 @@ from torch import nn
 
 from ..checkpoint.search import Resume
 from ..config import Settings
+from ..watching.recorded_run import with_folder
 from ..watching.watch import watch
 from . import channels, distributed, parallel, seeding
 from .averaging import Average
@@ -38,6 +39,7 @@ from .loop.validation_schedule import BEST, ValidationSchedule
 from .optimizers import make_optimizer
 from .precision import Precision
 from .recompute import keep_activations, recompute
+from .restarting import going_on
 from .schedules import Schedule
 from .settings import TrainSettings
 from .sharding import is_sharded
@@ -179,6 +181,8 @@ class Trainer:
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
         clip = guarded.clip.norm
+        guarded = with_folder(guarded, self._run_dir, False) or guarded
+        resume = going_on(self._resume, guarded, self._name, place, progress.say)
         guard = watch(
             model,
             optimizer,
@@ -186,8 +190,7 @@ class Trainer:
             scaler=precision.scaler,
             ema=average,
             state={**own, **task.state, "tuning": tuning},
-            resume=self._resume,
-            run_dir=self._run_dir,
+            resume=resume,
             name=self._name,
             settings=guarded,
             say=progress.say if place.main else None,
@@ -327,5 +330,7 @@ def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Setti
         # The loss of the last steps says less about a model than its validation.
         keep = replace(keep, metric=BEST, mode=settings.stop.mode)
     if place.world > 1:
-        keep = replace(keep, minutes=0.0)  # the loop sees to it that ranks save the same steps
+        keep = replace(
+            keep, minutes=0.0, steps=0
+        )  # the loop sees to it that ranks save the same steps
     return replace(guard, clip=clip, checkpoint=keep)

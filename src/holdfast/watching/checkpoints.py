@@ -8,6 +8,7 @@ accumulation window and the RNG state.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections import deque
@@ -66,6 +67,9 @@ class LoopCheckpoints:
         """Restore everything that a checkpoint holds; the data follows when the loop asks."""
         tree, record = load(entry)
         tree = shared_out(tree, self._training_state)
+        others = _of_other_ranks(record, self._rank)
+        if int(record.get("rank", self._rank)) != self._rank:
+            tree["dice"] = rng.state()  # two ranks that draw the same numbers would be one
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
@@ -75,7 +79,7 @@ class LoopCheckpoints:
         self._engine.resumed(step)
         self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}
-        self._why = [why for why in (rng.missing(tree.get("dice", {})),) if why]
+        self._why = [why for why in (rng.missing(tree.get("dice", {})), others) if why]
         if tree.get("left_out"):
             self._why.append("not saved: " + ", ".join(tree["left_out"]))
         if "position" in tree:
@@ -174,6 +178,11 @@ class LoopCheckpoints:
             tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
         )
 
+    @property
+    def saved(self) -> bool:
+        """Whether nothing is being written."""
+        return self._saver.idle
+
     def await_saved(self) -> None:
         """Wait for what is being written."""
         self._saver.wait()
@@ -214,6 +223,19 @@ class LoopCheckpoints:
         values = [float(loss) for loss in self._losses]
         finite = [value for value in values if math.isfinite(value)]
         return {"loss": statistics.median(finite)} if finite else {}
+
+
+def _of_other_ranks(record: Mapping[str, Any], rank: int) -> str:
+    """Why a checkpoint is not this rank's own; empty if it is."""
+    saved, now = int(record.get("world", 1)), int(os.environ.get("WORLD_SIZE", "1"))
+    if saved != now:
+        return f"it was saved by {saved} rank{'s' * (saved > 1)}, there {_number(now)} now"
+    by = int(record.get("rank", rank))
+    return f"it was saved by rank {by}" if by != rank else ""
+
+
+def _number(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
 
 
 def gather(

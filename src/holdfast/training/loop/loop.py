@@ -38,6 +38,7 @@ class Loop:
         self._micro_batches = MicroBatches(parts)
         self._counter = counter
         self._saved_at = time.monotonic()
+        self._due = False
 
     @property
     def step(self) -> int:
@@ -143,13 +144,17 @@ class Loop:
         place = self._parts.place
         if place.world == 1:
             return interrupts.asked is not None
-        if self.step % _AGREE_EVERY:
-            return False
-        minutes = self._parts.settings.holdfast.checkpoint.minutes
-        if minutes and distributed.anyone(time.monotonic() - self._saved_at > 60 * minutes, place):
-            self._saved_at = time.monotonic()
+        keep = self._parts.settings.holdfast.checkpoint
+        agree = self.step % _AGREE_EVERY == 0
+        if keep.minutes and agree:
+            late = time.monotonic() - self._saved_at > 60 * keep.minutes
+            self._due = self._due or distributed.anyone(late, place)
+        self._due = self._due or bool(keep.steps and self.step % keep.steps == 0)
+        # Ranks save the same steps: where one is still writing, all of them wait for another.
+        if self._due and not distributed.anyone(not self._parts.watch.saved, place):
+            self._due, self._saved_at = False, time.monotonic()
             self._parts.watch.save()
-        return distributed.anyone(interrupts.asked is not None, place)
+        return agree and distributed.anyone(interrupts.asked is not None, place)
 
     @staticmethod
     def _name(interrupts: Interrupts) -> str:
