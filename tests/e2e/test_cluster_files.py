@@ -110,6 +110,7 @@ def test_the_batch_file_is_bash_and_says_what_it_wants(cluster: dict[str, str]) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.ranks(2)
 def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(
     tmp_path: Path, cluster: dict[str, str]
@@ -165,6 +166,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.ranks(2)
 def test_an_unmodified_script_on_two_nodes_is_one_run(
     tmp_path: Path, cluster: dict[str, str]
@@ -200,6 +202,7 @@ def test_the_pods_of_the_manifest_find_each_other() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.ranks(2)
 def test_the_command_of_the_manifest_trains(tmp_path: Path) -> None:
     _, _, one = container()

@@ -191,6 +191,7 @@ def test_a_killed_rank_is_started_again_and_the_run_goes_on(tmp_path: Path, reci
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_with_as_many_ranks_it_ends_as_if_nothing_had_happened(
@@ -205,6 +206,7 @@ def test_with_as_many_ranks_it_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_from_four_ranks_to_two_to_one_the_curve_stays_the_same(
@@ -222,6 +224,7 @@ def test_from_four_ranks_to_two_to_one_the_curve_stays_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.ranks(4)
 def test_two_copies_shared_by_two_ranks_each(tmp_path: Path, recipe: str) -> None:
     """HSDP, with activations computed again and the compiler beside it."""
@@ -233,6 +236,7 @@ def test_two_copies_shared_by_two_ranks_each(tmp_path: Path, recipe: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 @pytest.mark.ranks(2)
 def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
     tmp_path: Path, recipe: str
