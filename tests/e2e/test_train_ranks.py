@@ -257,8 +257,12 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
     for _ in range(2):
         nodes.append(
             subprocess.Popen(
-                [*launcher, *words], env=environment(), text=True, start_new_session=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                [*launcher, *words],
+                env=environment(),
+                text=True,
+                start_new_session=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )  # fmt: skip
         )
         time.sleep(1.0)  # the first one holds the rendezvous

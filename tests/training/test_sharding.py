@@ -73,9 +73,7 @@ def test_blocks_are_members_of_lists_that_are_alike_and_more_than_a_layer() -> N
         ({"parallel": "fsdp", "reduce_late": True}, "reduce_late goes with parallel=ddp"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(
-    given: dict[str, object], told: str
-) -> None:
+def test_settings_that_do_not_go_together_are_refused(given: dict[str, object], told: str) -> None:
     with pytest.raises((SettingsError, ValueError), match=told):
         TrainSettings(**given)  # type: ignore[arg-type]
 
