@@ -131,9 +131,9 @@ def environment() -> dict[str, str]:
 def tensors(tree: Any, name: str = "") -> dict[str, torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return {name: tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     if not isinstance(tree, dict | list | tuple):
         return {}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     return {k: v for key, one in items for k, v in tensors(one, f"{name}.{key}").items()}
 
 
@@ -263,7 +263,7 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
                 start_new_session=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            )
         )
         time.sleep(1.0)  # the first one holds the rendezvous
     saved = run / "checkpoints"

@@ -57,8 +57,12 @@ class ModelMeasure:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the block the model is as it is measured, but runs eagerly."""
-        with self._averaged(), evaluating(self._task.model), self._compiled.paused():
+        """Within the block the model is as it is measured, but runs eagerly.
+
+        A sharded one has its averaged weights by ``for_one_rank``, which is around it.
+        """
+        averaged = contextlib.nullcontext() if self._sharded else self._averaged()
+        with averaged, evaluating(self._task.model), self._compiled.paused():
             yield
 
     @contextlib.contextmanager
