@@ -86,6 +86,8 @@ FOREIGN = {
     "--index-url",
     "--nproc-per-node",
     "--max-restarts",
+    "--nnodes",
+    "--rdzv-id",
     "--signal",
     "--backend-store-uri",
     "--logdir",

@@ -11,7 +11,7 @@ from ..errors import CheckpointError, UsageError
 from .record import LAST, is_single
 from .store import FOLDER, CheckpointStore, Entry
 
-Resume = bool | Literal["auto"] | str | os.PathLike[str] | None
+Resume = bool | Literal["auto", "anew"] | str | os.PathLike[str] | None
 """What ``watch(resume=...)`` takes."""
 
 
@@ -21,13 +21,14 @@ def find(
     """The checkpoint that ``resume=`` asks for; None when "auto" finds none.
 
     Args:
-        resume: True, "auto", a checkpoint, or a folder that holds some.
+        resume: True, "auto", a checkpoint, or a folder that holds some; "anew" goes on in the
+            folder of the run, but from no checkpoint.
         given: the setting ``checkpoint.dir``.
         run_dir: the folder of the run, if it was named.
         rank: whose checkpoints.
         say: told of damaged ones that are passed over.
     """
-    if resume is None or resume is False:
+    if resume is None or resume is False or resume == "anew":
         return None
     if resume is True or resume == "auto":
         folder = given or (run_dir and os.path.join(run_dir, FOLDER))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SPACE = 14
 _SHOWN = 8  # changed settings that a line names
 _BEST = "best"
+_AUTO = "auto"
 
 
 class TrainCommand:
@@ -75,7 +76,7 @@ class TrainCommand:
             "beginning of it), or of --run-dir, with the settings of that run; --config and "
             "--preset replace them, --set changes them. RUN@best: from its best checkpoint by "
             "validation, in a new folder. last or latest: the newest run of this recipe in the "
-            "runs folder; best: last@best",
+            "runs folder; best: last@best; auto: that of --run-dir if there is one, else a new run",
         )
         parser.add_argument(
             "--platform",
@@ -172,6 +173,8 @@ class _Start:
 def _start(args: argparse.Namespace, recipe: Recipe) -> _Start:
     if args.resume is None:
         return _Start(run_dir=args.run_dir, config=args.config)
+    if args.resume == _AUTO:
+        return _automatic(args, recipe)
     from ..training.recipes import former_run, saved_config
     from ..training.resuming import check_recipe
 
@@ -197,6 +200,25 @@ def _start(args: argparse.Namespace, recipe: Recipe) -> _Start:
     whole = Path(source).resolve() == former.resolve() == Path(run_dir).resolve()
     resume = True if whole else source
     return _Start(run_dir=run_dir, config=config, resume=resume, former=former)
+
+
+def _automatic(args: argparse.Namespace, recipe: Recipe) -> _Start:
+    """The same command for the first start and for every one after it, as a scheduler gives it."""
+    from ..training.recipes import CONFIG
+    from ..training.resuming import check_recipe
+
+    if args.run_dir is None:
+        raise UsageError("--resume auto does not say which run; add --run-dir DIR")
+    try:
+        former = Run.open(args.run_dir).path
+    except RunFolderError:
+        return _Start(run_dir=args.run_dir, config=args.config, resume=_AUTO)
+    check_recipe(recipe, former)
+    given = args.config is not None or args.preset is not None
+    # A run that was ended before its first step has left no settings.
+    saved = None if given or not (former / CONFIG).is_file() else str(former / CONFIG)
+    config = args.config or saved
+    return _Start(run_dir=args.run_dir, config=config, resume=_AUTO, former=former)
 
 
 def _source(args: argparse.Namespace, recipe: Recipe) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -49,15 +49,23 @@ def start_run(
         if settings.run.dir is not None:
             return Run.create(settings.run.dir, meta)
         return Run.create_in(settings.run.root, script, meta)
-    suffix, when = launch
-    path = Path(settings.run.dir) if settings.run.dir is not None else None
-    if path is None:
-        name = Path(script).name.removesuffix(".py")  # no other suffix: a recipe may have a dot
-        path = Path(settings.run.root) / f"{when:%Y-%m-%d-%H%M%S}-{name}{suffix}"
+    path, identity = launch.folder(settings, script), launch.identity
     try:
-        return Run.create(path, {**meta, "launch": f"{suffix}{when.isoformat()}"})
+        return Run.create(path, {**meta, "launch": identity})
     except RunFolderError:
-        return _join(path, f"{suffix}{when.isoformat()}")
+        return _join(path, identity)
+
+
+def former_life(settings: Settings, script: str) -> Path | None:
+    """The folder that this launch has made already, before it started its ranks again."""
+    launch = _launch(os.environ)
+    if launch is None:
+        return None
+    path = launch.folder(settings, script)
+    try:
+        return path if Run.open(path).meta.get("launch") == launch.identity else None
+    except RunFolderError:
+        return None
 
 
 def _join(path: Path, launch: str) -> Run:
@@ -78,19 +86,40 @@ def _join(path: Path, launch: str) -> Run:
         return run
 
 
-def _launch(environment: Mapping[str, str]) -> tuple[str, datetime] | None:
-    """Name on which all ranks of one launch on a node agree without communication.
+class _Launch(NamedTuple):
+    """What all ranks of one launch agree on without communication."""
+
+    name: str
+    """The rendezvous id, where one was given: the same on all nodes and in every life."""
+    started: datetime
+    """When the launcher of this node was."""
+
+    @property
+    def identity(self) -> str:
+        return self.name or self.started.isoformat()
+
+    def folder(self, settings: Settings, script: str) -> Path:
+        if settings.run.dir is not None:
+            return Path(settings.run.dir)
+        name = Path(script).name.removesuffix(".py")  # no other suffix: a recipe may have a dot
+        suffix = f"-{self.name}" if self.name else ""
+        return Path(settings.run.root) / f"{self.started:%Y-%m-%d-%H%M%S}-{name}{suffix}"
+
+
+def _launch(environment: Mapping[str, str]) -> _Launch | None:
+    """The launch of this process; None where nobody has started it as a rank.
 
     Under ``torchrun … -m holdfast run`` every rank has its own parent. They share the launcher,
-    so its start time, and its run id where one was given, names the run.
+    so its run id where one was given, or else its start time, names the run.
     """
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
     launcher = psutil.Process().parent()
     started = launcher.create_time() if launcher is not None else time.time()
     identity = environment.get("TORCHELASTIC_RUN_ID", "none")
-    suffix = "" if identity in ("none", "") else f"-{identity}"
-    return suffix, datetime.fromtimestamp(started).astimezone()
+    return _Launch(
+        "" if identity == "none" else identity, datetime.fromtimestamp(started).astimezone()
+    )
 
 
 def _facts(settings: Settings, script: str, command: Sequence[str]) -> dict[str, Any]:

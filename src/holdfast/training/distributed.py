@@ -1,8 +1,7 @@
 """The ranks of a run under torchrun: who is who, and the few things they have to agree on.
 
-One process needs none of this and every function is then a plain answer. What is synchronised
-is the gradient, by ``DistributedDataParallel``; a guard that sees the reduced gradient decides
-alike on all ranks. FSDP2 will be another ``wrap``.
+One process needs none of this and every function is then a plain answer. How gradients come
+together is said in ``parallel``.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SettingsError, UsageError
 from .device import Place
+from .rendezvous import fresh_store
 
 T = TypeVar("T")
 
@@ -43,7 +42,9 @@ def joined(device: str = "auto") -> Iterator[Place]:
         torch.cuda.set_device(place.device)
     # gloo beside nccl: what the hosts agree on never waits for a GPU.
     backend = "cpu:gloo,cuda:nccl" if place.device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=_PATIENCE)
+    store = fresh_store(rank, world, _PATIENCE)
+    own = {} if store is None else {"store": store, "rank": rank, "world_size": world}
+    distributed.init_process_group(backend, timeout=_PATIENCE, **own)
     try:
         yield place
     finally:
@@ -68,61 +69,17 @@ def _device(name: str, local: int) -> torch.device:
     return device
 
 
-def wrap(model: nn.Module, place: Place, *, late: bool = False) -> nn.Module:
-    """The model as the loop calls it: gradients are averaged over ranks.
-
-    ``late``: not during backward but by ``average``, so that a rank may begin a step anew.
-    """
-    if place.world == 1:
-        return model
-    if late:
-        _broadcast([*model.parameters(), *model.buffers()])
-        return model
-    devices = [place.device] if place.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices)
-
-
-def unsynchronised(net: nn.Module, inner: bool) -> contextlib.AbstractContextManager[None]:
-    """For a micro-batch that is not the last of its window: nothing is sent yet."""
-    if inner and isinstance(net, DistributedDataParallel):
-        return net.no_sync()
-    return contextlib.nullcontext()
-
-
 @torch.no_grad()
-def average(model: nn.Module, place: Place) -> None:
-    """What the wrapped model does during backward, at once: mean gradients, the first's buffers."""
-    if place.world == 1:
-        return
-    gradients: list[Tensor] = []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            raise UsageError(
-                f"{name} had no gradient in this step, and ranks cannot agree without one; "
-                "freeze it (requires_grad=False) or use it in the loss"
-            )
-        if parameter.grad is not None:
-            gradients.append(parameter.grad)
-    for bucket in _buckets(gradients):
-        together = _flatten_dense_tensors(bucket)
-        distributed.all_reduce(together)
-        together /= place.world
-        for tensor, mean in zip(bucket, _unflatten_dense_tensors(together, bucket), strict=True):
-            tensor.copy_(mean)
-    _broadcast(list(model.buffers()))
-
-
-@torch.no_grad()
-def _broadcast(tensors: list[Tensor]) -> None:
+def broadcast(tensors: list[Tensor]) -> None:
     """Give every rank what the first has."""
-    for bucket in _buckets(tensors):
+    for bucket in buckets(tensors):
         together = _flatten_dense_tensors(bucket)
         distributed.broadcast(together, 0)
         for tensor, value in zip(bucket, _unflatten_dense_tensors(together, bucket), strict=True):
             tensor.copy_(value)
 
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Tensors of one type, a few megabytes at a time: few messages, and little memory for them."""
     bucket: list[Tensor] = []
     for tensor in tensors:
@@ -180,6 +137,32 @@ def gather_rows(rows: Mapping[str, Tensor], place: Place) -> dict[str, Tensor]:
                 parts.append(raw.view(dtype).reshape(shape))
         gathered[name] = torch.cat(parts)
     return gathered
+
+
+def in_step(batches: Iterable[T], place: Place) -> Iterator[tuple[T, bool]]:
+    """The batches of this rank, as many on every rank, and whether one counts.
+
+    For what all ranks have to compute together: one that has no batch left gets its last one
+    again, which does not count. All ranks raise an error where one has none at all.
+    """
+    if place.world == 1:
+        yield from ((batch, True) for batch in batches)
+        return
+    source, last = iter(batches), list[T]()
+    while True:
+        found = next(source, None)
+        if found is not None:
+            last = [found]
+        have = everyone((found is not None, bool(last)), place)
+        if not any(new for new, _ in have):
+            return
+        if not all(some for _, some in have):
+            raise UsageError(
+                f"of {place.world} ranks {[some for _, some in have].count(False)} have no sample "
+                "to validate on, and with train.parallel=fsdp all of them compute together; give "
+                "at least one for each rank"
+            )
+        yield last[0], found is not None
 
 
 def anyone(flag: bool, place: Place) -> bool:

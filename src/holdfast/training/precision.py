@@ -44,6 +44,11 @@ class Precision:
         self.scaler = apply_scaler_policy(device.type, scaler) if chosen == "fp16" else None
         self._device = device.type
 
+    @property
+    def gathered(self) -> torch.dtype | None:
+        """In which type ranks gather the weights they share; None: as they are."""
+        return _DTYPES.get(self.name)
+
     def autocast(self) -> AbstractContextManager[object]:
         """Around the forward pass and the loss; a new one every time, nothing for fp32."""
         if self.name == "fp32":

@@ -9,20 +9,14 @@ the names of the weights.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import SettingsError
-
-# They hold modules and are never called themselves.
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+from .module_names import modules_named, parents
 
 
 def recompute(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
@@ -40,11 +34,10 @@ def recompute(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     Traceback (most recent call last):
     holdfast.errors.SettingsError: recompute: no module matches 'layers.*'; there are *
     """
-    modules = {name: module for name, module in model.named_modules() if name}
-    wanted = {name for pattern in patterns for name in _matching(pattern, modules)}
-    outermost = [name for name in modules if name in wanted and not _parents(name) & wanted]
+    wanted = modules_named(model, patterns, "recompute")
+    outermost = [name for name in wanted if not parents(name) & wanted.keys()]
     for name in outermost:
-        module = modules[name]
+        module = wanted[name]
         if not isinstance(module.__dict__.get("forward"), _Recomputed):
             module.forward = _Recomputed(module)
     return outermost
@@ -76,39 +69,3 @@ class _Recomputed:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)
         return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=True, **named)
-
-
-def _matching(pattern: str, modules: dict[str, nn.Module]) -> list[str]:
-    parts = pattern.split(".")
-    found = [name for name in modules if _fits(name.split("."), parts)]
-    if not found:
-        raise SettingsError(
-            f"recompute: no module matches {pattern!r}; {_nearest(pattern, modules)}"
-        )
-    called = [name for name in found if not isinstance(modules[name], _CONTAINERS)]
-    if not called:
-        kind = type(modules[found[0]]).__name__
-        raise SettingsError(
-            f"recompute: {pattern!r} is a {kind}, which is never called itself; "
-            f"write {f'{pattern}.*'!r}"
-        )
-    return called
-
-
-def _fits(name: list[str], parts: list[str]) -> bool:
-    return len(name) == len(parts) and all(map(fnmatchcase, name, parts))
-
-
-def _parents(name: str) -> set[str]:
-    parts = name.split(".")
-    return {".".join(parts[:i]) for i in range(1, len(parts))}
-
-
-def _nearest(pattern: str, modules: dict[str, nn.Module]) -> str:
-    """Names as a user would write them: all of a numbered list at once."""
-    names = list(dict.fromkeys(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in modules))
-    close = difflib.get_close_matches(pattern, names, n=3)
-    if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
-    top = [name for name in names if "." not in name] or ["none"]
-    return f"there are {', '.join(top[:8])}"

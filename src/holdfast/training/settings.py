@@ -15,6 +15,7 @@ from .loop.stopping import StopSettings
 from .loop.validation import ValidationSettings
 from .optimizers import OptimizerSettings
 from .optimizers import check as check_optimizer
+from .parallel import ParallelName
 from .precision import PrecisionName
 from .schedules import ScheduleSettings
 from .seeding import SeedSettings
@@ -32,6 +33,9 @@ class TrainSettings(Section):
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: PrecisionName = "auto"
     accumulate: int = bounded(1, 1)  # micro-batches to one optimizer step
+    parallel: ParallelName = "ddp"  # several ranks: each the whole model, or fsdp, a share of it
+    replicas: int = bounded(1, 1)  # fsdp: copies of the model, each shared by a part of the ranks
+    shard: tuple[str, ...] = ()  # fsdp: modules gathered one at a time, "blocks.*"; found if empty
     # Ranks average gradients after backward: then one that runs out of memory can split its batch.
     reduce_late: bool = False
     clip: float | None = bounded(1.0, 0.0, above=True)  # largest global gradient norm
@@ -54,4 +58,14 @@ class TrainSettings(Section):
         super().__post_init__()
         if self.epochs is None and self.steps is None:
             raise ValueError("epochs and steps are both null: the run would never end")
+        if self.replicas > 1 and self.parallel != "fsdp":
+            raise ValueError(
+                f"replicas={self.replicas} are copies of a model that ranks share; "
+                "set parallel=fsdp, with ddp each rank has a copy"
+            )
+        if self.reduce_late and self.parallel == "fsdp":
+            raise ValueError(
+                "reduce_late goes with parallel=ddp: a rank that begins a step anew would leave "
+                "the others waiting for its share of the weights"
+            )
         check_optimizer(self.optimizer)  # before anybody builds a model

@@ -15,8 +15,9 @@ from torch import nn
 
 from ..checkpoint.search import Resume
 from ..config import Settings
+from ..watching.recorded_run import with_folder
 from ..watching.watch import watch
-from . import channels, distributed, seeding
+from . import channels, distributed, parallel, seeding
 from .averaging import Average
 from .compiling import Compiled
 from .data.loaders import Feed
@@ -38,8 +39,10 @@ from .loop.validation_schedule import BEST, ValidationSchedule
 from .optimizers import make_optimizer
 from .precision import Precision
 from .recompute import keep_activations, recompute
+from .restarting import going_on
 from .schedules import Schedule
 from .settings import TrainSettings
+from .sharding import is_sharded
 from .task import Data, Loss, Task
 from .tuning import Tuning
 
@@ -138,10 +141,20 @@ class Trainer:
     def _fit(self, place: Place, progress: Progress, stack: contextlib.ExitStack) -> Result:
         task, settings = self.task, self.settings
         began = time.perf_counter()
-        model = task.model.to(place.device)
-        tell_initial_state(model, settings.seed)
-        recompute(model, settings.recompute)
-        stack.callback(keep_activations, model)
+        precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
+        tell_initial_state(task.model, settings.seed)
+        recompute(task.model, settings.recompute)
+        stack.callback(keep_activations, task.model)
+        model = parallel.put_in_place(
+            task.model,
+            place,
+            precision,
+            progress.say,
+            kind=settings.parallel,
+            replicas=settings.replicas,
+            blocks=settings.shard,
+        )
+        sharded = is_sharded(model)
         feed = Feed(task, settings, place, progress.say)
         stack.callback(feed.close)
         steps = feed.steps()
@@ -150,7 +163,6 @@ class Trainer:
             task.prepared(optimizer)
         schedule = Schedule(optimizer, settings.schedule, steps, feed.epoch_steps)
         average = Average(model, settings.average) if settings.average.decay else None
-        precision = Precision(settings.precision, place.device, settings.holdfast.scaler)
         progress.say(precision.why)
         compiled = Compiled(
             model,
@@ -162,12 +174,15 @@ class Trainer:
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
-        net = distributed.wrap(model, place, late=settings.reduce_late)
+        net = parallel.wrap(model, place, late=settings.reduce_late)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
         tuning = Tuning(optimizer, schedule, settings.optimizer, schedule.settings, steps)
         own = {"standing": standing, "window": window, "counter": counter, "feed": feed}
         guarded = _guarded(settings, place, validated=task.validation is not None)
+        clip = guarded.clip.norm
+        guarded = with_folder(guarded, self._run_dir, False) or guarded
+        resume = going_on(self._resume, guarded, self._name, place, progress.say)
         guard = watch(
             model,
             optimizer,
@@ -175,8 +190,7 @@ class Trainer:
             scaler=precision.scaler,
             ema=average,
             state={**own, **task.state, "tuning": tuning},
-            resume=self._resume,
-            run_dir=self._run_dir,
+            resume=resume,
             name=self._name,
             settings=guarded,
             say=progress.say if place.main else None,
@@ -207,7 +221,7 @@ class Trainer:
                 optimizer=optimizer,
                 compiled=compiled,
             )
-            health = Health(settings.health, guarded.clip.norm, guard, progress.say)
+            health = Health(settings.health, clip, guard, progress.say)
             transfer = Transfer(place.device)
             measured = ModelMeasure(
                 task,
@@ -218,12 +232,16 @@ class Trainer:
                 transfer,
                 compiled,
                 batches=settings.validation.batches,
+                sharded=sharded,
             )
             hooks = RunHooks(folder, guard.note, progress.say) if folder and place.main else None
 
             def best_validated(step: int) -> None:
-                if hooks is not None and task.improved is not None:
-                    hooks.improved(task.improved, step, measured.in_place())
+                if task.improved is None:
+                    return
+                with measured.for_one_rank():
+                    if hooks is not None:
+                        hooks.improved(task.improved, step, measured.in_place())
 
             examination = ValidationSchedule(
                 settings.validation,
@@ -265,6 +283,7 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
+                    clip=clip if sharded else None,
                     say=progress.say,
                 ),
                 counter,
@@ -311,5 +330,7 @@ def _guarded(settings: TrainSettings, place: Place, *, validated: bool) -> Setti
         # The loss of the last steps says less about a model than its validation.
         keep = replace(keep, metric=BEST, mode=settings.stop.mode)
     if place.world > 1:
-        keep = replace(keep, minutes=0.0)  # the loop sees to it that ranks save the same steps
+        keep = replace(
+            keep, minutes=0.0, steps=0
+        )  # the loop sees to it that ranks save the same steps
     return replace(guard, clip=clip, checkpoint=keep)

@@ -65,6 +65,9 @@ class LoopCheckpoints:
     def resume(self, entry: Path) -> None:
         """Restore everything that a checkpoint holds; the data follows when the loop asks."""
         tree, record = self._training_state.read(entry, rank=self._rank)
+        others = _of_other_ranks(record, self._rank)
+        if _whose(record, self._rank) != self._rank:
+            tree["dice"] = rng.state()  # two ranks that draw the same numbers would be one
         try:
             self._training_state.put_back(tree)
         except CheckpointError as error:
@@ -74,10 +77,7 @@ class LoopCheckpoints:
         self._engine.resumed(step)
         self._saver.last_step = step
         self._resumed = {"file": str(entry), "step": step}
-        self._why = [why for why in (rng.missing(tree.get("dice", {})),) if why]
-        before, now = int(record.get("world", 1)), int(os.environ.get("WORLD_SIZE", "1"))
-        if before != now:
-            self._why.append(f"it was saved by {before} ranks, there are {now}")
+        self._why = [why for why in (rng.missing(tree.get("dice", {})), others) if why]
         if tree.get("left_out"):
             self._why.append("not saved: " + ", ".join(tree["left_out"]))
         if "position" in tree:
@@ -179,6 +179,11 @@ class LoopCheckpoints:
             tree, self.steps, kind, rank=self._rank, metrics=known, exempt=exempt, copy=True
         )
 
+    @property
+    def saved(self) -> bool:
+        """Whether nothing is being written."""
+        return self._saver.idle
+
     def await_saved(self) -> None:
         """Wait for what is being written."""
         self._saver.wait()
@@ -218,6 +223,26 @@ class LoopCheckpoints:
         values = [float(loss) for loss in self._losses]
         finite = [value for value in values if math.isfinite(value)]
         return {"loss": statistics.median(finite)} if finite else {}
+
+
+def _of_other_ranks(record: Mapping[str, Any], rank: int) -> str:
+    """Why a checkpoint is not this rank's own; empty if it is."""
+    saved, now = int(record.get("world", 1)), int(os.environ.get("WORLD_SIZE", "1"))
+    if saved != now:
+        return f"it was saved by {saved} rank{'s' * (saved > 1)}, there {_number(now)} now"
+    by = _whose(record, rank)
+    return f"it was saved by rank {by}" if by != rank else ""
+
+
+def _whose(record: Mapping[str, Any], rank: int) -> int:
+    """The rank whose own state, beside what all have together, is read from a checkpoint."""
+    if "files" in record:
+        return rank % int(record.get("world", 1))
+    return int(record.get("rank", rank))
+
+
+def _number(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
 
 
 def gather(

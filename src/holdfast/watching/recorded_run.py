@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from .. import config
@@ -22,6 +23,7 @@ from ..config import Settings
 from ..detectors import ALL, Detector, load_plugins
 from ..errors import HoldfastError, RunFolderError
 from ..guard.engine import Engine
+from ..launcher import start
 from ..launcher.drain import Drain, DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
@@ -185,7 +187,7 @@ class RecordedRun:
 
     @property
     def _script(self) -> str:
-        return self._name or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
+        return _script_name(self._name)
 
     def _record(self, settings: Settings, again: bool) -> Recorder:
         try:
@@ -202,6 +204,15 @@ class RecordedRun:
         if session.rank() == 0:
             self._follower = Follower.start(run.path, settings, self._say)
         return recorder
+
+
+def former_life(settings: Settings, name: str | None) -> Path | None:
+    """The folder in which this launch was recorded before its ranks were started again."""
+    return start.former_life(settings, _script_name(name))
+
+
+def _script_name(name: str | None) -> str:
+    return name or (os.path.basename(sys.argv[0]) if sys.argv else "") or "session"
 
 
 def with_folder(

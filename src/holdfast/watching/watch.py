@@ -61,7 +61,8 @@ def watch(
         state: whatever else belongs to the run, by name: objects with ``state_dict`` and
             ``load_state_dict``, or a ``torch.Generator``.
         resume: True continues from the newest good checkpoint of ``run_dir``, "auto" does so if
-            there is one, a path names a checkpoint or a folder of them.
+            there is one, a path names a checkpoint or a folder of them; "anew" begins once more
+            in the folder of a run that has none worth going on from.
         run_dir: folder of the run; a new one under ``runs/`` by default.
         name: name of the run; the script's name by default.
         settings: see ``holdfast.Settings``.
@@ -340,6 +341,11 @@ class Watch(RecordedRun):
         epoch: one that is saved after its loop counts as over.
         """
         return self._checkpoints.save("asked", metrics)
+
+    @property
+    def saved(self) -> bool:
+        """Whether no checkpoint is being written."""
+        return self._checkpoints.saved
 
     def await_saved(self) -> None:
         """Wait for the checkpoints that are being written; for who reads them after training."""

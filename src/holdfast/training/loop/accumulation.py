@@ -79,5 +79,7 @@ class Window:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on amid a window."""
         self.passes, self.samples = int(state["passes"]), int(state["samples"])
-        self._usual = int(state["usual"]) or self._usual
+        # With another number of ranks each takes another share; amid a window it stays.
+        if self.passes or self._usual is None:
+            self._usual = int(state["usual"]) or self._usual
         self.fits = int(state.get("fits", 0))

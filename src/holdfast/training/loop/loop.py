@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import distributed
+from .. import distributed, parallel, sharding
 from .interrupts import Interrupts
 from .micro_batches import MicroBatches
 from .parts import Parts
@@ -38,6 +38,7 @@ class Loop:
         self._micro_batches = MicroBatches(parts)
         self._counter = counter
         self._saved_at = time.monotonic()
+        self._due = False
 
     @property
     def step(self) -> int:
@@ -101,9 +102,10 @@ class Loop:
 
     def _optimizer_step(self, *, last: bool) -> None:
         parts = self._parts
-        if parts.settings.reduce_late:
-            distributed.average(parts.model, parts.place)
+        parallel.complete(parts.net, parts.place, late=parts.settings.reduce_late)
         parts.window.settle(parts.model.parameters(), last=last)
+        if parts.clip is not None:
+            sharding.clip(parts.model.parameters(), parts.clip)
         self._micro_batches.window_ends()
         parts.watch.step()
         parts.schedule.step()
@@ -142,13 +144,17 @@ class Loop:
         place = self._parts.place
         if place.world == 1:
             return interrupts.asked is not None
-        if self.step % _AGREE_EVERY:
-            return False
-        minutes = self._parts.settings.holdfast.checkpoint.minutes
-        if minutes and distributed.anyone(time.monotonic() - self._saved_at > 60 * minutes, place):
-            self._saved_at = time.monotonic()
+        keep = self._parts.settings.holdfast.checkpoint
+        agree = self.step % _AGREE_EVERY == 0
+        if keep.minutes and agree:
+            late = time.monotonic() - self._saved_at > 60 * keep.minutes
+            self._due = self._due or distributed.anyone(late, place)
+        self._due = self._due or bool(keep.steps and self.step % keep.steps == 0)
+        # Ranks save the same steps: where one is still writing, all of them wait for another.
+        if self._due and not distributed.anyone(not self._parts.watch.saved, place):
+            self._due, self._saved_at = False, time.monotonic()
             self._parts.watch.save()
-        return distributed.anyone(interrupts.asked is not None, place)
+        return agree and distributed.anyone(interrupts.asked is not None, place)
 
     @staticmethod
     def _name(interrupts: Interrupts) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .. import sharding
 from ..averaging import Average
 from ..compiling import Compiled
 from ..data.loaders import Feed
@@ -33,14 +34,16 @@ class ModelMeasure:
         compiled: Compiled,
         *,
         batches: int | None,
+        sharded: bool = False,
     ) -> None:
         self._task, self._place, self._feed = task, place, feed
         self._average, self._precision = average, precision
         self._transfer, self._compiled, self._batches = transfer, compiled, batches
+        self._sharded = sharded
 
     def __call__(self) -> dict[str, float]:
         """The numbers of a validation."""
-        with self._averaged():
+        with self._averaged(), self._gathered():
             return validate(
                 self._task.model,
                 self._measure,
@@ -49,13 +52,37 @@ class ModelMeasure:
                 prepare=self._prepare,
                 batches=self._batches,
                 summarize=self._task.summarize,
+                together=self._sharded,
             )
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the block the model is as it is measured, but runs eagerly."""
-        with self._averaged(), evaluating(self._task.model), self._compiled.paused():
+        """Within the block the model is as it is measured, but runs eagerly.
+
+        A sharded one has its averaged weights by ``for_one_rank``, which is around it.
+        """
+        averaged = contextlib.nullcontext() if self._sharded else self._averaged()
+        with averaged, evaluating(self._task.model), self._compiled.paused():
             yield
+
+    @contextlib.contextmanager
+    def for_one_rank(self) -> Iterator[None]:
+        """Within the block one rank may call the model alone; all of them have to enter it."""
+        if not self._sharded:
+            yield
+            return
+        # Gathered weights have the type of the run's precision, as operations then expect.
+        with self._averaged(), sharding.whole(self._task.model), self._precision.autocast():
+            yield
+
+    @contextlib.contextmanager
+    def _gathered(self) -> Iterator[None]:
+        """Within the block passes gather other weights than before and after it."""
+        try:
+            yield
+        finally:
+            if self._sharded:
+                sharding.reshard(self._task.model)
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         if self._average is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...run.host_memory import ran_out
 from ...watching.watch import Piece
-from .. import channels, distributed
+from .. import channels, parallel
 from ..data.transfer import count, tensors
 from .parts import Parts
 
@@ -80,7 +80,7 @@ class MicroBatches:
             if piece.begin == 0:
                 done.clear()  # those of earlier batches were reported when they came
                 self._weight = parts.window.weigh(count(batches[piece.batch]))
-            with distributed.unsynchronised(parts.net, inner and not parts.window.full):
+            with parallel.unsynchronised(parts.net, inner and not parts.window.full):
                 done.append(self._run(piece, step, done))
 
         def undo(why: str) -> None:
@@ -156,6 +156,8 @@ class MicroBatches:
         table = [f"  {_setting(batch, window, share)}" for share in shares]
         if self._split:
             what = "make the model smaller, set train.recompute or train.precision=bf16"
+        elif parts.settings.parallel == "fsdp" and parts.place.world > 1:
+            what = "set train.recompute or more ranks"
         elif parts.place.world > 1 and parts.settings.holdfast.guard.split:
             what = "train.reduce_late=true splits batches into pieces that fit"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -39,6 +40,7 @@ def validate(
     prepare: Callable[[Any], tuple[Any, int]],
     batches: int | None = None,
     summarize: Summarize | None = None,
+    together: bool = False,
 ) -> dict[str, float]:
     """The mean of every number over all samples of all ranks, and what is made of their rows.
 
@@ -51,15 +53,18 @@ def validate(
         prepare: brings a batch to the device; how many samples it has.
         batches: look at no more than so many.
         summarize: makes numbers of the rows of all samples.
+        together: no rank can compute alone, so that each takes as many batches as the others.
     """
     sums: dict[str, list[tuple[Tensor | float, int]]] = {}
     rows = SampleRows()
     with evaluating(model), torch.no_grad():
-        for number, batch in enumerate(loader):
+        taken = distributed.in_step(loader, place) if together else zip(loader, repeat(True))
+        for number, (batch, counts) in enumerate(taken):
             if batches is not None and number >= batches:
                 break
             batch, count = prepare(batch)
-            for name, value in measure(model, batch).items():
+            found = measure(model, batch)
+            for name, value in found.items() if counts else ():
                 if isinstance(value, Tensor) and value.ndim and summarize is not None:
                     rows.add(name, value, count)
                     continue
@@ -70,13 +75,13 @@ def validate(
     for name, pairs in sums.items():
         mine[f"{name}/sum"] = sum(float(value) * count for value, count in pairs)
         mine[f"{name}/count"] = sum(count for _, count in pairs)
-    found = _means(distributed.total(mine, place))
+    means = _means(distributed.total(mine, place))
     if summarize is None:
-        return found
-    every = rows.gathered(place, numbers=found)
+        return means
+    every = rows.gathered(place, numbers=means)
     if not every:
-        return found
-    return found | {name: float(value) for name, value in summarize(every).items()}
+        return means
+    return means | {name: float(value) for name, value in summarize(every).items()}
 
 
 def _single(name: str, value: Tensor | float) -> Tensor | float:

@@ -82,6 +82,8 @@ class ValidationSchedule:
         late = not (best or final) and time.monotonic() - self._saved > _APART
         # Ranks must save the same steps, and their clocks differ.
         if best or final or distributed.anyone(late, self._place):
+            if self._place.world > 1:
+                self._watch.await_saved()  # a rank that drops what it has not begun is alone
             best_so_far = {BEST: self.latest[self._metric]} if fresh else {}
             self._watch.save(best_so_far | self._pace())
             self._saved = time.monotonic()
