@@ -16,7 +16,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..detectors import ALL, load_plugins
+from ..config import DetectorSettings
+from ..detectors import ALL, Detector, load_plugins
+from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
 from ..run import LaneData, Run
 from ..run.resumption import RESUMED_FROM
@@ -24,7 +26,7 @@ from ..types import Event, Finding
 from . import words
 from .actions_taken import ActionTaken, actions_of, restart_actions
 from .cost import Cost, joined
-from .ending import Ending, ending_of
+from .ending import Ending, ending_of, first_exception
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
@@ -134,10 +136,14 @@ def summarize_lanes(
     lanes = tuple(summarize_lane(lane) for lane in data)
     events = [event for lane in data for event in lane.events]
     finished = run.meta.get("status") == "finished"
-    found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
+    judged = [(lane, list(_findings(lane, finished))) for lane in data]
+    found = [(lane.lane, finding) for lane, findings in judged for finding in findings]
+    compared = compare_ranks(judged, _wanted(run.meta))
+    found += compared.found
     since = last_restart(run.meta)
     newest = [event for event in events if event.time >= since]
-    exception = next((dict(e.data) for e in newest if e.kind == "exception"), None)
+    first = first_exception(newest)
+    exception = None if first is None else dict(first)
     ending = ending_of(run, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
@@ -172,7 +178,7 @@ def summarize_lanes(
         interventions="; ".join(filter(None, done)),
         rollbacks=rollbacks,
         policy=_policy(events),
-        errors=_notes(events, "holdfast_error", "where", "error"),
+        errors=_notes([*events, *compared.errors], "holdfast_error", "where", "error"),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
         page=str(run.page_path) if run.page_path.is_file() else "",
@@ -202,6 +208,19 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
         if known is None or finding.evidence["count"] > known.evidence.get("count", 1):
             best[finding.key] = finding
     return best.values()
+
+
+def _wanted(meta: Mapping[str, Any]) -> list[type[Detector]]:
+    """The detectors that the run was told to use; findings about ranks are not recorded."""
+    settings: Any = meta.get("settings")
+    told: Any = settings.get("detectors") if isinstance(settings, Mapping) else None
+    lists = told if isinstance(told, Mapping) else {}
+    select, ignore = (lists.get(name) for name in ("select", "ignore"))
+    chosen = DetectorSettings(
+        select=tuple(map(str, select)) if isinstance(select, list) else ("ALL",),
+        ignore=tuple(map(str, ignore)) if isinstance(ignore, list) else (),
+    )
+    return [detector for detector in ALL if chosen.wants(detector.code)]
 
 
 def _in_order(

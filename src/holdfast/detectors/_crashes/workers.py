@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..peers import GONE, peer_is_gone
 from .facts import Cause, Crash
 
 
@@ -111,6 +112,11 @@ def ranks(crash: Crash) -> Cause | None:
         return Cause(
             headline="the process group finds no RANK or WORLD_SIZE",
             advice="start the script with torchrun --nproc-per-node N script.py, which sets them",
+        )
+    if peer_is_gone(crash.data):
+        return Cause(
+            headline=GONE,
+            advice="another rank has ended or failed first: look at its error and at its end",
         )
     if crash.find(r"NCCL|ncclSystemError|ncclUnhandledCudaError"):
         return Cause(

@@ -1,0 +1,88 @@
+"""What ranks that train one model must have in common: weights bit for bit, and how they train.
+
+Each rank measures for itself and no rank waits for another one: a checksum of every layer on some
+steps, the same step numbers on all ranks, and some facts at the start. Whoever reads the run folder
+compares them. A checksum is a sum of the bits as whole numbers, so that equal weights give equal
+ones whatever kernel, device or number of threads adds them up.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DistributedSampler
+
+from .ranks import ranks
+
+EVERY = 64
+"""One step in this many is looked at."""
+
+# A float32 column holds whole numbers up to here.
+_MODULUS = 1 << 24
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksums(parameters: Sequence[Tensor]) -> Tensor | None:
+    """One whole number per parameter, where the parameters are; None where they are sharded."""
+    if not parameters or any(hasattr(p, "_local_tensor") for p in parameters):
+        return None
+    device = parameters[0].device
+    return torch.stack([_sum_of_bits(p.detach()).to(device) for p in parameters]).double()
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    whole = _WHOLE.get(tensor.element_size())
+    if whole is None or tensor.layout is not torch.strided:
+        return torch.zeros((), dtype=torch.int64, device=tensor.device)
+    return tensor.view(whole).sum(dtype=torch.int64).remainder(_MODULUS)
+
+
+def parallel_facts(
+    parameters: Sequence[Tensor], layers: Sequence[str], models: Iterable[nn.Module]
+) -> dict[str, Any]:
+    """How this rank trains together with others; compared between ranks."""
+    wrapped = [m for m in models if isinstance(m, nn.parallel.DistributedDataParallel)]
+    sharded = any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
+    shapes = [(name, tuple(p.shape)) for name, p in zip(layers, parameters, strict=False)]
+    facts: dict[str, Any] = {
+        "group": ranks(),
+        "backend": str(torch.distributed.get_backend()),
+        "wrapper": "ddp" if wrapped else "fsdp" if sharded else "",
+        "layers": _digest(shapes),
+        "dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        "source": source_digest(),
+    }
+    if wrapped:
+        facts["find_unused"] = bool(wrapped[0].find_unused_parameters)
+        facts["static_graph"] = bool(wrapped[0].static_graph)
+        facts["join"] = bool(wrapped[0]._join_config.enable)
+    facts["sampler"] = _shuffles()
+    return facts
+
+
+def _shuffles() -> bool:
+    """Whether a DistributedSampler shuffles: then each pass should have another order."""
+    kind = DistributedSampler
+    return any(o.shuffle for o in gc.get_objects() if type(o) is kind)  # asked once in a run
+
+
+def source_digest() -> str:
+    """Eight digits of the script that this process runs; empty where it is no file."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        with open(str(path), "rb") as source:
+            return hashlib.sha256(source.read()).hexdigest()[:8]
+    except OSError:
+        return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
