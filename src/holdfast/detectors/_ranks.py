@@ -141,8 +141,8 @@ def replicas(lanes: Sequence[Lane]) -> str:
 def same_model(lanes: Sequence[Lane]) -> bool:
     """Whether ranks of one process group train models of the same layers."""
     groups = {lane.facts.get("group", 1) for lane in lanes}
-    layers = {str(lane.facts.get("layers")) for lane in lanes}
-    return len(groups) == len(layers) == 1 and all(isinstance(g, int) and g > 1 for g in groups)
+    models = {str(lane.facts.get("model")) for lane in lanes}
+    return len(groups) == len(models) == 1 and all(isinstance(g, int) and g > 1 for g in groups)
 
 
 def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list[NDArray[Any]]]:

@@ -462,7 +462,7 @@ class Engine:
         self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
         if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
-        if record.step % self.writer.often(REPLICAS_EVERY) == 0 and ranks() > 1:
+        if record.step % REPLICAS_EVERY == 0 and ranks() > 1:
             record.checksums = attempt(self, "replica probe", checksums, parameters)
         if (
             self.investigation.alert

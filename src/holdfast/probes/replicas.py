@@ -56,7 +56,7 @@ def parallel_facts(
         "group": ranks(),
         "backend": str(torch.distributed.get_backend()),
         "wrapper": "ddp" if wrapped else "fsdp" if sharded else "",
-        "layers": _digest(shapes),
+        "model": _digest(shapes),
         "dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         "source": source_digest(),
     }

@@ -30,6 +30,7 @@ from .ending import Ending, ending_of, first_exception
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
+from .ranks import RankSummary, rank_summaries
 from .restarts import ends_once, last_restart, restart_line
 from .saved_state import SavedState, saved_state_of, with_command
 
@@ -98,6 +99,8 @@ class RunSummary:
     unreadable: tuple[str, ...] = ()
     """Damaged parts of the recording, not included here; see ``read_record``."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    ranks: tuple[RankSummary, ...] = ()
+    """The ranks side by side, the odd one and the slowest first; empty where there is one."""
 
     @property
     def outcome(self) -> str:
@@ -151,13 +154,14 @@ def summarize_lanes(
     finite = [lane for lane in lead if lane.finite_step >= 0]
     early = ending.word in _EARLY
     rollbacks = int(_over_ranks(lanes, "rollbacks"))
+    finding_groups = join_ranks(ends_once(found, run.meta))
     done = restart_line(run.meta), interventions(data, rollbacks)
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
         ending=ending,
         lanes=lanes,
-        finding_groups=join_ranks(ends_once(found, run.meta)),
+        finding_groups=finding_groups,
         steps=steps_done(_span(lane, seen) for lane, seen in trained),
         skipped=int(_over_ranks(lanes, "skipped")),
         seconds=_over_ranks(lanes, "seconds"),
@@ -184,6 +188,7 @@ def summarize_lanes(
         page=str(run.page_path) if run.page_path.is_file() else "",
         unreadable=unreadable,
         facts={**_facts(run.meta, events), **_goes_on(run)},
+        ranks=rank_summaries(lanes, [f for g in finding_groups for f in g.findings]),
     )
 
 

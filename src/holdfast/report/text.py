@@ -19,6 +19,7 @@ from .layout import (
     line,
     paragraph,
 )
+from .ranks import HEAD, SHOWN, rank_line
 from .restarts import RESTART, restart_line, restarted
 from .saved_state import saved_lines
 from .summary import RunSummary
@@ -47,6 +48,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         _notes("Policy", summary.policy, width),
         _notes("Not covered", summary.not_covered, width),
         _notes("Errors inside holdfast (training went on)", summary.errors, width),
+        _ranks(summary, width),
         _run(summary, width),
         _time(summary, width),
         _notes("Processes", lane_notes(summary), width),
@@ -203,6 +205,28 @@ def _run(summary: RunSummary, width: int) -> list[Line]:
     for label, text in environment_of(summary).items():
         lines += paragraph(text, label=label, indent=2, column=9, width=width, label_style="dim")
     return lines
+
+
+def _ranks(summary: RunSummary, width: int) -> list[Line]:
+    """The ranks as a table; columns that do not fit are left out, the end of each stays."""
+    if not summary.ranks:
+        return []
+    rows = [HEAD, *(rank.cells for rank in summary.ranks[:SHOWN])]
+    kept = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows[1:])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    for dropped in ("memory", "other", "optimizer", "skipped", "per step"):
+        if 2 + sum(widths[i] + 2 for i in kept) <= width:
+            break
+        kept = [i for i in kept if HEAD[i] != dropped]
+    lines = [line(Span("Ranks", "bold"))]
+    for number, row in enumerate(rows):
+        cells = [row[i].rjust(widths[i]) if HEAD[i] != "end" else row[i] for i in kept]
+        text = "  " + "  ".join(cells).rstrip()
+        odd = number and summary.ranks[number - 1].odd
+        lines.append(line(Span(text, "dim" if not number else "bold yellow" if odd else "")))
+    more = len(summary.ranks) - SHOWN
+    lines += [line(f"  and {words.plural(more, 'more rank')}")] if more > 0 else []
+    return lines + paragraph(rank_line(summary.ranks), indent=2, width=width)
 
 
 def _time(summary: RunSummary, width: int) -> list[Line]:
