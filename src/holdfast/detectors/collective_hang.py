@@ -75,7 +75,7 @@ class CollectiveHang(RankDetector):
         None: stacks of a run that hangs are taken anyway, and compared beside it.
 
     Reproduce:
-        ``holdfast run -m holdfast.faults.collective_hang`` with ``--hang-after 4`` names the rank
+        ``holdfast run -m holdfast.faults.collective_hang`` with ``--hang-after 6`` names the rank
         and the line at which ``python -m holdfast.faults.collective_hang`` stands still.
     """
 
@@ -88,7 +88,7 @@ class CollectiveHang(RankDetector):
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """Who waits for whom, where a run hangs."""
-        hung = [lane for lane in lanes if _hangs(lane)]
+        hung = [lane for lane in lanes if _told(lane) is not None]
         if not hung:
             return
         since = max(event.time for lane in hung for event in lane.events_of(_SILENT)[-1:])
@@ -112,7 +112,9 @@ class CollectiveHang(RankDetector):
         blamed: Sequence[_Place],
         waiting: Sequence[_Place],
     ) -> Finding:
-        seconds = max(number(place.data, "seconds") for place in places)
+        told = [finding for lane in lanes if (finding := _told(lane)) is not None]
+        over = max(number(finding.evidence, "went_on") for finding in told)
+        seconds = max(over, *(number(place.data, "seconds") for place in places))
         where = " and ".join(dict.fromkeys(place.where for place in waiting))
         ranks = named([place.lane.rank for place in waiting])
         wait = "waits" if len(waiting) == 1 else "wait"
@@ -131,7 +133,8 @@ class CollectiveHang(RankDetector):
             [place.lane for place in places],
             step=max(lane.last_step for lane in lanes) + 1,
             rank=first.lane.rank,
-            what=f"no step for {seconds:.3g} s: {what}",
+            what=f"no step for {seconds:.3g} s: {what}{'; then it went on' if over else ''}",
+            severity=max(finding.severity for finding in told),
             advice=f"{advice}; all threads are in {', '.join(files[:4])}",
             confidence=0.9 if blamed and not first.waits else 0.6,
             file=str(first.data.get("file") or ""),
@@ -148,8 +151,9 @@ class CollectiveHang(RankDetector):
         )
 
 
-def _hangs(lane: Lane) -> bool:
-    return any(f.code == "RUN004" and f.severity is Severity.ERROR for f in lane.findings)
+def _told(lane: Lane) -> Finding | None:
+    """What RUN004 says about a rank alone."""
+    return next((finding for finding in lane.findings if finding.code == "RUN004"), None)
 
 
 def _place(lane: Lane, since: float) -> _Place | None:

@@ -6,7 +6,7 @@ depend on what was recorded alone, and are not recorded themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..run import LaneData
@@ -45,17 +45,10 @@ def compare_ranks(
     if len({lane.rank for lane, _ in data}) < 2 or not judges:
         return Comparison()
     columns = sorted({name for judge in judges for name in judge.needs})
-    starts: dict[str, dict[int, Lane]] = {}
-    for lane, findings in data:
-        # Ranks that a launcher has started again have lanes of their own.
-        start = lane.lane.partition("-")[2]
-        starts.setdefault(start, {})[lane.rank] = Lane.of(lane, findings, columns)
     found: list[tuple[str, Finding]] = []
     errors: list[Event] = []
-    for by_rank in starts.values():
-        lanes = [by_rank[rank] for rank in sorted(by_rank)]
-        if len(lanes) < 2:
-            continue
+    for lanes in _starts([Lane.of(lane, findings, columns) for lane, findings in data]):
+        by_rank = {lane.rank: lane for lane in lanes}
         for judge in judges:
             try:
                 made = list(judge.compare(lanes))
@@ -64,6 +57,28 @@ def compare_ranks(
                 continue
             found += [(by_rank[finding.rank].name, finding) for finding in made]
     return Comparison(found=tuple(found), errors=tuple(errors))
+
+
+def _starts(lanes: Sequence[Lane]) -> Iterator[list[Lane]]:
+    """Lanes of the ranks that trained together; a launcher may start all of them several times.
+
+    One that has trained counts before one that has not: a launcher, asked where it stands, has a
+    lane too.
+    """
+    by_rank: dict[int, list[Lane]] = {}
+    for lane in lanes:
+        by_rank.setdefault(lane.rank, []).append(lane)
+    for rank, mine in by_rank.items():
+        trained = sorted((lane for lane in mine if len(lane.rows)), key=_began)
+        by_rank[rank] = trained or mine[-1:]
+    for start in range(max(map(len, by_rank.values()))):
+        chosen = [by_rank[rank][start] for rank in sorted(by_rank) if start < len(by_rank[rank])]
+        if len(chosen) > 1:
+            yield chosen
+
+
+def _began(lane: Lane) -> float:
+    return float(lane.rows["time"][0])
 
 
 def _failed(judge: RankDetector, lane: Lane, error: Exception) -> Event:

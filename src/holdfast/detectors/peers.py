@@ -11,7 +11,7 @@ GONE = "another rank is gone"
 
 _WORDS = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Rr]emote (peer|process)|"
-    r"NCCL communicator (was )?aborted|ncclRemoteError|collective operation timeout|"
+    r"[Pp]rocess \d+ terminated with|NCCL communicator (was )?aborted|ncclRemoteError|collective operation timeout|"
     r"Timed out waiting \d+ms for (recv|send)|[Ww]atchdog caught collective|gloo.*(timed out|closed)"
 )
 
@@ -19,7 +19,7 @@ _WORDS = re.compile(
 def peer_is_gone(exception: Mapping[str, Any]) -> bool:
     """Whether the data of an ``exception`` event tell of another rank's end.
 
-    >>> peer_is_gone({"type": "RuntimeError", "message": "gloo/pair.cc:553] Connection closed by peer"})
+    >>> peer_is_gone({"message": "gloo/pair.cc:553] Connection closed by peer"})
     True
     """
     return bool(_WORDS.search(str(exception.get("message") or "")))

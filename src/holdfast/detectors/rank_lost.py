@@ -56,9 +56,9 @@ class RankLost(RankDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RankDetector.Options):
-        """A guess: the supervisor looks twice a second."""
+        """A guess: a launcher needs longer to see the first end and to send a signal."""
 
-        gap: float = 0.4
+        gap: float = 0.005
         """Seconds between two ends from which on one was first."""
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
@@ -100,10 +100,17 @@ class RankLost(RankDetector):
         killed = [e for e in lost if e.events_of("died")[-1].data.get("signal") == "SIGKILL"]
         if 0 < len(killed) < len(lost):
             return killed  # others were ended by their launcher
-        times = sorted((lane.events_of("died")[0].time, lane.rank) for lane in lost)
+        times = sorted((_ended(lane), lane.rank) for lane in lost)
         if times[1][0] - times[0][0] < self.options.gap:
             return []
         return [lane for lane in lost if lane.rank == times[0][1]]
+
+
+def _ended(lane: Lane) -> float:
+    """When a process was gone: as its supervisor saw it, or wrote it down."""
+    event = lane.events_of("died")[0]
+    at = event.data.get("at")
+    return float(at) if isinstance(at, int | float) else event.time
 
 
 def _own_error(lane: Lane) -> bool:

@@ -29,6 +29,7 @@ from ..run import (
     rank_of,
 )
 from ..types import Event, Finding, Severity
+from .end_times import EndTimes
 from .heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Pulse, Starting
 from .memory_gauge import Ended, MemoryGauge
 from .rank_watch import RankWatch
@@ -88,6 +89,7 @@ class Drain:
         )
         self._gauge = MemoryGauge()
         self._ranks = RankWatch(run, self._detectors)
+        self._ends = EndTimes()
         self._lanes: dict[str, _Lane] = {}
         self._done: set[str] = set()
         self._foreign: dict[str, Ring] = {}
@@ -118,7 +120,9 @@ class Drain:
 
     def _tell_death(self, lane: _Lane, ended: Ended | None) -> None:
         lane.died = True
-        self._note(lane, "died", self._gauge.last_words(lane.ring.pid, ended))
+        at = self._ends.of(lane.ring.pid)
+        data = self._gauge.last_words(lane.ring.pid, ended)
+        self._note(lane, "died", data | ({} if at is None else {"at": at}))
 
     def _compare_ranks(self, *, now: bool = False) -> None:
         """Compare the ranks, if the first of them is ours and there are others."""
@@ -243,6 +247,8 @@ class Drain:
                 self.errors.append(f"{name}: {error}")
                 continue
             self._lanes[name] = _Lane(name, ring, writer, Judge(self._detectors, rank_of(name)))
+            if self._heartbeat is not None:  # else it is this process
+                self._ends.watch(ring.pid)
 
     def _drain(self, lane: _Lane) -> int:
         taken = lane.writer.drain()

@@ -95,8 +95,8 @@ def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
         if isinstance(told, list) and [finding.code, finding.rank] in told:
             return other
     if finding.code == "RUN001" and finding.evidence.get("headline") == GONE:
-        ends = (o for o in others if o.code in _ENDS and o.evidence.get("headline") != GONE)
-        return next((o for o in ends if o.rank != finding.rank), None)
+        ends = (o for o in others if o.code in (*_ENDS, "RNK005", "RNK008"))
+        return next((o for o in ends if o.evidence.get("headline") != GONE), None)
     if finding.code != "NUM002":
         return None
     steps = set(finding.evidence.get("steps", [finding.step]))
