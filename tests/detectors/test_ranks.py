@@ -43,7 +43,7 @@ def all_changed(sums: Any) -> Any:
 
 STUCK = {"seconds": 30.0, "limit": 10.0, "cpu": 0.0}
 IN_BACKWARD = STUCK | {"file": "/a/train.py", "line": 31, "frames": [
-    ["/x/torch/autograd/graph.py", 979, "_engine_run_backward"], ["/a/train.py", 31, "step"]]}  # fmt: skip
+    ["/x/torch/autograd/graph.py", 979, "_engine_run_backward"]]}  # fmt: skip
 IN_BARRIER = STUCK | {"file": "/a/train.py", "line": 60, "frames": [
     ["/x/torch/distributed/distributed_c10d.py", 5356, "barrier"]]}  # fmt: skip
 ASLEEP = STUCK | {"file": "/a/data.py", "line": 7, "frames": [["/a/data.py", 7, "wait"]],

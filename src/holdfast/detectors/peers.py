@@ -11,8 +11,9 @@ GONE = "another rank is gone"
 
 _WORDS = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Rr]emote (peer|process)|"
-    r"[Pp]rocess \d+ terminated with|NCCL communicator (was )?aborted|ncclRemoteError|collective operation timeout|"
-    r"Timed out waiting \d+ms for (recv|send)|[Ww]atchdog caught collective|gloo.*(timed out|closed)"
+    r"[Pp]rocess \d+ terminated with|NCCL communicator (was )?aborted|ncclRemoteError|"
+    r"collective operation timeout|Timed out waiting \d+ms for (recv|send)|"
+    r"[Ww]atchdog caught collective|gloo.*(timed out|closed)"
 )
 
 

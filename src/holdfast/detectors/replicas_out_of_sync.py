@@ -27,7 +27,7 @@ class ReplicasOutOfSync(RankDetector):
 
     Why it matters:
         DDP averages gradients, not weights. Replicas that differ once stay different: the gradient
-        is that of no model, and the checkpoint of rank 0 is one of several models that were trained.
+        is that of no model, and the checkpoint of rank 0 is one of several models.
 
     Evidence:
         ``ranks`` compared and ``odd`` the ones that differ from most others; ``equal_until``: the

@@ -82,7 +82,9 @@ class SameData(RankDetector):
         if known.sum() >= self.options.batches:
             shared = self._shared(lanes, batches[:, known], "batches", steps[known])
             # Of sharded models some ranks may hold parts of the same layers, and share data.
-            if shared is not None and (wrapper == "ddp" or len(shared.evidence["ranks"]) == len(lanes)):
+            if shared is not None and (
+                wrapper == "ddp" or len(shared.evidence["ranks"]) == len(lanes)
+            ):
                 yield shared
             elif shared is None:
                 yield from self._repeated(lanes, batches[:, known], steps[known])
@@ -129,7 +131,11 @@ class SameData(RankDetector):
         if not all(sampler) or not ends:
             return
         period = ends[0] - int(steps[0])
-        if period < 2 or len(steps) < 2 * period or int(steps[2 * period - 1] - steps[0]) >= 2 * period:
+        if (
+            period < 2
+            or len(steps) < 2 * period
+            or int(steps[2 * period - 1] - steps[0]) >= 2 * period
+        ):
             return
         if bool((batches[:, :period] == batches[:, period : 2 * period]).all()):
             yield self.about(

@@ -43,7 +43,7 @@ class Straggler(RankDetector):
         A step takes as long as the slowest rank does: with 64 ranks one slow disk costs 64 GPUs.
 
     Evidence:
-        ``ranks`` compared; ``phase`` of the step that differs and ``kind``: ``data``, ``compute`` or
+        ``ranks`` compared; ``phase`` of the step that differs, ``kind``: ``data``, ``compute`` or
         ``code``; ``seconds`` of it on the slow rank and ``others`` on the next slowest; ``lost``:
         seconds per step that all ranks wait, ``share`` of the step; ``behind``: share of the steps
         on which it is behind; ``waits``: seconds that the fastest rank spends in backward.
@@ -141,14 +141,16 @@ class Straggler(RankDetector):
         own = float(np.mean(phases[phase][slow]))
         length = float(np.mean(np.sum(list(phases.values()), axis=0)[slow]))
         waiting = [other.rank for other in lanes if other is not lane]
-        line = next((f for f in lane.findings if f.code.startswith("TPT") and f.line), None)
-        at = "" if line is None else f" at {line.file}:{line.line}"
+        lines = [f for f in lane.findings if f.code.startswith("TPT") and f.line]
+        line = next((f for f in lines if (f.code == "TPT001") == (kind == "data")), None)
+        at = "" if line is None else f" at {line.file.rpartition('/')[2]}:{line.line}"
+        wait = "waits" if len(waiting) == 1 else "wait"
         return self.about(
             lanes,
             step=int(steps[0]),
             rank=lane.rank,
             what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{at}, the others "
-            f"{_ms(own - lost)}: {named(waiting)} wait {_ms(lost)} of {_ms(length)}",
+            f"{_ms(own - lost)}: {named(waiting)} {wait} {_ms(lost)} of {_ms(length)}",
             advice=_ADVICE[kind],
             confidence=0.8,
             file="" if line is None else line.file,

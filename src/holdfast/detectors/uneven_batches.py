@@ -63,7 +63,9 @@ class UnevenBatches(RankDetector):
         for number in sorted({n for each in passes for n in each if isinstance(n, int)}):
             ended = [each.get(number) for each in passes]
             steps = [-1 if event is None else event.step for event in ended]
-            samples = [0 if event is None else int(event.data.get("samples") or 0) for event in ended]
+            samples = [
+                0 if event is None else int(event.data.get("samples") or 0) for event in ended
+            ]
             told = {"pass": number, "steps_done": steps, "samples": samples}
             if -1 in steps:
                 yield from self._through(lanes, steps, told)
@@ -99,12 +101,15 @@ class UnevenBatches(RankDetector):
         self, lanes: Sequence[Lane], steps: Sequence[int], told: Mapping[str, Any]
     ) -> Finding:
         short = min(range(len(lanes)), key=lambda i: steps[i])
-        counts = ", ".join(f"{s:,} on rank {lane.rank}" for lane, s in zip(lanes, steps, strict=True))
+        counts = ", ".join(
+            f"{s:,} on rank {lane.rank}" for lane, s in zip(lanes, steps, strict=True)
+        )
         return self.about(
             lanes,
             step=min(steps),
             rank=lanes[short].rank,
-            what=f"pass {told['pass']} over the data ends after different numbers of steps: {counts}",
+            what=f"pass {told['pass']} over the data ends after different numbers of steps: "
+            f"{counts}",
             advice=_ADVICE,
             evidence=told,
         )

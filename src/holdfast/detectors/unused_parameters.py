@@ -26,7 +26,7 @@ class UnusedParameters(RankDetector):
         communication. Parameters that never get a gradient keep their first values.
 
     Evidence:
-        ``ranks`` compared; ``layers``: names of the parameters that never got a gradient, ``unused``
+        ``ranks`` compared; ``layers``: names of parameters that never got a gradient, ``unused``
         their number ``of`` all; ``looks``: steps on which gradients of all layers were recorded.
 
     Usual causes:
@@ -79,7 +79,9 @@ class UnusedParameters(RankDetector):
         if any((table.dtype.names or ()) != (known[0].dtype.names or ()) for table in known):
             return
         missing = [[bool(np.isnan(t[n]).all()) for n in names] for t in known]
-        never = [name for name, each in zip(names, zip(*missing, strict=True), strict=True) if all(each)]
+        never = [
+            name for name, each in zip(names, zip(*missing, strict=True), strict=True) if all(each)
+        ]
         gaps = any(bool(np.isnan(table[name]).any()) for table in known for name in names)
         looks = min(len(table) for table in known)
         step = int(max(table["step"][0] for table in known))

@@ -32,7 +32,6 @@ from .bad_batches import BadBatches
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .registry import OptimizerRegistry
 
-
 # Ends of passes that are recorded.
 _PASSES = 16
 

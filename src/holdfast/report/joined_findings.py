@@ -10,7 +10,6 @@ from ..detectors.peers import GONE
 from ..detectors.ranking import explained, ranked
 from ..types import Finding
 
-
 _ENDS = ("RUN001", "RUN004", "MEM008")
 
 
