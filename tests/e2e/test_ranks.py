@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 
 import pytest
 
@@ -227,7 +228,8 @@ torch.manual_seed(0)
 data = TensorDataset(torch.randn(2048, 16))
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=8, sampler=sampler)
-model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 1)))
+layers = torch.nn.Linear(16, 32), torch.nn.Linear(32, 1)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 for epoch in range(2):
     sampler.set_epoch(epoch)
@@ -256,6 +258,17 @@ def test_healthy_ranks_give_no_finding(bench: Bench):
         assert bench.record.events("holdfast_error", lane) == []
 
 
+def line_with(process: subprocess.Popen[bytes], word: bytes) -> str:
+    """The first line of the output that has the word in it."""
+    assert process.stdout is not None
+    seen = b""
+    for line in process.stdout:
+        seen += line
+        if word in line:
+            return line.decode()
+    pytest.fail(f"ended with {process.wait()} before {word!r}: {seen!r}")
+
+
 def at(script: str) -> int:
     """The line that is marked."""
     return 1 + next(i for i, row in enumerate(script.splitlines()) if "# HERE" in row)
@@ -271,11 +284,11 @@ def test_a_hang_blames_the_rank_that_is_not_in_the_collective(bench: Bench, arou
     name = bench.write(script)
     options = ["--hang-after", "6"]
     if around:
-        process = bench.start_guarded(*TORCHRUN, name, options=options)
+        process = bench.start_guarded(*TORCHRUN, name, options=options, stderr=subprocess.STDOUT)
     else:
         words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
-        process = bench.start([*TORCHRUN, *words])
-    told = bench.await_line(process, "[RNK007]", stream="err")
+        process = bench.start([*TORCHRUN, *words], stderr=subprocess.STDOUT)
+    told = line_with(process, b"[RNK007]")
     process.terminate()
     bench.end(process)
     assert f"rank 1 stands at script.py:{at(script)}, while rank 0 waits" in told

@@ -27,7 +27,7 @@ _FACTS = {
 
 
 class DifferentSettings(RankDetector):
-    """Ranks run different code or settings: script, versions, learning rate, batch size, dtype.
+    """Ranks run different code or settings: script, versions, learning rate, batch size.
 
     What it detects:
         A script of another content, another version of torch or Python, another optimizer, dtype,

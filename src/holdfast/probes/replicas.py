@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
 
-from .ranks import ranks
-
 EVERY = 64
 """One step in this many is looked at."""
 
@@ -46,14 +44,14 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
 
 
 def parallel_facts(
-    parameters: Sequence[Tensor], layers: Sequence[str], models: Iterable[nn.Module]
+    parameters: Sequence[Tensor], layers: Sequence[str], models: Iterable[nn.Module], group: int
 ) -> dict[str, Any]:
-    """How this rank trains together with others; compared between ranks."""
+    """How this rank trains together with others, ``group`` in all; compared between ranks."""
     wrapped = [m for m in models if isinstance(m, nn.parallel.DistributedDataParallel)]
     sharded = any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
     shapes = [(name, tuple(p.shape)) for name, p in zip(layers, parameters, strict=False)]
     facts: dict[str, Any] = {
-        "group": ranks(),
+        "group": group,
         "backend": str(torch.distributed.get_backend()),
         "wrapper": "ddp" if wrapped else "fsdp" if sharded else "",
         "model": _digest(shapes),

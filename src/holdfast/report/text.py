@@ -42,13 +42,13 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     blocks = [
         _verdict(summary, width),
         _findings(summary, width),
+        _ranks(summary, width),
         _saved(summary, width),
         _notes("Damaged", summary.unreadable, width),
         _notes("What holdfast did", _deeds(summary), width),
         _notes("Policy", summary.policy, width),
         _notes("Not covered", summary.not_covered, width),
         _notes("Errors inside holdfast (training went on)", summary.errors, width),
-        _ranks(summary, width),
         _run(summary, width),
         _time(summary, width),
         _notes("Processes", lane_notes(summary), width),
@@ -77,6 +77,9 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
         often = words.occurrences(finding)
         lines += block(often) if often else []
+        if summary.ranks and not finding.code.startswith("RNK"):
+            who = [words.ranks(group.ranks), f"so also {echo}" if (echo := echoes(group)) else ""]
+            lines += block("; ".join(filter(None, who)))
         cause = cause_of(finding)
         if cause is not None and (cause.headline or cause.where not in finding.message):
             data = f", {cause.data}" if cause.data else ""
