@@ -50,7 +50,7 @@ def test_facts_tell_models_apart(monkeypatch):
 
     def facts(model: nn.Module) -> dict[str, object]:
         names = [name for name, _ in model.named_parameters()]
-        return parallel_facts(list(model.parameters()), names, [model], 2)
+        return parallel_facts(list(model.parameters()), names, 2)
 
     same, other = facts(nn.Linear(3, 2)), facts(nn.Linear(3, 4))
     assert facts(nn.Linear(3, 2)) == same and same["wrapper"] == ""

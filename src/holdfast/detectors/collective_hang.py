@@ -23,6 +23,8 @@ class _Place:
     data: Mapping[str, Any]
     waits: bool
     gone: bool
+    step: int = 0
+    """The step that it was at."""
 
     @property
     def where(self) -> str:
@@ -131,7 +133,7 @@ class CollectiveHang(RankDetector):
         line = first.data.get("line")
         return self.about(
             [place.lane for place in places],
-            step=max(lane.last_step for lane in lanes) + 1,
+            step=max(place.step for place in places),
             rank=first.lane.rank,
             what=f"no step for {seconds:.3g} s: {what}{'; then it went on' if over else ''}",
             severity=max(finding.severity for finding in told),
@@ -164,7 +166,8 @@ def _place(lane: Lane, since: float) -> _Place | None:
     if not silent:
         return _Place(lane=lane, data={}, waits=False, gone=True) if gone else None
     data = silent[-1].data
-    return _Place(lane=lane, data=data, waits=not gone and _waits(lane, data), gone=gone)
+    waits = not gone and _waits(lane, data)
+    return _Place(lane=lane, data=data, waits=waits, gone=gone, step=silent[-1].step)
 
 
 def _waits(lane: Lane, data: Mapping[str, Any]) -> bool:

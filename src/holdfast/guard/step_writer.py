@@ -302,7 +302,7 @@ class StepWriter:
         training = self.training
         parameters = next((parameters_of(o) for o, g in training.guards() if g is guard), None)
         if parameters is not None:
-            facts = parallel_facts(parameters, guard.layers, training.models(), ranks())
+            facts = parallel_facts(parameters, guard.layers, ranks())
             drawn = record.batches[0].indices if record.batches else None
             facts |= {"opt": guard.index, "cls": guard.cls}
             facts |= {} if drawn is None else {"batch_size": len(drawn)}

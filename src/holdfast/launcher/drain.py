@@ -125,10 +125,13 @@ class Drain:
         self._note(lane, "died", data | ({} if at is None else {"at": at}))
 
     def _compare_ranks(self, *, now: bool = False) -> None:
-        """Compare the ranks, if the first of them is ours and there are others."""
-        ranks = {rank_of(name) for name in (*self._lanes, *self._done, *self._foreign)}
+        """Compare the ranks, if the first one that is left is ours and there are others."""
+        if self._heartbeat is None or not (now or self._ranks.due):
+            return
         mine = {rank_of(name) for name in self._lanes}
-        if self._heartbeat is None or len(ranks) < 2 or min(ranks) not in mine:
+        others = {rank_of(name) for name, ring in self._foreign.items() if _alive(ring)}
+        known = {rank_of(name) for name in (*self._lanes, *self._foreign)}
+        if len(known) < 2 or not mine or min(mine) > min(others, default=min(mine)):
             return
         found = self._ranks.look(now=now)
         self._live.show(found)

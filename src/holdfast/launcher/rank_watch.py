@@ -39,10 +39,15 @@ class RankWatch:
         self._next = clock() + _FIRST
         self._told: dict[object, str] = {}
 
+    @property
+    def due(self) -> bool:
+        """Whether it is time."""
+        return self._clock() >= self._next
+
     def look(self, *, now: bool = False) -> list[Finding]:
         """The findings that are new or say something else, if it is time; ``now``: it is."""
         began = self._clock()
-        if began < self._next and not now:
+        if not now and not self.due:
             return []
         try:
             found = compare_ranks(

@@ -11,18 +11,20 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 EVERY = 64
 """One step in this many is looked at."""
 
-# A float32 column holds whole numbers up to here.
-_MODULUS = 1 << 24
+# A float32 column holds whole numbers up to 2**24; this is the largest prime below, since a
+# remainder by a power of two would not see sign and exponent.
+_MODULUS = (1 << 24) - 3
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -44,10 +46,10 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
 
 
 def parallel_facts(
-    parameters: Sequence[Tensor], layers: Sequence[str], models: Iterable[nn.Module], group: int
+    parameters: Sequence[Tensor], layers: Sequence[str], group: int
 ) -> dict[str, Any]:
     """How this rank trains together with others, ``group`` in all; compared between ranks."""
-    wrapped = [m for m in models if isinstance(m, nn.parallel.DistributedDataParallel)]
+    wrapped, samplers = _alive(parameters)
     sharded = any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
     shapes = [(name, tuple(p.shape)) for name, p in zip(layers, parameters, strict=False)]
     facts: dict[str, Any] = {
@@ -62,14 +64,22 @@ def parallel_facts(
         facts["find_unused"] = bool(wrapped[0].find_unused_parameters)
         facts["static_graph"] = bool(wrapped[0].static_graph)
         facts["join"] = bool(wrapped[0]._join_config.enable)
-    facts["sampler"] = _shuffles()
+    facts["sampler"] = any(sampler.shuffle for sampler in samplers)
     return facts
 
 
-def _shuffles() -> bool:
-    """Whether a DistributedSampler shuffles: then each pass should have another order."""
-    kind = DistributedSampler
-    return any(o.shuffle for o in gc.get_objects() if type(o) is kind)  # asked once in a run
+def _alive(
+    parameters: Sequence[Tensor],
+) -> tuple[list[DistributedDataParallel], list[DistributedSampler[Any]]]:
+    """Wrappers of the model and samplers of its data, among all live objects; once in a run.
+
+    An optimizer may be made before its model is wrapped, so that nobody has told of the wrapper.
+    """
+    objects = gc.get_objects()
+    own = {id(parameter) for parameter in parameters}
+    wrapped = [o for o in objects if issubclass(type(o), DistributedDataParallel)]
+    wrapped = [w for w in wrapped if any(id(p) in own for p in w.parameters())]
+    return wrapped, [o for o in objects if issubclass(type(o), DistributedSampler)]
 
 
 def source_digest() -> str:
