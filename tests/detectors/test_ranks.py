@@ -314,6 +314,17 @@ def test_what_differs_is_named(name, value, words):
     assert words in finding.message and finding.evidence["setting"] == name
 
 
+def test_what_moves_weights_differently_explains_replicas():
+    settings = {"weight_decay": "0.1", "betas": "(0.9, 0.999)"}
+    other = settings | {"weight_decay": "0.01"}
+    lanes = [lane(0, facts={"settings": settings}), lane(1, facts={"settings": other})]
+    finding = one(lanes)
+    assert finding.severity is Severity.ERROR
+    assert "weight_decay of the optimizer is 0.01 on rank 1" in finding.message
+    assert ["RNK001", 1] in finding.evidence["explains"]
+    assert one([lane(0), lane(1, facts={"batch_size": 4})]).evidence["explains"] == []
+
+
 def test_the_first_step_with_another_learning_rate():
     rates = np.where(np.arange(200) < 70, 0.01, 0.001)
     finding = one([lane(0, columns={"lr": rates}), lane(1)])
@@ -381,8 +392,13 @@ def test_an_error_of_its_own_is_no_lost_rank():
 
 def test_a_run_that_was_asked_to_end_has_lost_nobody():
     lanes = FIRES["RNK008"]()
-    lanes[0] = lane(0, events=[*lanes[0].events[3:], event(0, "signal", 200, name="SIGTERM")])
+    asked = event(0, "signal", 200, time=1.7e9 - 9, name="SIGTERM")
+    lanes[0] = lane(0, events=[*lanes[0].events[3:], asked])
     assert codes(lanes) == []
+    # A launcher asks the others to end when it has lost one.
+    later = event(0, "signal", 200, time=1.7e9 + 1, name="SIGTERM")
+    lanes[0] = lane(0, events=[*lanes[0].events[3:4], later])
+    assert codes(lanes) == ["RNK008"]
 
 
 def test_names_of_ranks():

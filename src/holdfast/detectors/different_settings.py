@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,9 @@ class DifferentSettings(RankDetector):
 
     What it detects:
         A script of another content, another version of torch or Python, another optimizer, dtype,
-        batch size, process group or DDP option on some rank, compared at the first step; and
-        learning rates that differ, compared on every step.
+        batch size, process group, option of DDP or of the optimizer on some rank, compared at the
+        first step; and learning rates that differ, compared on every step. What moves weights
+        differently is an error, the rest a warning.
 
     Why it matters:
         Ranks that should do the same do not: replicas drift apart although every gradient is
@@ -40,7 +42,7 @@ class DifferentSettings(RankDetector):
 
     Evidence:
         ``ranks`` compared and ``odd`` those that differ from most; ``setting``: its name;
-        ``values``: by rank, as text.
+        ``values``: by rank, as text; ``explains``: replicas that differ follow from it.
 
     Usual causes:
         - A file system that has not synchronized an edited file to all nodes, or another
@@ -86,7 +88,18 @@ class DifferentSettings(RankDetector):
             values = [str(each.get(name, "")) for each in facts]
             if len(set(values)) > 1 and all(values):
                 yield self._finding(lanes, 0, name, words, values)
+        yield from self._optimizers(lanes, facts)
         yield from self._rates(lanes)
+
+    def _optimizers(
+        self, lanes: Sequence[Lane], facts: Sequence[Mapping[str, Any]]
+    ) -> Iterator[Finding]:
+        """Settings of the optimizers, by which the same gradient moves weights differently."""
+        told = [f["settings"] if isinstance(f.get("settings"), dict) else {} for f in facts]
+        for name in dict.fromkeys(key for each in told for key in each):
+            values = [str(each.get(name)) for each in told]
+            if len(set(values)) > 1:
+                yield self._finding(lanes, 0, name, f"{name} of the optimizer", values)
 
     def _rates(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         steps, (rates,) = side_by_side(lanes, "lr")
@@ -107,6 +120,7 @@ class DifferentSettings(RankDetector):
         odd = [lane.rank for lane, value in zip(lanes, values, strict=True) if value != usual]
         other = next(value for value in values if value != usual)
         rest = [lane.rank for lane in lanes if lane.rank not in odd]
+        moves = name not in _FACTS or name in ("cls", "dtype")
         return self.about(
             lanes,
             step=step,
@@ -114,7 +128,9 @@ class DifferentSettings(RankDetector):
             what=f"{words} is {other[:40]} on {named(odd)} and {usual[:40]} on {named(rest)}",
             advice=f"make {words} the same on all ranks: look for code that depends on the rank, "
             "and for files or an environment that differ between nodes",
+            severity=Severity.ERROR if moves else self.severity,
             evidence={
+                "explains": [["RNK001", lane.rank] for lane in lanes] if moves else [],
                 "odd": odd,
                 "setting": name,
                 "values": list(values),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,11 @@ class RankLost(RankDetector):
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """The rank that was gone first."""
         gone = [lane for lane in lanes if lane.events_of("died") and not lane.events_of("end")]
-        if not gone or any(lane.events_of("signal", "stop") for lane in lanes):
+        if not gone or any(lane.events_of("stop") for lane in lanes):
+            return
+        # Somebody asked the run to end; a launcher asks only after it has lost a rank.
+        asked = min((e.time for lane in lanes for e in lane.events_of("signal")), default=math.inf)
+        if min(map(_ended, gone)) > asked:
             return
         # One that still saved its state or raised was alive when it lost the other.
         lost = [lane for lane in gone if not lane.events_of("exception", "last_state")]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
+from ..probes import learning_rate
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses
@@ -300,9 +301,10 @@ class StepWriter:
     def _tell_ranks(self, guard: OptimizerGuard, record: StepRecord) -> None:
         """How this optimizer trains together with those of other ranks."""
         training = self.training
-        parameters = next((parameters_of(o) for o, g in training.guards() if g is guard), None)
-        if parameters is not None:
-            facts = parallel_facts(parameters, guard.layers, ranks())
+        optimizer = next((o for o, g in training.guards() if g is guard), None)
+        if optimizer is not None:
+            facts = parallel_facts(parameters_of(optimizer), guard.layers, ranks())
+            facts["settings"] = learning_rate.settings(optimizer)
             drawn = record.batches[0].indices if record.batches else None
             facts |= {"opt": guard.index, "cls": guard.cls}
             facts |= {} if drawn is None else {"batch_size": len(drawn)}

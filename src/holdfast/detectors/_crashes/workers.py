@@ -125,10 +125,13 @@ def ranks(crash: Crash) -> Cause | None:
             "more about the network",
         )
     if crash.find("Expected to have finished reduction in the prior iteration"):
+        found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
+        which = ", ".join(found[1].split()[:4]) if found else ""
+        name = f" (list(model.named_parameters())[{which.split(',')[0]}] is one)" if which else ""
         return Cause(
-            headline="parameters of a DDP model got no gradient",
-            advice="a branch was not used in this step: find_unused_parameters=True for DDP, or "
-            "let every output take part in the loss",
+            headline=f"parameters{f' {which}' if which else ''} of a DDP model got no gradient",
+            advice=f"a branch was not used in this step{name}: let every output take part in the "
+            "loss, freeze what is not trained before DDP is made, or find_unused_parameters=True",
         )
     return None
 
