@@ -345,6 +345,7 @@ def test_the_rank_outside_of_the_collective_is_blamed():
 def test_a_rank_in_another_collective_is_blamed():
     finding = one(hangs(IN_BACKWARD, IN_BARRIER))
     assert finding.rank == 1 and "in another collective" in finding.message
+    assert finding.evidence["deadlock"] and not one(hangs(IN_BACKWARD, ASLEEP)).evidence["deadlock"]
 
 
 def test_all_in_one_collective_blames_nobody():
@@ -357,6 +358,7 @@ def test_a_rank_that_has_ended_is_waited_for_for_ever():
     lanes.append(lane(1, events=[event(1, "end", 199, time=1.6e9, steps=200)]))
     finding = one(lanes)
     assert finding.evidence["gone"] == [1] and "rank 1 has ended" in finding.message
+    assert finding.evidence["deadlock"]
 
 
 def test_a_rank_that_computes_in_backward_does_not_wait():

@@ -300,6 +300,35 @@ def test_a_hang_blames_the_rank_that_is_not_in_the_collective(bench: Bench, arou
 @pytest.mark.slow
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("around", [True, False], ids=["one parent", "a parent per rank"])
+def test_a_rank_that_is_through_with_its_data_is_not_waited_for_for_ever(
+    bench: Bench, around: bool
+):
+    """It waits in a barrier, the other in backward: the run is ended and says who was through."""
+    script = HEALTHY.replace(
+        "sampler=sampler)",
+        "sampler=sampler)\n"
+        "if dist.get_rank() == 1: loader = list(loader)[:20]\n"
+        "loader = DataLoader([x[0][0] for x in loader], batch_size=1)",
+    )
+    script = script.replace("for (x,) in loader", "for x in loader").replace("range(2)", "range(1)")
+    script = script.replace("dist.destroy", "dist.barrier()\ndist.destroy")
+    name = bench.write(script)
+    options = ["--hang-after", "6"]
+    if around:
+        seen = bench.guarded(*TORCHRUN, name, options=options)
+    else:
+        words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
+        seen = bench.end(bench.start([*TORCHRUN, *words]))
+    assert seen.code != 0
+    assert "holdfast: ended the run, which would wait for ever" in seen.told
+    first = summarize(bench.record.run).findings[0]
+    assert (first.code, first.rank, first.step) == ("RNK005", 1, 20), first.message
+    assert "rank 1 had no more batches after 20 steps" in first.message
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("around", [True, False], ids=["one parent", "a parent per rank"])
 @pytest.mark.parametrize(
     ("does", "code", "line"),
     [

@@ -54,8 +54,9 @@ class CollectiveHang(RankDetector):
     Evidence:
         ``ranks`` compared; ``blamed``: those that are waited for; ``waiting``: those in a
         collective; ``places``: file and line by rank; ``gone``: ranks that have ended, for which
-        the others wait for ever; ``seconds`` without progress; ``explains``: findings that follow
-        from it; ``cause``: function and lines around.
+        the others wait for ever; ``deadlock``: all ranks wait, in different collectives or for one
+        that is gone; ``seconds`` without progress; ``explains``: findings that follow from it;
+        ``cause``: function and lines around.
 
     Usual causes:
         - ``if rank == 0`` around a collective: saving or evaluating a sharded model, a barrier, a
@@ -146,6 +147,7 @@ class CollectiveHang(RankDetector):
                 "waiting": [place.lane.rank for place in waiting],
                 "places": [f"rank {place.lane.rank}: {place.told}" for place in places],
                 "gone": [place.lane.rank for place in places if place.gone],
+                "deadlock": bool(blamed) and all(p.waits or p.gone for p in [*blamed, *waiting]),
                 "seconds": seconds,
                 "explains": [["RUN004", lane.rank] for lane in lanes],
                 "cause": {n: first.data[n] for n in ("function", "excerpt") if n in first.data},

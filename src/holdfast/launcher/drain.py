@@ -69,7 +69,7 @@ class Drain:
         self.hung: Finding | None = None
         """The finding of a run that hangs, as long as it does."""
         self.abandoned: Finding | None = None
-        """The finding of ranks that wait for one that is gone: they would for ever."""
+        """The finding of ranks that wait for one that is gone or through: they would for ever."""
         self.child = 0
         """The script, where it is a child of this process."""
         self._heartbeat = heartbeat
@@ -135,8 +135,10 @@ class Drain:
             return
         found = self._ranks.look(now=now)
         self._live.show(found)
-        lost = (f for f in found if f.code == "RNK007" and f.evidence.get("gone"))
-        self.abandoned = next(lost, self.abandoned)
+        hang = next((f for f in found if f.code == "RNK007"), None)
+        if hang is not None and hang.evidence.get("deadlock"):
+            uneven = any(finding.code == "RNK005" for finding in found)
+            self.abandoned = hang if uneven or hang.evidence.get("gone") else self.abandoned
 
     def _feel(self, heartbeat: Heartbeat) -> None:
         """Whether the run goes on; before new rows are judged, to which it belongs."""

@@ -125,6 +125,8 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
     for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
     assert ended is not None
+    if hung.ended_for is not None and not settings.restart.times:
+        say(f"holdfast: ended the run, which would wait for ever: {hung.ended_for.message}")
     names = {signal.Signals(number).name for number in ending}
     told = ended.signal if hung.ended_for is None and ended.signal in names else ""
     told = signal.Signals(asked[0]).name if asked else told
@@ -144,7 +146,7 @@ def _wait(
     """Wait for the end of the child; ``asked`` gets those of ``ending`` that came.
 
     A run that hangs is ended where it can be started again (``restarts``), and where ranks wait for
-    one that is gone.
+    one that is gone or through with its data.
     """
     while True:
         info = signal.sigtimedwait(watched, _TICK)
