@@ -403,5 +403,15 @@ def test_a_run_that_was_asked_to_end_has_lost_nobody():
     assert codes(lanes) == ["RNK008"]
 
 
+def test_who_ends_a_run_that_hangs_has_killed_no_rank():
+    lanes = FIRES["RNK008"]()
+    hang = event(0, "no_progress", 200, time=1.7e9 - 5, **ASLEEP)
+    lanes[0] = lane(0, events=[*lanes[0].events[3:], hang])
+    assert codes(lanes) == []
+    again = event(0, "progress_again", 200, time=1.7e9 - 4, seconds=9.0)
+    lanes[0] = lane(0, events=[*lanes[0].events[3:], again])
+    assert codes(lanes) == ["RNK008"]
+
+
 def test_names_of_ranks():
     assert named([0, 1]) == "ranks 0 and 1"

@@ -69,7 +69,10 @@ class RankLost(RankDetector):
             return
         # Somebody asked the run to end; a launcher asks only after it has lost a rank.
         asked = min((e.time for lane in lanes for e in lane.events_of("signal")), default=math.inf)
-        if min(map(_ended, gone)) > asked:
+        # And who ends a run that hangs ends all ranks.
+        last = [e for lane in lanes for e in lane.events_of("no_progress", "progress_again")[-1:]]
+        hangs = (event.time for event in last if event.kind == "no_progress")
+        if min(map(_ended, gone)) > min(asked, *hangs, math.inf):
             return
         # One that still saved its state or raised was alive when it lost the other.
         lost = [lane for lane in gone if not lane.events_of("exception", "last_state")]

@@ -133,12 +133,12 @@ class Drain:
         known = {rank_of(name) for name in (*self._lanes, *self._foreign)}
         if len(known) < 2 or not mine or min(mine) > min(others, default=min(mine)):
             return
-        found = self._ranks.look(now=now)
-        self._live.show(found)
-        hang = next((f for f in found if f.code == "RNK007"), None)
-        if hang is not None and hang.evidence.get("deadlock"):
-            uneven = any(finding.code == "RNK005" for finding in found)
-            self.abandoned = hang if uneven or hang.evidence.get("gone") else self.abandoned
+        self._live.show(self._ranks.look(now=now))
+        found = {finding.code: finding for finding in self._ranks.findings}
+        hang = found.get("RNK007")
+        if hang is not None and hang.severity is Severity.ERROR and hang.evidence.get("deadlock"):
+            through = "RNK005" in found or hang.evidence.get("gone")
+            self.abandoned = hang if through else self.abandoned
 
     def _feel(self, heartbeat: Heartbeat) -> None:
         """Whether the run goes on; before new rows are judged, to which it belongs."""

@@ -37,6 +37,8 @@ class RankWatch:
     ) -> None:
         self._run, self._detectors, self._clock = run, list(detectors), clock
         self._next = clock() + _FIRST
+        self.findings: list[Finding] = []
+        """Those of the last look."""
         self._told: dict[object, str] = {}
 
     @property
@@ -50,14 +52,14 @@ class RankWatch:
         if not now and not self.due:
             return []
         try:
-            found = compare_ranks(
+            self.findings = compare_ranks(
                 [(lane, lane.findings) for lane in read_run(self._run)], self._detectors
             ).findings
         except (HoldfastError, OSError):  # files that another supervisor is writing
-            found = []
+            self.findings = []
         took = self._clock() - began
         self._next = self._clock() + max(_FIRST, _SHARE * took)
-        fresh = [f for f in found if self._told.get(f.key) != _said(f)]
+        fresh = [f for f in self.findings if self._told.get(f.key) != _said(f)]
         self._told |= {finding.key: _said(finding) for finding in fresh}
         return fresh
 
