@@ -6,15 +6,20 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from tests.conftest import record
 from tests.rank_lanes import FACTS, event
 
+from holdfast.config import Settings
 from holdfast.detectors import ALL
+from holdfast.launcher.drain import Drain
 from holdfast.launcher.end_times import EndTimes
+from holdfast.launcher.heartbeat import Heartbeat
 from holdfast.launcher.rank_watch import RankWatch
-from holdfast.run import Run
+from holdfast.run import LaneReader, Recorder, Run
+from holdfast.types import Event, Finding, Severity
 
 
 @pytest.fixture
@@ -73,3 +78,62 @@ def test_a_process_that_is_gone_already_is_not_waited_for():
     ends = EndTimes()
     ends.watch(process.pid)
     assert ends.of(process.pid) is None
+
+
+def hang(**evidence: object) -> Finding:
+    return Finding(
+        code="RNK007", name="collective_hang", severity=Severity.ERROR, step=9, message="step 9: x",
+        advice="", evidence=evidence,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("codes", "evidence", "ended"),
+    [
+        (["RNK007"], {"deadlock": True, "gone": [1]}, True),
+        (["RNK007", "RNK005"], {"deadlock": True, "gone": []}, True),
+        (["RNK007"], {"deadlock": True, "gone": []}, False),  # the network may come back
+        (["RNK007", "RNK005"], {"deadlock": False, "gone": []}, False),
+        ([], {}, False),
+    ],
+)
+def test_ranks_that_wait_for_ever_are_given_up(tmp_path, monkeypatch, codes, evidence, ended):
+    """Both lanes are ours; what is found about them is made up."""
+    run = Run.create(tmp_path / "run", {})
+    for rank in (0, 1):
+        Recorder(run, rank, os.getpid(), "owner", 1 << 16)
+    drain = Drain(run, "owner", Settings(), ALL, lambda line: None, Heartbeat(0.0))
+    found = [replace(hang(**evidence), code=code) for code in codes]
+    monkeypatch.setattr(RankWatch, "due", True)
+    monkeypatch.setattr(
+        RankWatch, "look", lambda self, *, now=False: setattr(self, "findings", found) or found
+    )
+    drain.tick()
+    assert (drain.abandoned is not None) == ended
+
+
+def test_a_rank_that_is_gone_is_recorded_at_once_with_its_time(tmp_path):
+    run = Run.create(tmp_path / "run", {})
+    code = (
+        "import sys, os, signal; from holdfast.run import Recorder, Run;"
+        "Recorder(Run.open(sys.argv[1]), 1, os.getpid(), 'owner', 1 << 16);"
+        "print('open', flush=True); sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"open\n"
+    drain = Drain(run, "owner", Settings(), ALL, lambda line: None, Heartbeat(0.0))
+    drain.tick()
+    assert [e.kind for e in LaneReader(run, "r1").events() if e.kind == "died"] == []
+    before = time.time()
+    process.communicate(b"\n")
+    until = time.monotonic() + 60
+    died: list[Event] = []
+    while not died and time.monotonic() < until:
+        drain.tick()
+        died = [e for e in LaneReader(run, "r1").events() if e.kind == "died"]
+    drain.close()
+    assert [e.kind for e in LaneReader(run, "r1").events()].count("died") == 1
+    assert not hasattr(os, "pidfd_open") or before <= died[0].data["at"] <= died[0].time

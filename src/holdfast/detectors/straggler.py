@@ -80,7 +80,7 @@ class Straggler(RankDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(RankDetector.Options):
-        """Guesses: two healthy ranks on two busy cores stay below half of them."""
+        """Guesses."""
 
         steps: int = 40
         """Steps that must be comparable."""

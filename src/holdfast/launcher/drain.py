@@ -112,7 +112,7 @@ class Drain:
 
     def _find_dead(self) -> None:
         """Which rank is gone first matters: all others end because of it."""
-        for lane in list(self._lanes.values()):
+        for lane in list(self._lanes.values()) if self._heartbeat is not None else ():
             gone = not lane.died and not lane.ring.closed and not _alive(lane.ring)
             if gone and lane.ring.pid != self.child:  # of the child more is known at its end
                 self._drain(lane)
