@@ -84,10 +84,11 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
 # What stands beside the detectors: who asks them, who ranks, what others judge with too.
-SHARED = {"suspicion", "ranking", "kills"}
+SHARED = {"suspicion", "ranking", "kills", "peers"}
 JOINS = {
     "holdfast.probes.step_record",
     "holdfast.detectors.judge",
+    "holdfast.detectors.comparison",
     "holdfast.detectors.ranking",
 }  # puts together what the members measured
 

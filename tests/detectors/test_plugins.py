@@ -98,7 +98,7 @@ def test_entry_points_of_installed_packages(monkeypatch, module):
 
 def test_select_and_ignore_go_by_prefix():
     among = (*ALL, made())
-    families = {"NUM", "OPT", "RUN", "MEM", "TPT", "TST"}
+    families = {"NUM", "OPT", "RUN", "MEM", "TPT", "RNK", "TST"}
     assert {d.code[:3] for d in detectors.select([], [], among)} == families
     assert [d.code for d in detectors.select(["TST"], [], among)] == ["TST001"]
     kept = detectors.select(["num"], ["NUM00", "TST"], among)

@@ -41,7 +41,9 @@ def options_of(path: Path) -> tuple[str, ...]:
 CATALOGUE = {name: Path(faults.__file__).parent / f"{name}.py" for name in faults.ALL}
 # Faults of memory and time are found by the clock of a real run; one is part of every test run.
 OVER_TIME = {n for n, p in CATALOGUE.items() if constant(p, "CODE")[:3] in ("MEM", "TPT")}
-LONG = OVER_TIME - {"graph_kept"}
+# Those of several ranks start two processes; one of them is part of every test run.
+OF_RANKS = {n for n, p in CATALOGUE.items() if constant(p, "CODE").startswith("RNK")}
+LONG = OVER_TIME - {"graph_kept"} | OF_RANKS - {"same_data"}
 CORPUS = Path(__file__).parents[2] / "corpus"
 # Those with a header were written for this test; the others have a test of their own.
 FAULTY = {
@@ -63,7 +65,7 @@ def sampled(group: str, names: list[str]) -> list[Any]:
 # Where there was never a good state, or the script's own scaler skips already.
 BEYOND_SAVING = ("nonfinite_parameter", "scaler_collapse")
 # Ends with an error, with holdfast or without.
-FATAL = ("too_big", "crash")
+FATAL = ("too_big", "crash", "uneven_batches", "rank_lost")
 
 
 @dataclass
@@ -126,7 +128,7 @@ def seen_at(finding: Finding, step: int) -> None:
     """
     if finding.code == "NUM006":
         assert finding.evidence["streak_start"] <= finding.step <= step
-    elif finding.code.startswith("TPT"):  # when it is seen depends on how busy the machine is
+    elif finding.code[:3] in ("TPT", "RNK"):  # when it is seen depends on how busy the machine is
         assert step <= finding.step
     elif finding.action == "rollback" or finding.code.startswith("MEM"):
         assert step <= finding.step <= step + by_code(finding.code).within

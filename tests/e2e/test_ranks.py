@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from holdfast.report import replay, summarize
 
 from .conftest import Bench, Record
 
@@ -279,3 +282,148 @@ def test_an_explosion_on_one_rank_is_left_out_on_all(bench: Bench):
         assert bench.record.events("rollback", lane) == []
         assert bench.record.events("holdfast_error", lane) == []
         assert int(bench.record.steps(lane)["outlier"][40]) & 1
+
+
+HEALTHY = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(2048, 16))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+layers = torch.nn.Linear(16, 32), torch.nn.Linear(32, 1)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for (x,) in loader:
+        loss = (model(x) ** 2).mean()  # HERE
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ranks(2)
+def test_healthy_ranks_give_no_finding(bench: Bench):
+    """Replicas are compared, data is not the same, nobody waits for a straggler."""
+    seen = bench.guarded(*TORCHRUN, bench.write(HEALTHY))
+    assert seen.code == 0, seen.told
+    summary = summarize(bench.record.run)
+    assert [f.message for f in summary.findings if f.code[:3] != "TPT"] == []
+    assert sorted(rank.rank for rank in summary.ranks) == [0, 1]
+    for lane in bench.record.lanes:
+        assert len(bench.record.lane(lane).tables["weights0"]) == 4
+        assert [e.data["number"] for e in bench.record.events("pass_ends", lane)] == [1, 2]
+        (facts,) = [e.data for e in bench.record.events("parallel", lane)]
+        assert (facts["wrapper"], facts["group"], facts["batch_size"]) == ("ddp", 2, 8)
+        assert bench.record.events("holdfast_error", lane) == []
+
+
+def line_with(process: subprocess.Popen[bytes], word: bytes) -> str:
+    """The first line of the output that has the word in it."""
+    assert process.stdout is not None
+    seen = b""
+    for line in process.stdout:
+        seen += line
+        if word in line:
+            return line.decode()
+    pytest.fail(f"ended with {process.wait()} before {word!r}: {seen!r}")
+
+
+def at(script: str) -> int:
+    """The line that is marked."""
+    return 1 + next(i for i, row in enumerate(script.splitlines()) if "# HERE" in row)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("around", [True, False], ids=["one parent", "a parent per rank"])
+def test_a_hang_blames_the_rank_that_is_not_in_the_collective(bench: Bench, around: bool):
+    """A parent of rank 0 reads the lane of rank 1, whose stacks its own parent has taken."""
+    script = HEALTHY.replace("# HERE", "\n        if dist.get_rank() == 1 and sampler.epoch: "
+                             "__import__('time').sleep(600)  # HERE")  # fmt: skip
+    name = bench.write(script)
+    options = ["--hang-after", "6"]
+    if around:
+        process = bench.start_guarded(*TORCHRUN, name, options=options, stderr=subprocess.STDOUT)
+    else:
+        words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
+        process = bench.start([*TORCHRUN, *words], stderr=subprocess.STDOUT)
+    told = line_with(process, b"[RNK007]")
+    process.terminate()
+    bench.end(process)
+    assert f"rank 1 stands at script.py:{at(script)}, while rank 0 waits" in told
+    finding = summarize(bench.record.run).findings[0]
+    assert (finding.code, finding.rank, finding.line) == ("RNK007", 1, at(script))
+    assert finding.file.endswith("script.py")
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("around", [True, False], ids=["one parent", "a parent per rank"])
+def test_a_rank_that_is_through_with_its_data_is_not_waited_for_for_ever(
+    bench: Bench, around: bool
+):
+    """It waits in a barrier, the other in backward: the run is ended and says who was through."""
+    script = HEALTHY.replace(
+        "sampler=sampler)",
+        "sampler=sampler)\n"
+        "if dist.get_rank() == 1: loader = list(loader)[:20]\n"
+        "loader = DataLoader([x[0][0] for x in loader], batch_size=1)",
+    )
+    script = script.replace("for (x,) in loader", "for x in loader").replace("range(2)", "range(1)")
+    script = script.replace("dist.destroy", "dist.barrier()\ndist.destroy")
+    name = bench.write(script)
+    options = ["--hang-after", "6"]
+    if around:
+        seen = bench.guarded(*TORCHRUN, name, options=options)
+    else:
+        words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), *options, name]
+        seen = bench.end(bench.start([*TORCHRUN, *words]))
+    assert seen.code != 0
+    assert "holdfast: ended the run, which would wait for ever" in seen.told
+    first = summarize(bench.record.run).findings[0]
+    assert (first.code, first.rank, first.step) == ("RNK005", 1, 20), first.message
+    assert "rank 1 had no more batches after 20 steps" in first.message
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("around", [True, False], ids=["one parent", "a parent per rank"])
+@pytest.mark.parametrize(
+    ("does", "code", "line"),
+    [
+        ("__import__('os').kill(__import__('os').getpid(), 9)", "RNK008", False),
+        ("{}['cat']", "RUN001", True),
+        ("raise SystemExit(0)", "RNK005", False),
+    ],
+    ids=["killed", "raises", "leaves"],
+)
+def test_the_rank_that_ended_first_is_named(
+    bench: Bench, does: str, code: str, line: bool, around: bool
+):
+    script = HEALTHY.replace("# HERE", "\n        if dist.get_rank() == 1 and sampler.epoch: "
+                             f"{does}  # HERE")  # fmt: skip
+    name = bench.write(script)
+    if around:
+        seen = bench.guarded(*TORCHRUN, name, options=[])
+    else:
+        words = ["-m", "holdfast", "run", "--run-dir", str(bench.path), name]
+        seen = bench.end(bench.start([*TORCHRUN, *words]))
+    assert seen.code != 0
+    summary = summarize(bench.record.run)
+    first, *others = summary.findings
+    assert (first.code, first.rank) == (code, 1), [f.message for f in summary.findings]
+    assert first.line == (at(script) if line else 0)
+    # What the other rank says is a consequence.
+    assert [f.message for f in others if f.code == "RUN001"] == []
+    assert summary.ranks[0].rank == 1
+    again = replay(bench.record.run)
+    assert [f.message for f in again.findings] == [f.message for f in summary.findings]

@@ -26,10 +26,10 @@ def test_the_same_story_as_the_page(incident):
         "```diff\n@@ src/project/model.py:88 @@\n-    loss", "+    loss = -torch.log(picked.clamp",
         "- sample: dataset index 20817 (row 5 of the batch)", "- ranks: rank 1",
         "- how sure: 95 %; holdfast reran this batch", "- more: `holdfast explain NUM001`",
+        "## Ranks", "| rank | steps | loss |", "Rank 1 named by a finding",
         "## The layers around it", "**Step 412, rank 1, NUM001.**", "## How far the layers moved",
         "| head.bias |", "## Curves, r0", "- Loss: Loss from", "## What holdfast did",
-        "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## Processes",
-        "## The run",
+        "| Skipped steps with non-finite values (ranks 0-1) | step 412 |", "## The run",
         "- command: `train.py --epochs 3 --hf-token ***`", "Guard cost ",
     ]  # fmt: skip
     places = [told.find(part) for part in order]

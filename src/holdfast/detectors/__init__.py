@@ -28,7 +28,9 @@ from .base import (
     Document,
     document,
 )
+from .collective_hang import CollectiveHang
 from .crash import Crash
+from .different_settings import DifferentSettings
 from .divergence import Divergence
 from .evaluation_with_graph import EvaluationWithGraph
 from .fragmentation import Fragmentation
@@ -44,23 +46,35 @@ from .nonfinite_gradient import NonfiniteGradient
 from .nonfinite_input import NonfiniteInput
 from .nonfinite_loss import NonfiniteLoss
 from .nonfinite_parameter import NonfiniteParameter
+from .rank_lost import RankLost
 from .recompile import Recompile
+from .replicas_out_of_sync import ReplicasOutOfSync
+from .same_data import SameData
 from .scaler_collapse import ScalerCollapse
 from .slow_down import SlowDown
 from .stall import Stall
 from .state_not_detached import StateNotDetached
+from .straggler import Straggler
 from .swallowed_exception import SwallowedException
 from .tensors_pile_up import TensorsPileUp
 from .too_big import TooBig
+from .uneven_batches import UnevenBatches
 from .unreadable_sample import UnreadableSample
+from .unused_parameters import UnusedParameters
 from .worker_growth import WorkerGrowth
 
 ALL: tuple[type[Detector], ...] = (
-    # what ended the run comes first
+    # what ended the run comes first, and of that what only all ranks together show
+    RankLost,
+    UnevenBatches,
+    CollectiveHang,
     Crash,
     Hang,
     SwallowedException,
     UnreadableSample,
+    ReplicasOutOfSync,
+    DifferentSettings,
+    SameData,
     NonfiniteInput,
     NonfiniteParameter,
     Divergence,
@@ -79,6 +93,8 @@ ALL: tuple[type[Detector], ...] = (
     Fragmentation,
     TooBig,
     # time, behind memory
+    Straggler,
+    UnusedParameters,
     Recompile,
     SlowDown,
     HostSync,

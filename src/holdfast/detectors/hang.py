@@ -107,6 +107,8 @@ class Hang(Detector):
     def _hangs(self, event: Event) -> bool:
         """Whether what was measured is a hang, and no long work or wait on purpose."""
         data, options = event.data, self.options
+        if data.get("gone") is True:
+            return False  # it has ended, and ranks that wait for it hang
         ratio = _number(data, "seconds") / max(1e-9, _number(data, "limit"))
         if any(part in file for file, _ in _frames(data) for part in _ON_PURPOSE):
             return False

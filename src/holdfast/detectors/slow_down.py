@@ -173,7 +173,8 @@ class SlowDown(TimedDetector):
         if retries >= options.retries:
             return "retries"
         if line.mark == "backward" and not line.direct:
-            return "graph"
+            # Several ranks wait for the slowest of them there, which RNK002 tells.
+            return "" if look.ranks > 1 else "graph"
         # Within a library, nothing of the user's has grown.
         return "" if line.mark and not line.direct else "work"
 

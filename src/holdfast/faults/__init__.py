@@ -32,4 +32,12 @@ ALL = (
     "swallowed_exception",
     "unreadable_sample",
     "hang",
+    "replicas_out_of_sync",
+    "straggler",
+    "unused_parameters",
+    "same_data",
+    "uneven_batches",
+    "different_settings",
+    "collective_hang",
+    "rank_lost",
 )

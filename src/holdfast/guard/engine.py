@@ -43,6 +43,8 @@ from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.readback import wait_for
+from ..probes.replicas import EVERY as REPLICAS_EVERY
+from ..probes.replicas import checksums
 from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
@@ -231,7 +233,10 @@ class Engine:
         if script.on:
             attempt(self, "resume", script.ends, iterator, self.steps, sys._getframe(1))
         self.recovery.epoch_begins()
-        LoaderLedger.of(iterator, self._ledger).ran_out()
+        ledger = LoaderLedger.of(iterator, self._ledger)
+        ledger.ran_out()
+        if ledger is self._ledger and ranks() > 1:
+            self.training.pass_ends(ledger)
 
     @fail_open("copy probe")
     def copied(self, seconds: float) -> None:
@@ -461,6 +466,8 @@ class Engine:
         self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
         if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
+        if record.step % REPLICAS_EVERY == 0 and ranks() > 1:
+            record.checksums = attempt(self, "replica probe", checksums, parameters)
         if (
             self.investigation.alert
             and record.measured is not None

@@ -9,21 +9,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
+from ..probes import learning_rate
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
+from ..probes.ranks import ranks
 from ..probes.readback import Readback
+from ..probes.replicas import parallel_facts
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import Before
 from ..run import Table
 from .grad_scaler import ScalerInUse, why_lower
 from .kernel_cost import KernelCost
 from .layer_norms import LayerNorms
-from .optimizer_guard import OptimizerGuard
+from .optimizer_guard import OptimizerGuard, parameters_of
 from .training import GuardedTraining
 
 # Backward passes without any optimizer step before a loop is taken for one that updates by hand.
@@ -71,6 +75,7 @@ class StepWriter:
         # By optimizer: tables with a column for each layer.
         self._norms: dict[int, LayerNorms] = {}
         self._updates: dict[int, Table] = {}
+        self._checksums: dict[int, Table] = {}
         self._stepped: set[int] = set()
         self._passes: list[tuple[float, float]] = []
         self._suspicious = False
@@ -154,8 +159,11 @@ class StepWriter:
             self._put(guard, record)
             return
         if guard.notes or not guard.announced:
-            self._announce(guard)
+            self._announce(guard, record)
         measured = record.measured
+        if record.checksums is not None:
+            self._send_checksums(guard, record, record.checksums)
+            record.checksums = None
         if record.weights is not None:
             self._send_updates(guard, record, record.weights)
             record.weights = None
@@ -265,16 +273,46 @@ class StepWriter:
         else:
             self._readback.send(weights.ratios(), arrived)
 
-    def _announce(self, guard: OptimizerGuard) -> None:
+    def _send_checksums(self, guard: OptimizerGuard, record: StepRecord, sums: Tensor) -> None:
+        def arrived(values: np.ndarray | None) -> None:
+            recorder = self.training.opened()
+            if values is None or recorder is None or len(values) != len(guard.layers):
+                return
+            table = self._checksums.get(guard.index)
+            if table is None:
+                table = recorder.table(f"weights{guard.index}", guard.layers)
+                self._checksums[guard.index] = table
+            table.put_array(record.step, record.time, values.astype(np.float32))
+
+        if record.measured is None:
+            arrived(sums.numpy())
+        else:
+            self._readback.send(sums, arrived)
+
+    def _announce(self, guard: OptimizerGuard, record: StepRecord) -> None:
         training = self.training
         if training.opened() is None:
             return
         if not guard.announced and guard.how:
             guard.announced = True
             training.record_at("optimizer", training.iteration, guard.description())
+            if ranks() > 1:
+                self._tell_ranks(guard, record)
         while guard.notes:
             kind, data = guard.notes.pop(0)
             training.record_at(kind, training.iteration, data)
+
+    def _tell_ranks(self, guard: OptimizerGuard, record: StepRecord) -> None:
+        """How this optimizer trains together with those of other ranks."""
+        training = self.training
+        optimizer = next((o for o, g in training.guards() if g is guard), None)
+        if optimizer is not None:
+            facts = parallel_facts(parameters_of(optimizer), guard.layers, ranks())
+            facts["settings"] = learning_rate.settings(optimizer)
+            drawn = record.batches[0].indices if record.batches else None
+            facts |= {"opt": guard.index, "cls": guard.cls}
+            facts |= {} if drawn is None else {"batch_size": len(drawn)}
+            training.record_at("parallel", training.iteration, facts)
 
     def state(self) -> dict[str, Any]:
         """Which step it is and whose, as plain data; every row must be known."""

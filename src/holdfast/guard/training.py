@@ -22,14 +22,18 @@ from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
 from ..probes import STEP_COLUMNS
 from ..probes._host_norms import plain, read_on_host
-from ..probes.batches import Batch
+from ..probes.batches import Batch, LoaderLedger
 from ..probes.comparable import Comparability
 from ..probes.model_state import clean
+from ..probes.ranks import ranks
 from ..recovery.out_of_memory import OutOfMemory
 from ..run import Recorder, Table
 from .bad_batches import BadBatches
 from .optimizer_guard import OptimizerGuard, parameters_of
 from .registry import OptimizerRegistry
+
+# Ends of passes that are recorded.
+_PASSES = 16
 
 
 class GuardedTraining:
@@ -64,6 +68,7 @@ class GuardedTraining:
         self._policy = policy
         self._dead = False
         self._not_covered: set[str] = set()
+        self._passes = 0
 
     # ------------------------------------------------------------------ the record
 
@@ -144,6 +149,14 @@ class GuardedTraining:
         except Exception:
             self._dead = True
 
+    def pass_ends(self, ledger: LoaderLedger) -> None:
+        """A pass over the training data ended; of the first ones it is compared between ranks."""
+        if ledger.used and self._passes < _PASSES:
+            self._passes += 1
+            drawn = ledger.used[-1].indices
+            samples = None if drawn is None else len(drawn)
+            self.record("pass_ends", {"number": self._passes, "samples": samples})
+
     # ------------------------------------------------------------------ the optimizers
 
     def guards(self) -> list[tuple[Optimizer, OptimizerGuard]]:
@@ -196,7 +209,7 @@ class GuardedTraining:
 
 
 def _environment(rank: int) -> dict[str, Any]:
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = max(int(os.environ.get("WORLD_SIZE", "1")), ranks())
     return {
         "pid": os.getpid(),
         "rank": rank,

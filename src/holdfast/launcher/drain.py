@@ -29,8 +29,10 @@ from ..run import (
     rank_of,
 )
 from ..types import Event, Finding, Severity
-from .heartbeat import AGAIN, BEFORE, Heartbeat, Pulse, Starting
+from .end_times import EndTimes
+from .heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Pulse, Starting
 from .memory_gauge import Ended, MemoryGauge
+from .rank_watch import RankWatch
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class _Lane:
     acted_on: set[Key] = field(default_factory=set[Key])
     orders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Actions not yet requested from the training."""
+    died: bool = False
+    """Its process is gone without a word, which is recorded."""
 
 
 class Drain:
@@ -64,6 +68,8 @@ class Drain:
         self.errors: list[str] = []
         self.hung: Finding | None = None
         """The finding of a run that hangs, as long as it does."""
+        self.abandoned: Finding | None = None
+        """The finding of ranks that wait for one that is gone or through: they would for ever."""
         self.child = 0
         """The script, where it is a child of this process."""
         self._heartbeat = heartbeat
@@ -82,6 +88,8 @@ class Drain:
             ),
         )
         self._gauge = MemoryGauge()
+        self._ranks = RankWatch(run, self._detectors)
+        self._ends = EndTimes()
         self._lanes: dict[str, _Lane] = {}
         self._done: set[str] = set()
         self._foreign: dict[str, Ring] = {}
@@ -97,8 +105,40 @@ class Drain:
                 rows += self._drain(lane)
             except (HoldfastError, OSError, ValueError) as error:
                 self._give_up(lane, error)
+        self._find_dead()
         self._read_memory()
+        self._compare_ranks()
         return rows
+
+    def _find_dead(self) -> None:
+        """Which rank is gone first matters: all others end because of it."""
+        for lane in list(self._lanes.values()) if self._heartbeat is not None else ():
+            gone = not lane.died and not lane.ring.closed and not _alive(lane.ring)
+            if gone and lane.ring.pid != self.child:  # of the child more is known at its end
+                self._drain(lane)
+                self._tell_death(lane, None)
+
+    def _tell_death(self, lane: _Lane, ended: Ended | None) -> None:
+        lane.died = True
+        at = self._ends.of(lane.ring.pid)
+        data = self._gauge.last_words(lane.ring.pid, ended)
+        self._note(lane, "died", data | ({} if at is None else {"at": at}))
+
+    def _compare_ranks(self, *, now: bool = False) -> None:
+        """Compare the ranks, if the first one that is left is ours and there are others."""
+        if self._heartbeat is None or not (now or self._ranks.due):
+            return
+        mine = {rank_of(name) for name in self._lanes}
+        others = {rank_of(name) for name, ring in self._foreign.items() if _alive(ring)}
+        known = {rank_of(name) for name in (*self._lanes, *self._foreign)}
+        if len(known) < 2 or not mine or min(mine) > min(others, default=min(mine)):
+            return
+        self._live.show(self._ranks.look(now=now))
+        found = {finding.code: finding for finding in self._ranks.findings}
+        hang = found.get("RNK007")
+        if hang is not None and hang.severity is Severity.ERROR and hang.evidence.get("deadlock"):
+            through = "RNK005" in found or hang.evidence.get("gone")
+            self.abandoned = hang if through else self.abandoned
 
     def _feel(self, heartbeat: Heartbeat) -> None:
         """Whether the run goes on; before new rows are judged, to which it belongs."""
@@ -119,6 +159,8 @@ class Drain:
                 self._tell_silence(lanes[name], kind, data)
             else:
                 self._tell_start(kind, data)
+        if any(kind == SILENT for _, kind, _ in told):
+            self._compare_ranks(now=True)
 
     def _tell_start(self, kind: str, data: dict[str, Any]) -> None:
         """The same of a script that could not open its lane: it is said, and not recorded."""
@@ -139,7 +181,7 @@ class Drain:
         event = self._note(lane, kind, data)
         if kind == AGAIN:
             self._live.show((), [event] if self.hung is not None else [])
-            self.hung = None
+            self.hung = self.abandoned = None
             return
         found = lane.judge.judge_waiting()
         lane.writer.write_findings(found)
@@ -175,9 +217,8 @@ class Drain:
         while self.tick():
             pass
         for lane in list(self._lanes.values()):
-            if not lane.ring.closed and not _alive(lane.ring):
-                mine = ended if ended is not None and ended.pid == lane.ring.pid else None
-                self._note(lane, "died", self._gauge.last_words(lane.ring.pid, mine))
+            if not lane.died and not lane.ring.closed and not _alive(lane.ring):
+                self._tell_death(lane, ended if ended and ended.pid == lane.ring.pid else None)
             self._live.show(lane.judge.close())
             self._tell_errors(lane)
             lane.writer.write_findings(lane.judge.findings)
@@ -211,6 +252,8 @@ class Drain:
                 self.errors.append(f"{name}: {error}")
                 continue
             self._lanes[name] = _Lane(name, ring, writer, Judge(self._detectors, rank_of(name)))
+            if self._heartbeat is not None:  # else it is this process
+                self._ends.watch(ring.pid)
 
     def _drain(self, lane: _Lane) -> int:
         taken = lane.writer.drain()

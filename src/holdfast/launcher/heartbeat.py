@@ -187,13 +187,13 @@ class Heartbeat:
         seen, self._exam, self._done = self._exam.looks, None, self._done + 1
         self._told |= any(looks[-1].processes for looks in seen.values())
         return [
-            (name, SILENT, self._facts(name, looks, silence, limit))
+            (name, SILENT, self._facts(name, rings[name].pid, looks, silence, limit))
             for name, looks in seen.items()
             if name in rings
         ]
 
     def _facts(
-        self, name: str, looks: Sequence[_Look], silence: float, limit: float
+        self, name: str, pid: int, looks: Sequence[_Look], silence: float, limit: float
     ) -> dict[str, Any]:
         lane, last = self._lanes[name], looks[-1]
         main = last.processes[0] if last.processes else None
@@ -212,7 +212,7 @@ class Heartbeat:
             "text": "\n\n".join(f"process {one.pid}\n{one.text}" for one in last.processes),
         }
         if main is None:
-            return facts
+            return facts | ({} if stacks.is_there(pid) else {"gone": True})
         facts |= {"threads": main.threads, **_place(main), **dict(main.told)}
         facts["frames"] = [[f.file, f.line, f.function] for f in main.frames[:_FRAMES]]
         worker = _worker(last.processes[1:], main.told.get("waits_for"))

@@ -142,6 +142,14 @@ def family(pid: int) -> list[int]:
         return [pid]
 
 
+def is_there(pid: int) -> bool:
+    """Whether there is such a process, one that has ended and was not waited for excluded."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def is_stopped(pid: int) -> bool:
     """Whether it was halted: Ctrl-Z, a debugger, a frozen container."""
     try:

@@ -114,9 +114,10 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
         drain.child = pid
         ended, asked = None, list[int]()
         ending = {*ENDING, *(signal.Signals[name] for name in settings.checkpoint.signals)}
-        hung = HungProcess(pid, settings.restart.grace if settings.restart.times else None)
+        hung = HungProcess(pid, settings.restart.grace)
         try:
-            ended = _wait(pid, watched, drain, signal_probe, hung, ending, asked)
+            restarts = settings.restart.times > 0
+            ended = _wait(pid, watched, drain, signal_probe, hung, ending, asked, restarts)
         finally:
             hung.bury()
             drain.close(ended)
@@ -124,6 +125,8 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
     for error in drain.errors:
         say(f"holdfast: could not record everything: {error}")
     assert ended is not None
+    if hung.ended_for is not None and not settings.restart.times:
+        say(f"holdfast: ended the run, which would wait for ever: {hung.ended_for.message}")
     names = {signal.Signals(number).name for number in ending}
     told = ended.signal if hung.ended_for is None and ended.signal in names else ""
     told = signal.Signals(asked[0]).name if asked else told
@@ -138,8 +141,13 @@ def _wait(
     hung: HungProcess,
     ending: Collection[int],
     asked: list[int],
+    restarts: bool,
 ) -> Ended:
-    """Wait for the end of the child; ``asked`` gets those of ``ending`` that came."""
+    """Wait for the end of the child; ``asked`` gets those of ``ending`` that came.
+
+    A run that hangs is ended where it can be started again (``restarts``), and where ranks wait for
+    one that is gone or through with its data.
+    """
     while True:
         info = signal.sigtimedwait(watched, _TICK)
         if info is not None and info.si_signo in _FORWARDED:
@@ -154,7 +162,7 @@ def _wait(
         if done:
             return Ended(pid, status, used.ru_maxrss * _MAXRSS)
         drain.tick()
-        hung.tick(drain.hung)
+        hung.tick(drain.hung if restarts else drain.abandoned)
 
 
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:

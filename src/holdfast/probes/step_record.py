@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import STEP_COLUMNS
 from ._host_norms import GradientReading
@@ -49,6 +50,8 @@ class StepRecord:
     usual: bool = False
     """Its row is complete but for its times; see ``usual``."""
     weights: Before | None = None
+    checksums: Tensor | None = None
+    """Of the weights before the step, where ranks must have the same."""
     cost_events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]] = ()
     losses_decide: bool = False
     told_to: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..detectors.kills import DIED, READING, Kill
+from ..detectors.peers import peer_is_gone
 from ..run import Life, Run, life_of
 from ..types import Event
 from . import words
@@ -54,7 +55,7 @@ def ending_of(run: Run, events: Sequence[Event]) -> Ending:
     resumed = max((event.time for event in events if event.kind == "resume"), default=0.0)
     resumed = max(resumed, last_restart(run.meta))
     events = [event for event in events if event.time >= resumed]
-    exception = _first(events, "exception")
+    exception = first_exception(events)
     stop = _first(events, "stop")
     trained = _first(events, "training_ended")
     life = life_of(run)
@@ -202,6 +203,13 @@ def _death(events: Sequence[Event]) -> Mapping[str, Any] | None:
     died = [event for event in events if event.kind == DIED]
     own = [event for event in died if event.data.get("signal")]
     return _first(own or died, DIED)
+
+
+def first_exception(events: Sequence[Event]) -> Mapping[str, Any] | None:
+    """The exception that ended a run: of several ranks the first, and no echo of another's end."""
+    raised = sorted((e for e in events if e.kind == "exception"), key=lambda event: event.time)
+    own = [event for event in raised if not peer_is_gone(event.data)]
+    return next((event.data for event in own or raised), None)
 
 
 def _first(events: Sequence[Event], kind: str) -> Mapping[str, Any] | None:

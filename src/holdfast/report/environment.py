@@ -51,7 +51,7 @@ def lane_notes(summary: RunSummary) -> tuple[str, ...]:
             parts.append("ended without a final record")
         if lane.corrupt:
             parts.append(f"{words.plural(lane.corrupt, 'line')} unreadable")
-        if len(parts) > 1 or len(summary.lanes) > 1:
+        if len(parts) > 1 or (len(summary.lanes) > 1 and not summary.ranks):
             notes.append(f"{lane.lane}: {', '.join(parts)}")
     return tuple(notes)
 

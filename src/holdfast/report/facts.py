@@ -92,7 +92,7 @@ def echoes(group: FindingGroup) -> str:
         return ""
     codes = ", ".join(sorted({code for code, _ in group.echoes}))
     where = words.ranks([rank for _, rank in group.echoes])
-    return f"{codes} on {where}, spread by all-reduce"
+    return f"{codes} on {where}{', spread by all-reduce' if codes == 'NUM002' else ''}"
 
 
 def modules_of(finding: Finding) -> str:

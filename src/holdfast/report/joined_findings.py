@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..detectors.peers import GONE
 from ..detectors.ranking import explained, ranked
 from ..types import Finding
+
+_ENDS = ("RUN001", "RUN004", "MEM008")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,9 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
     for lane, finding in found:
         restart = lane.partition("-")[2]
         steps = (*finding.evidence.get("steps", ()), finding.evidence.get("count"))
-        groups.setdefault((finding.key, str(steps), restart), []).append(finding)
+        # What ends a process ends each at a place of its own.
+        place = (finding.file, finding.line) if finding.code in _ENDS else ()
+        groups.setdefault((finding.key, str(steps), restart, place), []).append(finding)
     for same in groups.values():
         # One rank represents all: one that knows the cause.
         same.sort(key=lambda finding: "cause" not in finding.evidence)
@@ -70,14 +75,27 @@ def join_ranks(found: Iterable[tuple[str, Finding]]) -> tuple[FindingGroup, ...]
 
 
 def _ranks(findings: Iterable[Finding]) -> tuple[int, ...]:
-    return tuple(sorted({finding.rank for finding in findings}))
+    ranks: set[int] = set()
+    for finding in findings:
+        compared = finding.evidence.get("ranks")
+        ranks |= {finding.rank, *(compared if isinstance(compared, list) else ())}
+    return tuple(sorted(ranks))
 
 
 def _cause(finding: Finding, others: Iterable[Finding]) -> Finding | None:
-    """The finding on another rank that made these gradients bad at the same steps, if any.
+    """The finding about another rank, or about all of them, that this one is a consequence of.
 
-    All-reduce carries the NaN of one rank to all of them, where the loss is finite.
+    All-reduce carries the NaN of one rank to all of them, where the loss is finite; and the end of
+    one rank is an error on all others.
     """
+    others = [other for other in others if other is not finding]
+    for other in others:
+        told: Any = other.evidence.get("explains")
+        if isinstance(told, list) and [finding.code, finding.rank] in told:
+            return other
+    if finding.code == "RUN001" and finding.evidence.get("headline") == GONE:
+        ends = (o for o in others if o.code in (*_ENDS, "RNK005", "RNK008"))
+        return next((o for o in ends if o.evidence.get("headline") != GONE), None)
     if finding.code != "NUM002":
         return None
     steps = set(finding.evidence.get("steps", [finding.step]))

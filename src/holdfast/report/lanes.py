@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..detectors.kills import DIED
+from ..detectors.peers import peer_is_gone
 from ..errors import RunFolderError
 from ..run import (
     LaneData,
@@ -65,6 +66,8 @@ class LaneSummary:
     corrupt: int = 0
     ended: bool = False
     """Whether the process wrote a final record; False after a kill."""
+    end: str = ""
+    """How the process ended, in a few words."""
 
 
 def read_lanes(run: Run) -> list[LaneData]:
@@ -168,7 +171,18 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         dropped=_dropped(data),
         corrupt=data.corrupt,
         ended=end is not None,
+        end=_end(data.events),
     )
+
+
+def _end(events: Sequence[Event]) -> str:
+    last = {event.kind: event.data for event in events if event.kind in ("exception", "end", DIED)}
+    if "exception" in last:
+        gone = ": another rank is gone" if peer_is_gone(last["exception"]) else ""
+        return f"{last['exception'].get('type') or 'exception'}{gone}"
+    if DIED in last and "end" not in last:
+        return f"killed {last[DIED].get('signal') or ''}".strip()
+    return "ended" if "end" in last else "no final record"
 
 
 def _rollbacks(events: Iterable[Event]) -> int:

@@ -199,7 +199,8 @@ def finding_line(finding: Finding, *, again: bool = False) -> str:
         text = f"again: {headline} ({often})"
     elif text.startswith(f"step {step}"):
         text = text.removeprefix(f"step {step}").lstrip(" :")
-    rank = f"rank {finding.rank}  " if finding.rank else ""
+    # One that compares ranks names them itself.
+    rank = f"rank {finding.rank}  " if finding.rank and "ranks" not in finding.evidence else ""
     told = f"step {step}  {rank}{text}".replace(words.NBSP, " ")
     return f"{told.ljust(_COLUMN)}  [{finding.code}]"
 

@@ -13,6 +13,7 @@ from .facts import facts_of, groups_to_show
 from .first_layer import stories
 from .html.plots import plots_of
 from .joined_findings import FindingGroup
+from .ranks import HEAD, SHOWN, rank_line
 from .record import Record
 from .restarts import restart_line
 from .updates import updates_of
@@ -25,7 +26,7 @@ _LONGEST = 1200
 
 def markdown(record: Record) -> str:
     """The whole report."""
-    parts = (_verdict, _findings, _saved, _layers, _curves, _rest)
+    parts = (_verdict, _findings, _ranks, _saved, _layers, _curves, _rest)
     blocks = [block for part in parts for block in part(record)]
     return "\n\n".join(blocks) + "\n"
 
@@ -107,6 +108,14 @@ def _evidence(cause: Cause) -> Iterator[str]:
         yield fence("\n".join(line.rstrip() for line in shown), "python")
     if cause.stats:
         yield table(STAT_COLUMNS, [stat.cells for stat in cause.stats])
+
+
+def _ranks(record: Record) -> Iterator[str]:
+    ranks = record.summary.ranks
+    if ranks:
+        yield "## Ranks"
+        yield table(HEAD, [one.cells for one in ranks[:SHOWN]])
+        yield text(words.capital(rank_line(ranks)))
 
 
 def _saved(record: Record) -> Iterator[str]:

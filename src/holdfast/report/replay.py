@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..detectors import ALL, Detector
+from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
-from ..run import Run
+from ..run import LaneData, Run
 from ..types import Event, Finding, Severity
 from . import words
 from .ending import Ending, ending_of
@@ -53,12 +54,17 @@ def replay(run: Run, detectors: Iterable[type[Detector] | Detector] = ALL) -> Re
     found: list[tuple[str, Finding]] = []
     errors: list[Event] = []
     lanes = read_lanes(run)
+    judged: list[tuple[LaneData, list[Finding]]] = []
     for lane in lanes:
         judge = Judge(chosen, rank=lane.rank)
         judge.feed(lane.steps, lane.events, lane.batches)
         judge.close()
+        judged.append((lane, judge.findings))
         found += [(lane.lane, finding) for finding in judge.findings]
         errors += judge.errors
+    compared = compare_ranks(judged, chosen)
+    found += compared.found
+    errors += compared.errors
     return Replay(
         ending=ending_of(run, [event for lane in lanes for event in lane.events]),
         finding_groups=join_ranks(found),

@@ -16,7 +16,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..detectors import ALL, load_plugins
+from ..config import DetectorSettings
+from ..detectors import ALL, Detector, load_plugins
+from ..detectors.comparison import compare_ranks
 from ..detectors.judge import Judge
 from ..run import LaneData, Run
 from ..run.resumption import RESUMED_FROM
@@ -24,10 +26,11 @@ from ..types import Event, Finding
 from . import words
 from .actions_taken import ActionTaken, actions_of, restart_actions
 from .cost import Cost, joined
-from .ending import Ending, ending_of
+from .ending import Ending, ending_of, first_exception
 from .interventions import interventions
 from .joined_findings import FindingGroup, join_ranks
 from .lanes import LaneSummary, read_lanes, summarize_lane
+from .ranks import RankSummary, rank_summaries
 from .restarts import ends_once, last_restart, restart_line
 from .saved_state import SavedState, saved_state_of, with_command
 
@@ -96,6 +99,8 @@ class RunSummary:
     unreadable: tuple[str, ...] = ()
     """Damaged parts of the recording, not included here; see ``read_record``."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    ranks: tuple[RankSummary, ...] = ()
+    """The ranks side by side, the odd one and the slowest first; empty where there is one."""
 
     @property
     def outcome(self) -> str:
@@ -134,10 +139,14 @@ def summarize_lanes(
     lanes = tuple(summarize_lane(lane) for lane in data)
     events = [event for lane in data for event in lane.events]
     finished = run.meta.get("status") == "finished"
-    found = [(lane.lane, finding) for lane in data for finding in _findings(lane, finished)]
+    judged = [(lane, list(_findings(lane, finished))) for lane in data]
+    found = [(lane.lane, finding) for lane, findings in judged for finding in findings]
+    compared = compare_ranks(judged, _wanted(run.meta))
+    found += compared.found
     since = last_restart(run.meta)
     newest = [event for event in events if event.time >= since]
-    exception = next((dict(e.data) for e in newest if e.kind == "exception"), None)
+    first = first_exception(newest)
+    exception = None if first is None else dict(first)
     ending = ending_of(run, events)
     trained = _in_order(data, lanes)
     lead = [seen for _, seen in trained if seen.rank == lanes[0].rank]
@@ -145,13 +154,14 @@ def summarize_lanes(
     finite = [lane for lane in lead if lane.finite_step >= 0]
     early = ending.word in _EARLY
     rollbacks = int(_over_ranks(lanes, "rollbacks"))
+    finding_groups = join_ranks(ends_once(found, run.meta))
     done = restart_line(run.meta), interventions(data, rollbacks)
     return RunSummary(
         path=run.path,
         meta=dict(run.meta),
         ending=ending,
         lanes=lanes,
-        finding_groups=join_ranks(ends_once(found, run.meta)),
+        finding_groups=finding_groups,
         steps=steps_done(_span(lane, seen) for lane, seen in trained),
         skipped=int(_over_ranks(lanes, "skipped")),
         seconds=_over_ranks(lanes, "seconds"),
@@ -172,12 +182,13 @@ def summarize_lanes(
         interventions="; ".join(filter(None, done)),
         rollbacks=rollbacks,
         policy=_policy(events),
-        errors=_notes(events, "holdfast_error", "where", "error"),
+        errors=_notes([*events, *compared.errors], "holdfast_error", "where", "error"),
         dropped=sum(lane.dropped for lane in lanes),
         files=_files(run),
         page=str(run.page_path) if run.page_path.is_file() else "",
         unreadable=unreadable,
         facts={**_facts(run.meta, events), **_goes_on(run)},
+        ranks=rank_summaries(lanes, [f for g in finding_groups for f in g.findings]),
     )
 
 
@@ -202,6 +213,19 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
         if known is None or finding.evidence["count"] > known.evidence.get("count", 1):
             best[finding.key] = finding
     return best.values()
+
+
+def _wanted(meta: Mapping[str, Any]) -> list[type[Detector]]:
+    """The detectors that the run was told to use; findings about ranks are not recorded."""
+    settings: Any = meta.get("settings")
+    told: Any = settings.get("detectors") if isinstance(settings, Mapping) else None
+    lists = told if isinstance(told, Mapping) else {}
+    select, ignore = (lists.get(name) for name in ("select", "ignore"))
+    chosen = DetectorSettings(
+        select=tuple(map(str, select)) if isinstance(select, list) else ("ALL",),
+        ignore=tuple(map(str, ignore)) if isinstance(ignore, list) else (),
+    )
+    return [detector for detector in ALL if chosen.wants(detector.code)]
 
 
 def _in_order(

@@ -19,6 +19,7 @@ from .layout import (
     line,
     paragraph,
 )
+from .ranks import HEAD, SHOWN, rank_line
 from .restarts import RESTART, restart_line, restarted
 from .saved_state import saved_lines
 from .summary import RunSummary
@@ -41,6 +42,7 @@ def report_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
     blocks = [
         _verdict(summary, width),
         _findings(summary, width),
+        _ranks(summary, width),
         _saved(summary, width),
         _notes("Damaged", summary.unreadable, width),
         _notes("What holdfast did", _deeds(summary), width),
@@ -75,6 +77,9 @@ def end_lines(summary: RunSummary, width: int = WIDTH) -> list[Line]:
         lines += block(finding.message, label=finding.code, label_style=_STYLES[finding.severity])
         often = words.occurrences(finding)
         lines += block(often) if often else []
+        if summary.ranks and not finding.code.startswith("RNK"):
+            who = [words.ranks(group.ranks), f"so also {echo}" if (echo := echoes(group)) else ""]
+            lines += block("; ".join(filter(None, who)))
         cause = cause_of(finding)
         if cause is not None and (cause.headline or cause.where not in finding.message):
             data = f", {cause.data}" if cause.data else ""
@@ -203,6 +208,28 @@ def _run(summary: RunSummary, width: int) -> list[Line]:
     for label, text in environment_of(summary).items():
         lines += paragraph(text, label=label, indent=2, column=9, width=width, label_style="dim")
     return lines
+
+
+def _ranks(summary: RunSummary, width: int) -> list[Line]:
+    """The ranks as a table; columns that do not fit are left out, the end of each stays."""
+    if not summary.ranks:
+        return []
+    rows = [HEAD, *(rank.cells for rank in summary.ranks[:SHOWN])]
+    kept = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows[1:])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    for dropped in ("memory", "other", "optimizer", "skipped", "per step"):
+        if 2 + sum(widths[i] + 2 for i in kept) <= width:
+            break
+        kept = [i for i in kept if HEAD[i] != dropped]
+    lines = [line(Span("Ranks", "bold"))]
+    for number, row in enumerate(rows):
+        cells = [row[i].rjust(widths[i]) if HEAD[i] != "end" else row[i] for i in kept]
+        text = "  " + "  ".join(cells).rstrip()
+        odd = number and summary.ranks[number - 1].odd
+        lines.append(line(Span(text, "dim" if not number else "bold yellow" if odd else "")))
+    more = len(summary.ranks) - SHOWN
+    lines += [line(f"  and {words.plural(more, 'more rank')}")] if more > 0 else []
+    return lines + paragraph(rank_line(summary.ranks), indent=2, width=width)
 
 
 def _time(summary: RunSummary, width: int) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..peers import GONE, peer_is_gone
 from .facts import Cause, Crash
 
 
@@ -112,6 +113,11 @@ def ranks(crash: Crash) -> Cause | None:
             headline="the process group finds no RANK or WORLD_SIZE",
             advice="start the script with torchrun --nproc-per-node N script.py, which sets them",
         )
+    if peer_is_gone(crash.data):
+        return Cause(
+            headline=GONE,
+            advice="another rank has ended or failed first: look at its error and at its end",
+        )
     if crash.find(r"NCCL|ncclSystemError|ncclUnhandledCudaError"):
         return Cause(
             headline=crash.message.split("\n")[0][:90],
@@ -119,10 +125,13 @@ def ranks(crash: Crash) -> Cause | None:
             "more about the network",
         )
     if crash.find("Expected to have finished reduction in the prior iteration"):
+        found = crash.find(r"did not receive grad for rank \d+: (\d[\d ]*)")
+        which = ", ".join(found[1].split()[:4]) if found else ""
+        name = f" (list(model.named_parameters())[{which.split(',')[0]}] is one)" if which else ""
         return Cause(
-            headline="parameters of a DDP model got no gradient",
-            advice="a branch was not used in this step: find_unused_parameters=True for DDP, or "
-            "let every output take part in the loss",
+            headline=f"parameters{f' {which}' if which else ''} of a DDP model got no gradient",
+            advice=f"a branch was not used in this step{name}: let every output take part in the "
+            "loss, freeze what is not trained before DDP is made, or find_unused_parameters=True",
         )
     return None
 

@@ -149,7 +149,8 @@ class TimeWatch:
             return
         now = exam.measure(len(record.positions), self._training.models())
         if now is not None:
-            self._training.record("line_times", exam.data(now, self._reference, self._feed))
+            data = exam.data(now, self._reference, self._feed)
+            self._training.record("line_times", data | {"ranks": ranks()})
         if exam.purpose == "reference":
             self._reference = now
         if exam.purpose in ("reference", "look"):

@@ -16,6 +16,7 @@ from ..facts import groups_to_show
 from ..first_layer import stories
 from ..layer_map import layer_maps
 from ..memory_course import memory_courses
+from ..ranks import HEAD, SHOWN, rank_line
 from ..record import Record
 from ..restarts import restarts_of
 from ..updates import updates_of
@@ -54,6 +55,7 @@ def _sections(record: Record) -> Iterable[Html | None]:
     yield from (
         _loss(record),
         _findings(record),
+        _ranks(record),
         _saved(record),
         _stories(record),
         _plots(record),
@@ -134,6 +136,27 @@ def _known(record: Record) -> PageFacts:
 
 def _of_rank(record: Record, course: Course) -> list[Finding]:
     return [finding for finding in record.summary.findings if finding.rank == course.lane.rank]
+
+
+def _ranks(record: Record) -> Html | None:
+    """All ranks side by side; nothing where there is only one."""
+    ranks = record.summary.ranks
+    if not ranks:
+        return None
+    head = tag("tr", [tag("th", label, scope="col") for label in HEAD])
+    rows = [
+        tag("tr", tag("th", one.cells[0], scope="row"), [tag("td", cell) for cell in one.cells[1:]])
+        for one in ranks[:SHOWN]
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", rows))
+    more = len(ranks) - SHOWN
+    return _section(
+        "Ranks",
+        tag("div", table, class_="scroll", tabindex="0"),
+        tag("p", f"And {words.plural(more, 'more rank')}.") if more > 0 else None,
+        tag("p", words.capital(rank_line(ranks)), class_="note"),
+        key="ranks",
+    )
 
 
 def _saved(record: Record) -> Html | None:

@@ -1,0 +1,174 @@
+"""Input of detectors that compare ranks: their lanes side by side.
+
+A lane is recorded by each rank for itself. Findings about ranks come from comparing what lies in
+the run folder, beside the training: no rank waits for another one because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..run import LaneData
+from ..types import Event, Finding, Severity
+from ._window import Rows, Window, column, optimizer
+from .base import Detector
+
+PARALLEL = "parallel"
+"""Event: how a rank trains together with others; one for each optimizer."""
+START = "start"
+PASS = "pass_ends"
+"""Event: a pass over the training data ended."""
+
+DDP, FSDP = "ddp", "fsdp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """What one rank recorded."""
+
+    name: str
+    rank: int
+    rows: Rows
+    tables: Mapping[str, Rows] = field(default_factory=dict[str, Rows])
+    events: Sequence[Event] = ()
+    findings: Sequence[Finding] = ()
+
+    @classmethod
+    def of(cls, data: LaneData, findings: Sequence[Finding], columns: Sequence[str]) -> Lane:
+        """A lane as it was read, with only the columns that somebody compares."""
+        names = [n for n in data.steps.dtype.names or () if n in ("step", "time", "opt", *columns)]
+        return cls(
+            name=data.lane,
+            rank=data.rank,
+            rows=data.steps[names],
+            tables={n: t for n, t in data.tables.items() if n.startswith(("weights", "layers"))},
+            events=data.events,
+            findings=findings,
+        )
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """How its first optimizer trains with other ranks; empty before the first step."""
+        told = [e.data for e in self.events if e.kind == PARALLEL and not e.data.get("opt")]
+        return told[-1] if told else {}
+
+    @cached_property
+    def layers(self) -> Sequence[str]:
+        """Names of the layers of its first optimizer."""
+        told = [e.data for e in self.events if e.kind == "optimizer" and not e.data.get("opt")]
+        return tuple(map(str, told[-1].get("layers") or ())) if told else ()
+
+    @cached_property
+    def steps(self) -> Rows:
+        """The rows of its first optimizer, each step once: as it was made last."""
+        rows = self.rows[optimizer(self.rows) == 0]
+        _, at = np.unique(rows["step"][::-1], return_index=True)
+        return rows[::-1][at]
+
+    @property
+    def last_step(self) -> int:
+        """The newest step with a row; -1 without one."""
+        return int(self.rows["step"].max()) if len(self.rows) else -1
+
+    def events_of(self, *kinds: str) -> list[Event]:
+        """Its events of some kinds, in their order."""
+        return [event for event in self.events if event.kind in kinds]
+
+
+class RankDetector(Detector):
+    """Base class of detectors that compare ranks; of one lane alone they say nothing."""
+
+    def scan(self, window: Window) -> Iterator[Finding]:
+        """Nothing: one lane says nothing about ranks."""
+        return iter(())
+
+    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+        """Findings about the ranks of one start of a run, one lane each, in their order."""
+        raise NotImplementedError
+
+    def about(
+        self,
+        lanes: Sequence[Lane],
+        *,
+        step: int,
+        rank: int,
+        what: str,
+        advice: str,
+        evidence: Mapping[str, Any],
+        severity: Severity | None = None,
+        confidence: float = 1.0,
+        file: str = "",
+        line: int = 0,
+    ) -> Finding:
+        """Make a Finding about these lanes; ``rank`` is the one that is named first."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity if severity is None else severity,
+            step=step,
+            last_step=step,
+            rank=rank,
+            message=f"step {step}: {what}",
+            advice=advice,
+            confidence=confidence,
+            file=file,
+            line=line,
+            evidence={
+                "count": 1,
+                "skipped": 0,
+                "steps": [step],
+                "ranks": [lane.rank for lane in lanes],
+                **evidence,
+            },
+        )
+
+
+def replicas(lanes: Sequence[Lane]) -> str:
+    """How these ranks train one model together: ``ddp``, ``fsdp``, or ``""``.
+
+    Also ``""`` where they do not agree about it, or train models of different layers.
+    """
+    kinds = {str(lane.facts.get("wrapper") or "") for lane in lanes}
+    return kinds.pop() if len(kinds) == 1 and same_model(lanes) else ""
+
+
+def same_model(lanes: Sequence[Lane]) -> bool:
+    """Whether ranks of one process group train models of the same layers."""
+    groups = {lane.facts.get("group", 1) for lane in lanes}
+    models = {str(lane.facts.get("model")) for lane in lanes}
+    return len(groups) == len(models) == 1 and all(isinstance(g, int) and g > 1 for g in groups)
+
+
+def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+    """The steps that all ranks have recorded, and for each column an array (ranks, steps)."""
+    common = lanes[0].steps["step"]
+    for lane in lanes[1:]:
+        common = np.intersect1d(common, lane.steps["step"], assume_unique=True)
+    places = [np.searchsorted(lane.steps["step"], common) for lane in lanes]
+    return common, [
+        np.stack([column(lane.steps, n)[at] for lane, at in zip(lanes, places, strict=True)])
+        for n in names
+    ]
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 2 and 5``.
+
+    >>> named([1]), named([0, 2, 5])
+    ('rank 1', 'ranks 0, 2 and 5')
+    """
+    numbers = [str(rank) for rank in ranks]
+    joined = " and ".join(filter(None, [", ".join(numbers[:-1]), numbers[-1]]))
+    return f"rank{'s' * (len(numbers) > 1)} {joined}"
+
+
+def number(data: Mapping[str, Any], name: str) -> float:
+    """A number among the data of an event; 0 where there is none."""
+    value = data.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,193 @@
+"""RNK007: ranks wait in a collective that another rank does not come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..types import Finding, Severity
+from ._ranks import Lane, RankDetector, named, number
+
+_SILENT = "no_progress"
+_COLLECTIVES = ("distributed_c10d.py", "/torch/distributed/", "torch/nn/parallel/distributed.py")
+_BACKWARD = "_engine_run_backward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a rank stands."""
+
+    lane: Lane
+    data: Mapping[str, Any]
+    waits: bool
+    gone: bool
+    step: int = 0
+    """The step that it was at."""
+
+    @property
+    def where(self) -> str:
+        """``train.py:31``; empty where it is not known."""
+        file = str(self.data.get("file") or "")
+        return f"{file.rpartition('/')[2]}:{self.data.get('line')}" if file else ""
+
+    @property
+    def told(self) -> str:
+        if self.gone:
+            return "has ended"
+        return f"stands at {self.where}" if self.where else "does not answer"
+
+
+class CollectiveHang(RankDetector):
+    """The run hangs: some ranks wait in a collective, and the rank they wait for is elsewhere.
+
+    What it detects:
+        Ranks of a run that hangs (RUN004), told together: which of them wait in a collective (an
+        all-reduce of backward, a barrier, a broadcast) and at which line, and which rank is to
+        blame: the one that stands elsewhere, or has ended.
+
+    Why it matters:
+        Every rank shows the same silence. The stack that matters is the one of the rank that does
+        not wait, and there are as many stacks as ranks.
+
+    Evidence:
+        ``ranks`` compared; ``blamed``: those that are waited for; ``waiting``: those in a
+        collective; ``places``: file and line by rank; ``gone``: ranks that have ended, for which
+        the others wait for ever; ``deadlock``: all ranks wait, in different collectives or for one
+        that is gone; ``seconds`` without progress; ``explains``: findings that follow from it;
+        ``cause``: function and lines around.
+
+    Usual causes:
+        - ``if rank == 0`` around a collective: saving or evaluating a sharded model, a barrier, a
+          metric that is reduced.
+        - A rank with fewer batches, which is through (RNK005).
+        - A loader, a lock or a download that does not answer on one rank.
+        - A rank that was killed or raised, whose launcher does not end the others.
+
+    What to do:
+        1. Look at the line of the blamed rank, then at ``stacks.rN.txt`` of each rank.
+        2. Call collectives on all ranks, in the same order.
+        3. A shorter timeout: ``init_process_group(timeout=timedelta(minutes=5))``.
+
+    False alarms:
+        As RUN004: long waits on purpose. A rank on a GPU waits for its device, not inside of a
+        collective: there the blame is a guess.
+
+    Cost:
+        None: stacks of a run that hangs are taken anyway, and compared beside it.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.collective_hang`` with ``--hang-after 6`` names the rank
+        and the line at which ``python -m holdfast.faults.collective_hang`` stands still.
+    """
+
+    code = "RNK007"
+    name = "collective_hang"
+    severity = Severity.ERROR
+    needs = ("loss",)
+    since = "0.1"
+    within = 20
+
+    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+        """Who waits for whom, where a run hangs."""
+        hung = [lane for lane in lanes if _told(lane) is not None]
+        if not hung:
+            return
+        since = max(event.time for lane in hung for event in lane.events_of(_SILENT)[-1:])
+        # A rank that went on meanwhile is not part of it.
+        places = [place for lane in lanes if (place := _place(lane, since)) is not None]
+        waiting = [place for place in places if place.waits and not place.gone]
+        if len(places) < 2 or not waiting:
+            return
+        blamed = [place for place in places if not place.waits]
+        if not blamed and len({place.where for place in waiting}) > 1:
+            usual, _ = Counter(place.where for place in waiting).most_common(1)[0]
+            # Of two the one that has left the loop: it has come further.
+            blamed = [p for p in waiting if p.where != usual] or waiting[1:]
+            waiting = [place for place in waiting if place not in blamed]
+        yield self._finding(lanes, places, blamed, waiting)
+
+    def _finding(
+        self,
+        lanes: Sequence[Lane],
+        places: Sequence[_Place],
+        blamed: Sequence[_Place],
+        waiting: Sequence[_Place],
+    ) -> Finding:
+        told = [finding for lane in lanes if (finding := _told(lane)) is not None]
+        over = max(number(finding.evidence, "went_on") for finding in told)
+        seconds = max(over, *(number(place.data, "seconds") for place in places))
+        where = " and ".join(dict.fromkeys(place.where for place in waiting))
+        ranks = named([place.lane.rank for place in waiting])
+        wait = "waits" if len(waiting) == 1 else "wait"
+        first = blamed[0] if blamed else waiting[0]
+        if not blamed:
+            what = f"all ranks wait in the same collective at {where}"
+            advice = "look at the network between the ranks: NCCL_DEBUG=INFO, GLOO_SOCKET_IFNAME"
+        else:
+            who = named([place.lane.rank for place in blamed])
+            at = " in another collective" if first.waits else ""
+            what = f"{who} {first.told}{at}, while {ranks} {wait} in a collective at {where}"
+            advice = _advice(first)
+        files = [f"stacks.{place.lane.name}.txt" for place in places if not place.gone]
+        line = first.data.get("line")
+        return self.about(
+            [place.lane for place in places],
+            step=max(place.step for place in places),
+            rank=first.lane.rank,
+            what=f"no step for {seconds:.3g} s: {what}{'; then it went on' if over else ''}",
+            severity=max(finding.severity for finding in told),
+            advice=f"{advice}; all threads are in {', '.join(files[:4])}",
+            confidence=0.9 if blamed and not first.waits else 0.6,
+            file=str(first.data.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+            evidence={
+                "blamed": [place.lane.rank for place in blamed],
+                "waiting": [place.lane.rank for place in waiting],
+                "places": [f"rank {place.lane.rank}: {place.told}" for place in places],
+                "gone": [place.lane.rank for place in places if place.gone],
+                "deadlock": bool(blamed) and all(p.waits or p.gone for p in [*blamed, *waiting]),
+                "seconds": seconds,
+                "explains": [["RUN004", lane.rank] for lane in lanes],
+                "cause": {n: first.data[n] for n in ("function", "excerpt") if n in first.data},
+            },
+        )
+
+
+def _told(lane: Lane) -> Finding | None:
+    """What RUN004 says about a rank alone."""
+    return next((finding for finding in lane.findings if finding.code == "RUN004"), None)
+
+
+def _place(lane: Lane, since: float) -> _Place | None:
+    """Where a rank stood when the run was found to hang; None where it went on."""
+    silent = lane.events_of(_SILENT)
+    gone = any(e.time <= since for e in lane.events_of("end", "died"))
+    gone = gone or bool(silent and silent[-1].data.get("gone"))
+    if not silent:
+        return _Place(lane=lane, data={}, waits=False, gone=True) if gone else None
+    data = silent[-1].data
+    waits = not gone and _waits(lane, data)
+    return _Place(lane=lane, data=data, waits=waits, gone=gone, step=silent[-1].step)
+
+
+def _waits(lane: Lane, data: Mapping[str, Any]) -> bool:
+    """Whether a rank is in a collective: one of its own, or the reduction of its backward."""
+    given = data.get("frames")
+    frames = cast("list[list[Any]]", given) if isinstance(given, list) else []
+    if any(part in str(frame[0]) for frame in frames for part in _COLLECTIVES):
+        return True
+    reduces = bool(lane.facts.get("wrapper")) and number(data, "cpu") < 0.5
+    return reduces and any(_BACKWARD in str(frame[2]) for frame in frames if len(frame) > 2)
+
+
+def _advice(place: _Place) -> str:
+    if place.gone:
+        return (
+            "see why this rank ended before the others: fewer batches, an exit under a condition, "
+            "a kill"
+        )
+    if place.waits:
+        return "call the same collectives on all ranks, in the same order: look for if rank == 0"
+    return "see what this line waits for, and why only this rank does"

@@ -1,0 +1,126 @@
+"""RNK008: a rank was killed, and the others with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..types import Finding, Severity
+from ._ranks import Lane, RankDetector, named
+from .peers import peer_is_gone
+
+
+class RankLost(RankDetector):
+    """A rank was gone without a word: killed first, and all others ended because of it.
+
+    What it detects:
+        A rank whose process ended without an exception and without a final record, while the others
+        lost their connection to it, hang, or were ended by their launcher. Where several are gone
+        without a word, the one that was gone first, if that can be told.
+
+    Why it matters:
+        The errors that are printed are those of the ranks that survived a little longer. The cause
+        is in the one that printed nothing.
+
+    Evidence:
+        ``ranks`` compared and ``lost``: those that were gone first; ``signal`` that ended it, where
+        its parent saw it; ``explains``: findings of other ranks that follow from it.
+
+    Usual causes:
+        - The kernel killed it for lack of host memory (then MEM008 is beside it).
+        - A node failed or was taken away.
+        - ``kill -9``, or a crash in native code (SIGSEGV).
+
+    What to do:
+        1. Look at the memory of that rank in the report, and at ``dmesg`` of its machine.
+        2. Go on from the last checkpoint; ``torchrun --max-restarts`` does it by itself.
+
+    False alarms:
+        A script that ends a rank by ``os._exit``. A run that was asked to end (Ctrl-C, SIGTERM) is
+        not judged.
+
+    Cost:
+        None: the supervisor sees whether a process is there.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.rank_lost`` names the rank that is killed in
+        ``python -m holdfast.faults.rank_lost``.
+    """
+
+    code = "RNK008"
+    name = "rank_lost"
+    severity = Severity.ERROR
+    needs = ("loss",)
+    since = "0.1"
+    within = 20
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(RankDetector.Options):
+        """A guess: a launcher needs longer to see the first end and to send a signal."""
+
+        gap: float = 0.005
+        """Seconds between two ends from which on one was first."""
+
+    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+        """The rank that was gone first."""
+        gone = [lane for lane in lanes if lane.events_of("died") and not lane.events_of("end")]
+        if not gone or any(lane.events_of("stop") for lane in lanes):
+            return
+        # Somebody asked the run to end; a launcher asks only after it has lost a rank.
+        asked = min((e.time for lane in lanes for e in lane.events_of("signal")), default=math.inf)
+        # And who ends a run that hangs ends all ranks.
+        last = [e for lane in lanes for e in lane.events_of("no_progress", "progress_again")[-1:]]
+        hangs = (event.time for event in last if event.kind == "no_progress")
+        if min(map(_ended, gone)) > min(asked, *hangs, math.inf):
+            return
+        # One that still saved its state or raised was alive when it lost the other.
+        lost = [lane for lane in gone if not lane.events_of("exception", "last_state")]
+        if len(lost) == len(lanes):
+            lost = self._first(lost)
+        others = [lane for lane in lanes if lane not in lost]
+        if not lost or not others or any(map(_own_error, others)):
+            return
+        first = lost[0]
+        told = first.events_of("died")[-1].data
+        signal = str(told.get("signal") or "")
+        by = f" by {signal}" if signal else ""
+        names = [lane.rank for lane in lost]
+        yield self.about(
+            lanes,
+            step=first.last_step + 1,
+            rank=first.rank,
+            what=f"{named(names)} {'was' if len(names) == 1 else 'were'} killed{by} without a word "
+            f"after {first.last_step + 1:,} steps; {named([o.rank for o in others])} ended because "
+            "of it",
+            advice="look at the memory of that rank and at dmesg of its machine (out of memory, a "
+            "lost node, kill -9); torchrun --max-restarts starts all ranks again",
+            confidence=0.9,
+            evidence={
+                "lost": names,
+                "signal": signal,
+                "explains": [[code, o.rank] for o in others for code in ("RUN001", "RUN004")],
+            },
+        )
+
+    def _first(self, lost: Sequence[Lane]) -> list[Lane]:
+        """Those that were gone before the others; none where that cannot be told."""
+        killed = [e for e in lost if e.events_of("died")[-1].data.get("signal") == "SIGKILL"]
+        if 0 < len(killed) < len(lost):
+            return killed  # others were ended by their launcher
+        times = sorted((_ended(lane), lane.rank) for lane in lost)
+        if times[1][0] - times[0][0] < self.options.gap:
+            return []
+        return [lane for lane in lost if lane.rank == times[0][1]]
+
+
+def _ended(lane: Lane) -> float:
+    """When a process was gone: as its supervisor saw it, or wrote it down."""
+    event = lane.events_of("died")[0]
+    at = event.data.get("at")
+    return float(at) if isinstance(at, int | float) else event.time
+
+
+def _own_error(lane: Lane) -> bool:
+    """Whether a rank raised something that is no consequence."""
+    return any(not peer_is_gone(event.data) for event in lane.events_of("exception"))

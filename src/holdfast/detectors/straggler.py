@@ -1,0 +1,172 @@
+"""RNK002: one rank is slow and all others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Finding, Severity
+from ._ranks import Lane, RankDetector, named, same_model, side_by_side
+
+# Phases in which a rank is slow by itself, the earliest of a step first: what comes later in a step
+# may be a wait for what came before it.
+_PHASES = {
+    "data_wait": ("data", "waiting for data"),
+    "h2d": ("compute", "copying to the device"),
+    "other": ("code", "code outside of model and optimizer"),
+    "forward": ("compute", "the forward pass and what belongs to no other phase"),
+    "optimizer": ("compute", "optimizer.step"),
+}
+_ADVICE = {
+    "data": "look at the data of that rank: its files, its disk, its share of the samples, its "
+    "num_workers",
+    "compute": "look at its device (nvidia-smi: clocks, temperature, other processes), at its "
+    "cores, and at work that only this rank does or gets (longer samples)",
+    "code": "look at what only this rank does between two steps, as logging, saving and "
+    "evaluation: do it less often, or on all ranks in turn",
+}
+
+
+class Straggler(RankDetector):
+    """One rank is slow: all others wait for it in every step.
+
+    What it detects:
+        A rank that needs longer than all others for the same part of a step (data, copies, forward
+        pass, optimizer, other code) on most steps, while the steps of all ranks are equally long
+        because they wait for it in a collective.
+
+    Why it matters:
+        A step takes as long as the slowest rank does: with 64 ranks one slow disk costs 64 GPUs.
+
+    Evidence:
+        ``ranks`` compared; ``phase`` of the step that differs, ``kind``: ``data``, ``compute`` or
+        ``code``; ``seconds`` of it on the slow rank and ``others`` on the next slowest; ``lost``:
+        seconds per step that all ranks wait, ``share`` of the step; ``behind``: share of the steps
+        on which it is behind; ``waits``: seconds that the fastest rank spends in backward.
+
+    Usual causes:
+        - A slow disk, a cold cache or fewer loader workers on one node.
+        - A GPU that is hot, shared or of another kind.
+        - Logging, saving or evaluation on rank 0 alone.
+        - Samples of unequal length, the long ones on one rank.
+
+    What to do:
+        1. Look at what the named phase does on the named rank.
+        2. Spread the work: the same number of workers, samples sorted by length over ranks.
+        3. Save and evaluate rarely, or on all ranks.
+
+    False alarms:
+        Ranks that share a core with other processes; pipelines whose stages do different work
+        (models of different layers are not compared).
+
+    Cost:
+        None: times of phases are recorded anyway, and compared beside training.
+
+    Reproduce:
+        ``holdfast run -m holdfast.faults.straggler`` names the rank and the phase that
+        ``python -m holdfast.faults.straggler`` waits for.
+    """
+
+    code = "RNK002"
+    name = "straggler"
+    severity = Severity.WARNING
+    needs = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+    since = "0.1"
+    within = 100
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(RankDetector.Options):
+        """Guesses."""
+
+        steps: int = 40
+        """Steps that must be comparable."""
+        first: int = 16
+        """Steps at the start that are not: compilation, caches, workers."""
+        share: float = 0.2
+        """Part of a step that is lost."""
+        behind: float = 0.6
+        """Share of the steps on which the rank is behind all others."""
+        together: float = 0.15
+        """How far steps of ranks may differ in length where they wait for each other."""
+        seconds: float = 1e-3
+        """Less is not worth a word."""
+
+    def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+        """The slow rank and its phase, if there is one."""
+        if not same_model(lanes):
+            return
+        options = self.options
+        names = [*_PHASES, "backward"]
+        steps, values = side_by_side(lanes, *names)
+        phases = dict(zip(names, values, strict=True))
+        # Phases on a device are measured on one step in eight.
+        known = np.isfinite(phases["forward"]).all(axis=0) & (steps >= steps[:1] + options.first)
+        if known.sum() < options.steps:
+            return
+        phases = {name: np.nan_to_num(values[:, known]) for name, values in phases.items()}
+        length = np.sum(list(phases.values()), axis=0)
+        typical = np.median(length, axis=1)
+        if typical.max() - typical.min() > options.together * typical.max():
+            return  # they do not wait for each other
+        for name in _PHASES:
+            found = self._slow(phases[name], float(np.median(typical)))
+            if found is not None:
+                yield self._finding(lanes, name, found, phases, steps[known])
+                return
+
+    def _slow(self, seconds: NDArray[Any], step: float) -> tuple[int, float, float] | None:
+        """The rank that is slow in a phase: its position, how much is lost, how often it is."""
+        slow = int(np.argmax(np.mean(seconds, axis=1)))
+        others = np.delete(seconds, slow, axis=0).max(axis=0)
+        ahead = seconds[slow] - others
+        lost = float(np.mean(ahead))
+        behind = float(np.mean(ahead > 0.5 * self.options.share * step))
+        enough = lost >= max(self.options.seconds, self.options.share * step)
+        return (slow, lost, behind) if enough and behind >= self.options.behind else None
+
+    def _finding(
+        self,
+        lanes: Sequence[Lane],
+        phase: str,
+        found: tuple[int, float, float],
+        phases: dict[str, NDArray[Any]],
+        steps: NDArray[Any],
+    ) -> Finding:
+        slow, lost, behind = found
+        lane, (kind, words) = lanes[slow], _PHASES[phase]
+        own = float(np.mean(phases[phase][slow]))
+        length = float(np.mean(np.sum(list(phases.values()), axis=0)[slow]))
+        waiting = [other.rank for other in lanes if other is not lane]
+        lines = [f for f in lane.findings if f.code.startswith("TPT") and f.line]
+        line = next((f for f in lines if (f.code == "TPT001") == (kind == "data")), None)
+        at = "" if line is None else f" at {line.file.rpartition('/')[2]}:{line.line}"
+        wait = "waits" if len(waiting) == 1 else "wait"
+        return self.about(
+            lanes,
+            step=int(steps[0]),
+            rank=lane.rank,
+            what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{at}, the others "
+            f"{_ms(own - lost)}: {named(waiting)} {wait} {_ms(lost)} of {_ms(length)}",
+            advice=_ADVICE[kind],
+            confidence=0.8,
+            file="" if line is None else line.file,
+            line=0 if line is None else line.line,
+            evidence={
+                "phase": phase,
+                "kind": kind,
+                "seconds": own,
+                "others": own - lost,
+                "lost": lost,
+                "share": lost / length,
+                "behind": behind,
+                "waits": float(np.mean(phases["backward"], axis=1).max()),
+            },
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
