@@ -12,7 +12,8 @@ A collection is a folder with scripts and an ``answers.json``, a list of objects
     why         one sentence
 
 A line ``- Status: regression`` in its ``README.md`` says that somebody has looked into its results
-and changed holdfast because of them. Every other collection is a first contact.
+and changed holdfast because of them. Every other collection is a first contact. ``- Ranks: 2`` says
+that its scripts are started by torchrun, with as many processes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ CATEGORIES = {
 """What writers who have not seen our codes call a fault."""
 
 _REGRESSION_LINE = re.compile(rf"^- Status: {REGRESSION}\b", re.MULTILINE)
+_RANKS_LINE = re.compile(r"^- Ranks: (\d+)$", re.MULTILINE)
 _DATE = re.compile(r"^\d{4}-\d\d-\d\d-")
 
 
@@ -65,6 +67,8 @@ class Case:
     """File name and line of the fault, all equally exact; empty when no line is given."""
     first_step: int = 0
     why: str = ""
+    ranks: int = 1
+    """Processes that torchrun starts; 1: it is started by itself."""
 
     @property
     def name(self) -> str:
@@ -129,7 +133,8 @@ def read_collection(folder: Path) -> list[Case]:
     path = folder / ANSWERS
     try:
         answers = json.loads(path.read_text(encoding="utf-8"))
-        return [_case(folder.absolute(), answer, status_of(folder)) for answer in answers]
+        status, ranks = status_of(folder), ranks_of(folder)
+        return [_case(folder.absolute(), answer, status, ranks) for answer in answers]
     except (OSError, ValueError, TypeError, KeyError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} cannot be read: {what}; see its form in {__file__}") from error
@@ -137,9 +142,18 @@ def read_collection(folder: Path) -> list[Case]:
 
 def status_of(folder: Path) -> str:
     """Whether a collection has been looked into (regression) or not (first contact)."""
+    return REGRESSION if _REGRESSION_LINE.search(_about(folder)) else FIRST_CONTACT
+
+
+def ranks_of(folder: Path) -> int:
+    """How many processes its scripts are started in."""
+    told = _RANKS_LINE.search(_about(folder))
+    return int(told[1]) if told else 1
+
+
+def _about(folder: Path) -> str:
     path = folder / "README.md"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return REGRESSION if _REGRESSION_LINE.search(text) else FIRST_CONTACT
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def choose(cases: Sequence[Case], only: str = "") -> tuple[Case, ...]:
@@ -175,7 +189,7 @@ def _nearest(word: str, names: Sequence[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _case(folder: Path, answer: Mapping[str, Any], status: str) -> Case:
+def _case(folder: Path, answer: Mapping[str, Any], status: str, ranks: int) -> Case:
     script = folder / str(answer["script"])
     if not script.is_file():
         raise UsageError(f"{folder / ANSWERS} names {script.name}, which is not there; restore it")
@@ -187,6 +201,7 @@ def _case(folder: Path, answer: Mapping[str, Any], status: str) -> Case:
         places=_places(answer, script.name),
         first_step=int(answer.get("first_step") or 0),
         why=str(answer.get("why") or ""),
+        ranks=ranks,
     )
 
 

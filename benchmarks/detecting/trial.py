@@ -87,8 +87,13 @@ def try_case(case: Case, keep: Path | None = None, limit: float = LIMIT) -> Tria
     """
     with tempfile.TemporaryDirectory() as folder:
         run_dir = keep or Path(folder) / "run"
-        ended = run_guarded(case.path, run_dir, limit)
+        ended = run_guarded(case.path, run_dir, limit, _launcher(case.ranks))
         return read_trial(case.name, run_dir, ended)
+
+
+def _launcher(ranks: int) -> list[str]:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return words if ranks > 1 else []
 
 
 def read_trial(name: str, path: Path, ended: Ended) -> Trial:
