@@ -18,8 +18,8 @@ MEANS = (
     "two and four gloo ranks under DDP and FSDP2; on one rank a NaN, an exception, SIGKILL, a lock "
     "that is never given back, 60 ms more per step, a dead loader worker, a full disk; on all of "
     "them damaged weights; survived when no rank hangs, ranks that come to their end have the same "
-    "weights, and a finding names the rank (for an exception, a hang and a NaN also the line); "
-    "silent when none does"
+    "weights, and a finding names the rank (for an exception, a hang and, under DDP, a NaN also "
+    "the line); silent when none does"
 )
 # What must come to its end, and what is found; some are found under one code or another.
 SURVIVED = ("nan", "spike", "slow", "disk")
@@ -52,7 +52,7 @@ def drill(count: int = 16, *, seed: int = 0, show: Progress = quiet) -> Score:
             options = ["--fault", fault, "--rank", str(rank), "--at", str(at)]
             ended = _company(Path(folder), world, *options, "--parallel", parallel)
             try:
-                lost, silent = _judged(Path(folder), ended, fault, rank, world)
+                lost, silent = _judged(Path(folder), ended, fault, rank, world, parallel)
             except HoldfastError as error:
                 lost, silent = str(error), ""
             score.tries.append(Try(what, lost, silent))
@@ -65,7 +65,9 @@ def _company(folder: Path, world: int, *options: str) -> Ended:
     return stage.end(stage.start([*words, str(COMPANY), *options], cwd=folder), PATIENCE)
 
 
-def _judged(folder: Path, ended: Ended, fault: str, rank: int, world: int) -> tuple[str, str]:
+def _judged(
+    folder: Path, ended: Ended, fault: str, rank: int, world: int, parallel: str
+) -> tuple[str, str]:
     """What was lost, and what was not told."""
     told = [line.split()[1:] for line in ended.out.splitlines() if line.startswith("rank ")]
     lost = ""
@@ -77,10 +79,11 @@ def _judged(folder: Path, ended: Ended, fault: str, rank: int, world: int) -> tu
         lost = "it ended with 0"
     elif len({words[2] for words in told}) > 1:
         lost = "replicas differ"
-    return lost, _untold(folder, fault, rank)
+    with_line = fault in WITH_LINE and not (fault == "nan" and parallel == "fsdp")
+    return lost, _untold(folder, fault, rank, with_line)
 
 
-def _untold(folder: Path, fault: str, rank: int) -> str:
+def _untold(folder: Path, fault: str, rank: int, with_line: bool) -> str:
     """Why nobody knows which rank it was; "" when it is told."""
     summary = stage.summary(folder)
     if fault == "disk":
@@ -92,7 +95,7 @@ def _untold(folder: Path, fault: str, rank: int) -> str:
         return f"no {' or '.join(FOUND[fault])}, but {[f.code for f in summary.findings]}"
     if fault != "spike" and not any(_names(f.message, f.rank, rank) for f in named):
         return f"rank {rank} is not named: {named[0].message}"
-    if fault in WITH_LINE and not any(f.line for f in named):
+    if with_line and not any(f.line for f in named):
         return f"no line: {named[0].message}"
     return ""
 
