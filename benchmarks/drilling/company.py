@@ -102,7 +102,7 @@ def main() -> None:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     lost_worker = args.fault == "worker" and mine
-    data = Table(args.at * BATCH if lost_worker else -1)
+    data = Table(args.at // 4 * BATCH if lost_worker else -1)
     sampler = DistributedSampler(data)
     loader = DataLoader(
         data, batch_size=BATCH, sampler=sampler, num_workers=int(args.fault == "worker")
