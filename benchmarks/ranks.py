@@ -17,11 +17,11 @@ import torch
 
 path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.rank_lanes import lane  # noqa: E402
+from tests.rank_lanes import lane
 
-from holdfast.detectors import ALL  # noqa: E402
-from holdfast.detectors._ranks import RankDetector  # noqa: E402
-from holdfast.probes.replicas import EVERY, checksums  # noqa: E402
+from holdfast.detectors import ALL
+from holdfast.detectors._ranks import RankDetector
+from holdfast.probes.replicas import EVERY, checksums
 
 MODELS = {
     "4 tensors, 1.2 k weights": [(16, 64), (64,), (64, 1), (1,)],
