@@ -67,7 +67,10 @@ class Lane:
     @cached_property
     def steps(self) -> Rows:
         """The rows of its first optimizer, each step once: as it was made last."""
-        rows = self.rows[optimizer(self.rows) == 0]
+        mine = optimizer(self.rows) == 0
+        rows = self.rows if mine.all() else self.rows[mine]
+        if (np.diff(rows["step"]) > 0).all():
+            return rows
         _, at = np.unique(rows["step"][::-1], return_index=True)
         return rows[::-1][at]
 
@@ -149,7 +152,8 @@ def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list
     """The steps that all ranks have recorded, and for each column an array (ranks, steps)."""
     common = lanes[0].steps["step"]
     for lane in lanes[1:]:
-        common = np.intersect1d(common, lane.steps["step"], assume_unique=True)
+        if not np.array_equal(common, lane.steps["step"]):
+            common = np.intersect1d(common, lane.steps["step"], assume_unique=True)
     places = [np.searchsorted(lane.steps["step"], common) for lane in lanes]
     return common, [
         np.stack([column(lane.steps, n)[at] for lane, at in zip(lanes, places, strict=True)])
