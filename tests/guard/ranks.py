@@ -19,11 +19,17 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
+from holdfast.guard import whole_norms
 from holdfast.guard.engine import Engine
 
 from .conftest import MemoryRecorder
@@ -128,6 +134,7 @@ def train(
     fails_at: int = -1,
     nan_loss: int = -1,
     only: int | None = None,
+    patience: float = 60.0,
     count: bool = False,
     make: Callable[[], nn.Module] = model,
     mesh: tuple[int, ...] = (),
@@ -140,11 +147,12 @@ def train(
     Args:
         poison: the step at which the batch of the last rank is NaN.
         wild: the step at which its loss, and so its gradients, are far too large.
-        only: the one rank that is guarded.
+        only: the one rank that is guarded; ``patience`` seconds it waits for the others.
         count: how many collectives there are inside of each step.
         (others): what their names say.
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
+    whole_norms._PATIENCE = patience
     net = make()
     if ddp:
         net = nn.parallel.DistributedDataParallel(net)
@@ -374,3 +382,69 @@ def probes_ask_nobody() -> int:
         assert bad(parameters[0]) and stat(parameters[0])["inf"] == 1
         assert bad_rows(parameters[0], len(part(parameters[0]))) == [0]
     return counted.get_total_counts()
+
+
+def mixed_precision() -> dict[str, Any]:
+    """Shards in fp32, computed with in bf16."""
+    return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+
+
+def tensor_parallel(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+    """Columns and rows of two layers on different ranks; the bias of the second on all."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    with guarded(on, **guard) as recorder:
+        mine = OPTIMIZERS["adamw"](net.parameters())
+        for step in range(6):
+            if step == leave_out:
+                continue
+            mine.zero_grad()
+            (net(batch(step, 0)) ** 2).mean().backward()
+            if step == poison and dist.get_rank() == 1:
+                part(net[0].weight.grad)[0, 0] = float("nan")  # type: ignore[arg-type]
+            mine.step()
+    weights = [part(p).clone() for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def two_optimizers(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+    """The second has no gradients in every other step."""
+    nets = [sharded(model()) for _ in range(2)]
+    with guarded(on, **guard) as recorder:
+        first = OPTIMIZERS["adamw"](nets[0].parameters())
+        second = OPTIMIZERS["sgd"](nets[1].parameters())
+        for step in range(6):
+            if step == leave_out:
+                continue
+            first.zero_grad()
+            second.zero_grad()
+            x = batch(step, dist.get_rank())
+            if step == poison and dist.get_rank() == 1:
+                x = x * float("nan")
+            (nets[0](x) ** 2).mean().backward()
+            if step % 2 == 0:
+                (nets[1](x) ** 2).mean().backward()
+            first.step()
+            second.step()
+    weights = [part(p).clone() for net in nets for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def scaled(*, on: bool = True, fused: bool = False) -> dict[str, Any]:
+    """With a GradScaler, which asks the other ranks by itself; a fused optimizer unscales."""
+    net = sharded(model())
+    with guarded(on) as recorder:
+        mine = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for step in range(6):
+            mine.zero_grad()
+            x = batch(step, dist.get_rank())
+            if step == 4 and dist.get_rank() == 1:
+                x = x * float("nan")
+            scaler.scale((net(x) ** 2).mean()).backward()
+            scaler.step(mine)
+            scaler.update()
+    weights = [part(p).clone() for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}

@@ -15,9 +15,12 @@ import torch
 
 from holdfast.guard import whole_norms
 from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
+from holdfast.probes._device_baseline import Question, Terms, fresh_state
 from holdfast.probes._host_norms import GradientReading
+from holdfast.probes.gradients import Meter
 
 from . import ranks
+from .test_no_host_reads import NoScalars
 
 # All of them wait for the first, which starts the ranks.
 pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(400)]
@@ -62,6 +65,7 @@ JOBS += [
     ("NaN loss", ranks.train, {"nan_loss": BAD}),
     ("beside others", ranks.beside_others, {"device_path": False}),
     ("beside others on a device", ranks.beside_others, {"device_path": True}),
+    ("one guarded", ranks.train, {"poison": BAD, "only": 0, "patience": 0.5}),
     ("put back", ranks.put_back, {}),
     ("probes", ranks.probes_ask_nobody, {}),
     ("one guard breaks", ranks.train, {"poison": BAD, "fails_at": 2}),
@@ -183,6 +187,13 @@ def test_without_the_guard_of_one_rank_nobody_skips(told: Told, where: str):
     assert not any(bool(w.isfinite().all()) for w in whole["weights"])
 
 
+def test_with_ranks_that_are_not_guarded_nobody_waits(told: Told):
+    guarded, plain = told["one guarded"]
+    assert len(guarded["rows"]) == 6 and guarded["skipped"] == guarded["errors"] == []
+    assert guarded["how"] == "detect only" and "guarded alike" in guarded["not_covered"][0]
+    assert "rows" not in plain
+
+
 # ---------------------------------------------------------------------- without other ranks
 
 
@@ -233,7 +244,65 @@ def test_sums_that_are_not_finite_name_their_parameter(monkeypatch: pytest.Monke
     assert refused and found.bad == [1] and found.norms[0] == 3.0 and found.norms[2] == 0.0
 
 
+def test_a_sum_of_a_device_reads_nothing():
+    """Operations of the sum, the flag and the judgement, with every read of a tensor forbidden."""
+    meter = Meter(torch.device("cpu"))
+    whole = WholeNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
+    grads = [torch.full((4,), 2.0), torch.tensor([math.nan])]
+    asked = Question(fresh_state(torch.device("cpu")), Terms(warmup=8))
+    with NoScalars():
+        measured = meter.measure(grads, torch.tensor(7.0), loss_decides=False, extras=None)
+        measured = whole.on_device(meter, measured, [0, 2], refuses=False)
+        meter.judge(measured, asked)
+        measured.hold()
+    assert measured.flag == 1.0
+    assert isinstance(measured.row, torch.Tensor)
+    reading, loss, _ = measured.read(measured.row.numpy())
+    assert reading.norms[:2].tolist() == [4.0, 0.0] and reading.bad == [2] and loss == 7.0
+    assert not measured.refused(measured.row.numpy())
+    refused = whole.on_device(meter, None, [], refuses=True)
+    refused.flag.fill_(1.0)
+    refused.hold()
+    assert refused.flag == 0.0 and refused.refused(refused.row.numpy())  # type: ignore[union-attr]
+
+
 # ---------------------------------------------------------------------- more ranks
+
+
+@pytest.mark.slow
+def test_other_ways_to_spread_a_model(tmp_path: Path):
+    """bf16 compute, a compiled model, tensor parallelism, two optimizers, a GradScaler."""
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "bf16": (ranks.train, {"how": ranks.mixed_precision}),
+        "compiled": (ranks.train, {"compiled": True}),
+        "tensor parallel": (ranks.tensor_parallel, {}),
+        "tensor parallel on a device": (
+            ranks.tensor_parallel,
+            {"device_path": True, "fused": False},
+        ),
+        "two optimizers": (ranks.two_optimizers, {}),
+        "two optimizers on a device": (
+            ranks.two_optimizers,
+            {"device_path": True, "fused": False},
+        ),
+    }
+    jobs: list[ranks.Job] = []
+    for way, (function, about) in ways.items():
+        plain = {key: about[key] for key in ("how", "compiled") if key in about}
+        jobs += [(f"{way}, without", function, plain | {"on": False, "leave_out": BAD})]
+        jobs += [(way, function, about | {"poison": BAD})]
+    for fused in (False, True):
+        jobs += [(f"scaled {fused} {on}", ranks.scaled, {"on": on, "fused": fused})
+                 for on in (False, True)]  # fmt: skip
+    told = ranks.run(tmp_path, 2, jobs)
+    for way in ways:
+        for one, without in zip(told[way], told[f"{way}, without"], strict=True):
+            assert set(one["skipped"]) == {BAD} and one["errors"] == [], way
+            assert same_bits(one, without), way
+    for fused in (False, True):
+        both = (told[f"scaled {fused} {on}"] for on in (True, False))
+        for one, plain in zip(*both, strict=True):
+            assert same_bits(one, plain) and one["errors"] == []
 
 
 @pytest.mark.slow
