@@ -7,6 +7,7 @@ test. Ranks talk over gloo and meet at a file.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -41,7 +43,9 @@ def run(folder: Path, world: int, jobs: list[Job]) -> dict[str, list[Any]]:
     """Run every job on all ranks; what each rank returned, by the name of the job."""
     mp.start_processes(_work, (world, folder, jobs), world, start_method="spawn")  # type: ignore[attr-defined]
     told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
-    return {name: [one.get(name, "not reached") for one in told] for name, *_ in jobs}
+    failed = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(told) if "failed" in one]
+    assert not failed, "\n".join(failed)
+    return {name: [one[name] for one in told] for name, *_ in jobs}
 
 
 def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
@@ -54,7 +58,7 @@ def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
         try:
             told[name] = function(**about)
         except Exception:
-            told[name] = traceback.format_exc()
+            told["failed"] = f"{name}: {traceback.format_exc()}"
             break  # the others wait for us in vain: their group ends with this process
     torch.save(told, folder / f"{rank}.pt")
     dist.destroy_process_group()
@@ -157,7 +161,10 @@ def train(
     if ddp:
         net = nn.parallel.DistributedDataParallel(net)
     elif shard:
-        net = sharded(net, init_device_mesh("cpu", mesh) if mesh else None, **how())
+        names = ("replicas", "shards")
+        net = sharded(
+            net, init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else None, **how()
+        )
     forward = torch.compile(net, backend="aot_eager") if compiled else net
     collectives: list[int] = []
     with guarded(on and only in (None, rank), **guard) as recorder:
@@ -258,8 +265,6 @@ def layer_norms(**guard: Any) -> list[list[float]]:
 
 def beside_others(device_path: bool) -> dict[str, Any]:
     """Sharded, replicated and ordinary parameters in one optimizer, one without a gradient."""
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     full = [torch.randn(5, 3), torch.randn(4), torch.randn(2), torch.randn(3)]
@@ -448,3 +453,32 @@ def scaled(*, on: bool = True, fused: bool = False) -> dict[str, Any]:
             scaler.update()
     weights = [part(p).clone() for p in net.parameters()]
     return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def both_kinds() -> dict[str, Any]:
+    """Four ranks: one layer split two ways and sharded, one only sharded; norms of the first step.
+
+    ``expected`` is the norm of the same gradients without any of it.
+    """
+    names = ("data", "tensor")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    whole = copy.deepcopy(net)
+    for turn in range(2):
+        ((whole(batch(0, turn)) ** 2).mean() / 2).backward()
+    expected = torch.stack([p.grad.norm() for p in whole.parameters()]).norm().item()  # type: ignore[union-attr]
+    split = {"0": ColwiseParallel(output_layouts=Replicate())}
+    parallelize_module(net, mesh["tensor"], split)
+    net = fully_shard(net, mesh=mesh["data"])
+    with guarded() as recorder:
+        assert recorder is not None
+        mine = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+        for step in range(2):
+            mine.zero_grad()
+            (net(batch(step, mesh.get_local_rank("data"))) ** 2).mean().backward()
+            if step == 1 and dist.get_rank() == 3:
+                part(net[0].weight.grad)[0, 0] = float("inf")
+            mine.step()
+        meshes = [p.device_mesh.ndim for p in net.parameters()]  # type: ignore[attr-defined]
+        return {"expected": expected, "meshes": meshes, **told(recorder)}

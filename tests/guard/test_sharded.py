@@ -315,12 +315,18 @@ def test_four_ranks_in_two_dimensions(tmp_path: Path):
         ("poisoned", ranks.train, {"poison": BAD, "mesh": (2, 2), "count": True}),
         ("flat", ranks.train, {"poison": BAD}),
         ("whole", ranks.norms_of_whole_model, {"steps": 2}),
+        ("both", ranks.both_kinds, {}),
     ]
     told = ranks.run(tmp_path, 4, jobs)
     for one, without, flat in zip(told["poisoned"], told["without"], told["flat"], strict=True):
         assert one["skipped"] == flat["skipped"] == [BAD] and same_bits(one, without)
         assert one["collectives"] == [1] * 6
-        assert one["norms"] == told["poisoned"][0]["norms"]
+        assert one["norms"][:BAD] == told["poisoned"][0]["norms"][:BAD]
         expected = [math.hypot(*norms) for norms in told["whole"][0]]
         assert np.allclose(one["norms"][:2], expected, rtol=1e-6)
         assert np.allclose(flat["norms"][:2], expected, rtol=1e-6)
+    for one in told["both"]:
+        # Parameters of meshes of two and of one dimension, each counted once.
+        assert sorted(set(one["meshes"])) == [1, 2]
+        assert one["norms"][0] == pytest.approx(one["expected"], rel=1e-6)
+        assert one["skipped"] == [1] and one["errors"] == one["not_covered"] == []
