@@ -358,7 +358,7 @@ def put_back() -> dict[str, Any]:
         "anew": anew,
         "finite": (finite, poisoned is not None and all_finite(poisoned)),
         "refused": refused,
-        "while_gathered": while_gathered,
+        "while_gathered": while_gathered is None,
         "collectives": counted.get_total_counts() + counted_back.get_total_counts(),
     }
 

@@ -170,7 +170,7 @@ def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
         assert one["moved"] and one["same"] and one["kept"] and one["anew"]
         assert one["finite"] == (True, False)
         assert "[2, 6] of [7, 6]" in one["refused"]
-        assert one["while_gathered"] is None
+        assert one["while_gathered"]
         assert one["collectives"] == 0
 
 
