@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from holdfast.guard import whole_norms
 from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
@@ -265,6 +266,26 @@ def test_a_sum_of_a_device_reads_nothing():
     refused.flag.fill_(1.0)
     refused.hold()
     assert refused.flag == 0.0 and refused.refused(refused.row.numpy())  # type: ignore[union-attr]
+
+
+@pytest.mark.gpu
+def test_a_sum_over_nccl_does_not_wait(tmp_path: Path):
+    device = torch.device("cuda", 0)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        whole, meter = WholeNorms([dist.group.WORLD], [1.0, 0.5], device), Meter(device)
+        grads = [torch.ones(8, device=device), torch.full((4,), math.nan, device=device)]
+        for turn in range(3):  # kernels and communicator are made in the first
+            torch.cuda.set_sync_debug_mode("error" if turn else "default")
+            measured = meter.measure(grads, None, loss_decides=False, extras=None)
+            measured = whole.on_device(meter, measured, [0, 1], refuses=False)
+            measured.hold()
+        torch.cuda.set_sync_debug_mode("default")
+        assert measured.flag.item() == 1.0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------------- more ranks
