@@ -7,8 +7,9 @@ Every rank holds trainings of the same model, one guarded and two plain, and run
 them in turn: plain, guarded, plain, guarded. Plain blocks have every patch and hook taken out. The
 ratio is the median over rounds of a guarded block's time over that of the plain block before it,
 with the lower and upper quartile; ``again`` is plain over plain, which is what the figures beside
-it are worth. The slowest rank counts. Under DDP the guard adds no collective, under FSDP2 one sum
-of a number for each parameter. Runs itself under ``holdfast run`` and ``torchrun``.
+it are worth. The slowest rank counts; the time of its cores says more where others use the machine.
+Under DDP the guard adds no collective, under FSDP2 one sum of a number for each parameter. Runs
+itself under ``holdfast run`` and ``torchrun``.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def training(form: str, size: str) -> Step:
 
 
 def measure(form: str, size: str, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of each block of this rank, by variant."""
+    """Seconds of a step in each block of this rank, by variant: on the clock and of its cores."""
     from holdfast.boot import patches, session
 
     def guard(on: bool) -> None:
@@ -84,15 +85,17 @@ def measure(form: str, size: str, rounds: int, steps: int) -> dict[str, list[flo
         made[name] = training(form, size)
         for _ in range(150):  # past the guard's first judgement of itself
             made[name]()
-    times: dict[str, list[float]] = {name: [] for name in order}
+    kinds = [*order, *(f"{name} cpu" for name in order)]
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
         for name, on in order.items():
             guard(on)
             dist.barrier()
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             for _ in range(steps):
                 made[name]()
             times[name].append((time.perf_counter() - began) / steps)
+            times[f"{name} cpu"].append((time.process_time() - used) / steps)
     guard(False)
     return times
 
@@ -115,19 +118,21 @@ def work(about: argparse.Namespace) -> None:
 
 def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
     """One line for each form and variant."""
-    lines = ["| model | form | variant | plain ms | ms | ratio | quartiles |", "|" + "---|" * 7]
+    head = "| model | form | variant | ms | ratio | quartiles | CPU ms | ratio | quartiles |"
+    lines = [head, "|" + "---|" * 9]
     for name, times in found.items():
         form, size = name.split()
-        for variant in ("again", "guarded"):
-            pairs = zip(times[variant], times["plain"], strict=True)
-            ratios = [one / plain for one, plain in pairs]
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            plain, mine = (statistics.median(times[name]) * 1e3 for name in ("plain", variant))
-            width, depth = WIDTHS[size]
-            lines.append(
-                f"| {depth} × {width} | {form} | {variant} | {plain:.2f} | {mine:.2f} | "
-                f"{middle:.3f} | {low:.3f} to {high:.3f} |"
-            )
+        width, depth = WIDTHS[size]
+        for variant in ("plain", "again", "guarded"):
+            line = f"| {depth} × {width} | {form} | {variant} |"
+            for kind in ("", " cpu"):
+                mine, plain = times[variant + kind], times["plain" + kind]
+                ratios = [one / other for one, other in zip(mine, plain, strict=True)]
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                line += f" {statistics.median(mine) * 1e3:.2f} |"
+                told = f" {middle:.3f} | {low:.3f} to {high:.3f} |"
+                line += told if variant != "plain" else " | |"
+            lines.append(line)
     return lines
 
 
@@ -156,7 +161,7 @@ def main() -> None:
         "# Guard cost where ranks train together",
         "",
         f"Command: `python benchmarks/ranks_cost.py --rounds {about.rounds} --steps {about.steps} "
-        f"--ranks {about.ranks}`",
+        f"--ranks {about.ranks} --sizes {' '.join(about.sizes)}`",
         f"Hardware: {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
         f"Python {platform.python_version()}; load average {before[0]:.1f} before, "
         f"{os.getloadavg()[0]:.1f} after",

@@ -427,3 +427,35 @@ def test_the_rank_that_ended_first_is_named(
     assert summary.ranks[0].rank == 1
     again = replay(bench.record.run)
     assert [f.message for f in again.findings] == [f.message for f in summary.findings]
+
+
+SHARDED = (
+    DISTRIBUTED.replace(
+        "from torch.nn.parallel import DistributedDataParallel",
+        "from torch.distributed.fsdp import fully_shard",
+    )
+    .replace("model = DistributedDataParallel(", "model = fully_shard(")
+    .replace("p.detach().flatten()", "p.full_tensor().detach().flatten()")
+    .replace("range(12)", "[s for s in range(12) if os.environ.get('LEAVE_OUT') != str(s)]")
+)
+# The batch of a step is drawn from its own seed, so that a run without a step draws the others.
+SHARDED = SHARDED.replace(
+    "    x = torch.randn", "    torch.manual_seed(100 * step + rank)\n    x = torch.randn"
+)
+
+
+@pytest.mark.ranks(2)
+def test_shards_skip_together(bench: Bench):
+    """FSDP2: the NaN of rank 1 shows in the shards of both, and the step is as if it never was."""
+    script = bench.write(SHARDED)
+    seen = bench.guarded(*TORCHRUN, script, options=[])
+    assert seen.code == 0, seen.told
+    told = ranks_told(seen.text)
+    agree(told)
+    skipped_together(bench.record, ["r0", "r1"])
+    for lane in bench.record.lanes:
+        assert bench.record.events("holdfast_error", lane) == []
+    norms = [bench.record.steps(lane)["grad_norm"] for lane in bench.record.lanes]
+    assert (norms[0][:5] == norms[1][:5]).all()
+    without = bench.plain(*TORCHRUN, script, env={"LEAVE_OUT": "5"})
+    assert ranks_told(without.text) == told

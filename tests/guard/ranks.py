@@ -7,6 +7,7 @@ test. Ranks talk over gloo and meet at a file.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,11 +20,18 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from holdfast.boot import patches
 from holdfast.config import Settings, WatcherSettings
+from holdfast.guard import whole_norms
 from holdfast.guard.engine import Engine
 
 from .conftest import MemoryRecorder
@@ -35,7 +43,9 @@ def run(folder: Path, world: int, jobs: list[Job]) -> dict[str, list[Any]]:
     """Run every job on all ranks; what each rank returned, by the name of the job."""
     mp.start_processes(_work, (world, folder, jobs), world, start_method="spawn")  # type: ignore[attr-defined]
     told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
-    return {name: [one.get(name, "not reached") for one in told] for name, *_ in jobs}
+    failed = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(told) if "failed" in one]
+    assert not failed, "\n".join(failed)
+    return {name: [one[name] for one in told] for name, *_ in jobs}
 
 
 def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
@@ -48,7 +58,7 @@ def _work(rank: int, world: int, folder: Path, jobs: list[Job]) -> None:
         try:
             told[name] = function(**about)
         except Exception:
-            told[name] = traceback.format_exc()
+            told["failed"] = f"{name}: {traceback.format_exc()}"
             break  # the others wait for us in vain: their group ends with this process
     torch.save(told, folder / f"{rank}.pt")
     dist.destroy_process_group()
@@ -128,6 +138,7 @@ def train(
     fails_at: int = -1,
     nan_loss: int = -1,
     only: int | None = None,
+    patience: float = 60.0,
     count: bool = False,
     make: Callable[[], nn.Module] = model,
     mesh: tuple[int, ...] = (),
@@ -140,16 +151,20 @@ def train(
     Args:
         poison: the step at which the batch of the last rank is NaN.
         wild: the step at which its loss, and so its gradients, are far too large.
-        only: the one rank that is guarded.
+        only: the one rank that is guarded; ``patience`` seconds it waits for the others.
         count: how many collectives there are inside of each step.
         (others): what their names say.
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
+    whole_norms._PATIENCE = patience
     net = make()
     if ddp:
         net = nn.parallel.DistributedDataParallel(net)
     elif shard:
-        net = sharded(net, init_device_mesh("cpu", mesh) if mesh else None, **how())
+        names = ("replicas", "shards")
+        net = sharded(
+            net, init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else None, **how()
+        )
     forward = torch.compile(net, backend="aot_eager") if compiled else net
     collectives: list[int] = []
     with guarded(on and only in (None, rank), **guard) as recorder:
@@ -250,8 +265,6 @@ def layer_norms(**guard: Any) -> list[list[float]]:
 
 def beside_others(device_path: bool) -> dict[str, Any]:
     """Sharded, replicated and ordinary parameters in one optimizer, one without a gradient."""
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     full = [torch.randn(5, 3), torch.randn(4), torch.randn(2), torch.randn(3)]
@@ -345,7 +358,7 @@ def put_back() -> dict[str, Any]:
         "anew": anew,
         "finite": (finite, poisoned is not None and all_finite(poisoned)),
         "refused": refused,
-        "while_gathered": while_gathered,
+        "while_gathered": while_gathered is None,
         "collectives": counted.get_total_counts() + counted_back.get_total_counts(),
     }
 
@@ -374,3 +387,98 @@ def probes_ask_nobody() -> int:
         assert bad(parameters[0]) and stat(parameters[0])["inf"] == 1
         assert bad_rows(parameters[0], len(part(parameters[0]))) == [0]
     return counted.get_total_counts()
+
+
+def mixed_precision() -> dict[str, Any]:
+    """Shards in fp32, computed with in bf16."""
+    return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+
+
+def tensor_parallel(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+    """Columns and rows of two layers on different ranks; the bias of the second on all."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    with guarded(on, **guard) as recorder:
+        mine = OPTIMIZERS["adamw"](net.parameters())
+        for step in range(6):
+            if step == leave_out:
+                continue
+            mine.zero_grad()
+            (net(batch(step, 0)) ** 2).mean().backward()
+            if step == poison and dist.get_rank() == 1:
+                part(net[0].weight.grad)[0, 0] = float("nan")  # type: ignore[arg-type]
+            mine.step()
+    weights = [part(p).clone() for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def two_optimizers(*, on: bool = True, poison: int = -1, leave_out: int = -1, **guard: Any) -> Any:
+    """The second has no gradients in every other step."""
+    nets = [sharded(model()) for _ in range(2)]
+    with guarded(on, **guard) as recorder:
+        first = OPTIMIZERS["adamw"](nets[0].parameters())
+        second = OPTIMIZERS["sgd"](nets[1].parameters())
+        for step in range(6):
+            if step == leave_out:
+                continue
+            first.zero_grad()
+            second.zero_grad()
+            x = batch(step, dist.get_rank())
+            if step == poison and dist.get_rank() == 1:
+                x = x * float("nan")
+            (nets[0](x) ** 2).mean().backward()
+            if step % 2 == 0:
+                (nets[1](x) ** 2).mean().backward()
+            first.step()
+            second.step()
+    weights = [part(p).clone() for net in nets for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def scaled(*, on: bool = True, fused: bool = False) -> dict[str, Any]:
+    """With a GradScaler, which asks the other ranks by itself; a fused optimizer unscales."""
+    net = sharded(model())
+    with guarded(on) as recorder:
+        mine = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for step in range(6):
+            mine.zero_grad()
+            x = batch(step, dist.get_rank())
+            if step == 4 and dist.get_rank() == 1:
+                x = x * float("nan")
+            scaler.scale((net(x) ** 2).mean()).backward()
+            scaler.step(mine)
+            scaler.update()
+    weights = [part(p).clone() for p in net.parameters()]
+    return {"weights": weights, "state": [], **(told(recorder) if recorder is not None else {})}
+
+
+def both_kinds() -> dict[str, Any]:
+    """Four ranks: one layer split two ways and sharded, one only sharded; norms of the first step.
+
+    ``expected`` is the norm of the same gradients without any of it.
+    """
+    names = ("data", "tensor")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    whole = copy.deepcopy(net)
+    for turn in range(2):
+        ((whole(batch(0, turn)) ** 2).mean() / 2).backward()
+    expected = torch.stack([p.grad.norm() for p in whole.parameters()]).norm().item()  # type: ignore[union-attr]
+    split = {"0": ColwiseParallel(output_layouts=Replicate())}
+    parallelize_module(net, mesh["tensor"], split)
+    net = fully_shard(net, mesh=mesh["data"])
+    with guarded() as recorder:
+        assert recorder is not None
+        mine = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+        for step in range(2):
+            mine.zero_grad()
+            (net(batch(step, mesh.get_local_rank("data"))) ** 2).mean().backward()
+            if step == 1 and dist.get_rank() == 3:
+                part(net[0].weight.grad)[0, 0] = float("inf")
+            mine.step()
+        meshes = [p.device_mesh.ndim for p in net.parameters()]  # type: ignore[attr-defined]
+        return {"expected": expected, "meshes": meshes, **told(recorder)}

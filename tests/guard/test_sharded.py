@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from holdfast.guard import whole_norms
 from holdfast.guard.whole_norms import WholeNorms, _all_take_part, _share
+from holdfast.probes._device_baseline import Question, Terms, fresh_state
 from holdfast.probes._host_norms import GradientReading
+from holdfast.probes.gradients import Meter
 
 from . import ranks
+from .test_no_host_reads import NoScalars
 
 # All of them wait for the first, which starts the ranks.
 pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(400)]
@@ -67,6 +71,8 @@ JOBS += [
     ("one guard breaks", ranks.train, {"poison": BAD, "fails_at": 2}),
     ("one guard breaks on a device", ranks.train,
      {"poison": BAD, "fails_at": 2, "optimizer": "fused", "device_path": True}),
+    # The last: from here on the ranks have asked each other differently often.
+    ("one guarded", ranks.train, {"poison": BAD, "only": 0, "patience": 0.5}),
 ]  # fmt: skip
 
 Told = dict[str, list[Any]]
@@ -165,7 +171,7 @@ def test_a_snapshot_is_of_the_parts_and_goes_back_into_them(told: Told):
         assert one["moved"] and one["same"] and one["kept"] and one["anew"]
         assert one["finite"] == (True, False)
         assert "[2, 6] of [7, 6]" in one["refused"]
-        assert one["while_gathered"] is None
+        assert one["while_gathered"]
         assert one["collectives"] == 0
 
 
@@ -181,6 +187,13 @@ def test_without_the_guard_of_one_rank_nobody_skips(told: Told, where: str):
     assert "broken on purpose" in broken["errors"][0]["error"]
     assert ["another rank cannot skip" in why for why in whole["not_covered"]] == [True]
     assert not any(bool(w.isfinite().all()) for w in whole["weights"])
+
+
+def test_with_ranks_that_are_not_guarded_nobody_waits(told: Told):
+    guarded, plain = told["one guarded"]
+    assert len(guarded["rows"]) == 6 and guarded["skipped"] == guarded["errors"] == []
+    assert guarded["how"] == "detect only" and "guarded alike" in guarded["not_covered"][0]
+    assert "rows" not in plain
 
 
 # ---------------------------------------------------------------------- without other ranks
@@ -233,7 +246,85 @@ def test_sums_that_are_not_finite_name_their_parameter(monkeypatch: pytest.Monke
     assert refused and found.bad == [1] and found.norms[0] == 3.0 and found.norms[2] == 0.0
 
 
+def test_a_sum_of_a_device_reads_nothing():
+    """Operations of the sum, the flag and the judgement, with every read of a tensor forbidden."""
+    meter = Meter(torch.device("cpu"))
+    whole = WholeNorms([], [1.0, 0.5, 1.0], torch.device("cpu"))
+    grads = [torch.full((4,), 2.0), torch.tensor([math.nan])]
+    asked = Question(fresh_state(torch.device("cpu")), Terms(warmup=8))
+    with NoScalars():
+        measured = meter.measure(grads, torch.tensor(7.0), loss_decides=False, extras=None)
+        measured = whole.on_device(meter, measured, [0, 2], refuses=False)
+        meter.judge(measured, asked)
+        measured.hold()
+    assert measured.flag == 1.0
+    assert isinstance(measured.row, torch.Tensor)
+    reading, loss, _ = measured.read(measured.row.numpy())
+    assert reading.norms[:2].tolist() == [4.0, 0.0] and reading.bad == [2] and loss == 7.0
+    assert not measured.refused(measured.row.numpy())
+    refused = whole.on_device(meter, None, [], refuses=True)
+    refused.flag.fill_(1.0)
+    refused.hold()
+    assert refused.flag == 0.0 and refused.refused(refused.row.numpy())  # type: ignore[union-attr]
+
+
+@pytest.mark.gpu
+def test_a_sum_over_nccl_does_not_wait(tmp_path: Path):
+    device = torch.device("cuda", 0)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        whole, meter = WholeNorms([dist.group.WORLD], [1.0, 0.5], device), Meter(device)
+        grads = [torch.ones(8, device=device), torch.full((4,), math.nan, device=device)]
+        for turn in range(3):  # kernels and communicator are made in the first
+            torch.cuda.set_sync_debug_mode("error" if turn else "default")
+            measured = meter.measure(grads, None, loss_decides=False, extras=None)
+            measured = whole.on_device(meter, measured, [0, 1], refuses=False)
+            measured.hold()
+        torch.cuda.set_sync_debug_mode("default")
+        assert measured.flag.item() == 1.0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        dist.destroy_process_group()
+
+
 # ---------------------------------------------------------------------- more ranks
+
+
+@pytest.mark.slow
+def test_other_ways_to_spread_a_model(tmp_path: Path):
+    """bf16 compute, a compiled model, tensor parallelism, two optimizers, a GradScaler."""
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "bf16": (ranks.train, {"how": ranks.mixed_precision}),
+        "compiled": (ranks.train, {"compiled": True}),
+        "tensor parallel": (ranks.tensor_parallel, {}),
+        "tensor parallel on a device": (
+            ranks.tensor_parallel,
+            {"device_path": True, "fused": False},
+        ),
+        "two optimizers": (ranks.two_optimizers, {}),
+        "two optimizers on a device": (
+            ranks.two_optimizers,
+            {"device_path": True, "fused": False},
+        ),
+    }
+    jobs: list[ranks.Job] = []
+    for way, (function, about) in ways.items():
+        plain = {key: about[key] for key in ("how", "compiled") if key in about}
+        jobs += [(f"{way}, without", function, plain | {"on": False, "leave_out": BAD})]
+        jobs += [(way, function, about | {"poison": BAD})]
+    for fused in (False, True):
+        jobs += [(f"scaled {fused} {on}", ranks.scaled, {"on": on, "fused": fused})
+                 for on in (False, True)]  # fmt: skip
+    told = ranks.run(tmp_path, 2, jobs)
+    for way in ways:
+        for one, without in zip(told[way], told[f"{way}, without"], strict=True):
+            assert set(one["skipped"]) == {BAD} and one["errors"] == [], way
+            assert same_bits(one, without), way
+    for fused in (False, True):
+        both = (told[f"scaled {fused} {on}"] for on in (True, False))
+        for one, plain in zip(*both, strict=True):
+            assert same_bits(one, plain) and one["errors"] == []
 
 
 @pytest.mark.slow
@@ -245,12 +336,18 @@ def test_four_ranks_in_two_dimensions(tmp_path: Path):
         ("poisoned", ranks.train, {"poison": BAD, "mesh": (2, 2), "count": True}),
         ("flat", ranks.train, {"poison": BAD}),
         ("whole", ranks.norms_of_whole_model, {"steps": 2}),
+        ("both", ranks.both_kinds, {}),
     ]
     told = ranks.run(tmp_path, 4, jobs)
     for one, without, flat in zip(told["poisoned"], told["without"], told["flat"], strict=True):
         assert one["skipped"] == flat["skipped"] == [BAD] and same_bits(one, without)
         assert one["collectives"] == [1] * 6
-        assert one["norms"] == told["poisoned"][0]["norms"]
+        assert one["norms"][:BAD] == told["poisoned"][0]["norms"][:BAD]
         expected = [math.hypot(*norms) for norms in told["whole"][0]]
         assert np.allclose(one["norms"][:2], expected, rtol=1e-6)
         assert np.allclose(flat["norms"][:2], expected, rtol=1e-6)
+    for one in told["both"]:
+        # Parameters of meshes of two and of one dimension, each counted once.
+        assert sorted(set(one["meshes"])) == [1, 2]
+        assert one["norms"][0] == pytest.approx(one["expected"], rel=1e-6)
+        assert one["skipped"] == [1] and one["errors"] == one["not_covered"] == []

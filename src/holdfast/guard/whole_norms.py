@@ -9,6 +9,7 @@ ranks that cannot skip: is there one, nobody does. On a device nothing is waited
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from ..shards import is_sharded, local
 # Seconds to wait, once, for the other ranks to say that they take part. Ranks that compile reach
 # their first step at different times; one that is not guarded never answers.
 _PATIENCE = 60.0
+# How often this process has asked: an answer of before is none.
+_turn = itertools.count()
 _FLAT = ("_is_flat_param", "_fsdp_flattened")
 
 
@@ -69,7 +72,8 @@ class WholeNorms:
         if not all(set(all_ranks).issuperset(some) for some in ranks.values()):
             return None, "parameters are spread over ranks that have no mesh in common"
         shapes = [tuple(p.shape) for p in parameters]
-        key = hashlib.sha256(repr((name, sorted(all_ranks), shapes)).encode()).hexdigest()[:16]
+        about = name, next(_turn), sorted(all_ranks), shapes
+        key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
         if not _all_take_part(f"holdfast/whole_norms/{key}", len(all_ranks)):
             return None, "not every rank that holds a part of the parameters is guarded alike"
         groups = _groups(widest)
