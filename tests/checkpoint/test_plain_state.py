@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.checkpoint.file import file_name, save
+from holdfast.checkpoint.sharded.saving import save as save_over_ranks
 from holdfast.checkpoint.training_state import TrainingState
 from holdfast.checkpoint.tree import flatten
 from holdfast.errors import CheckpointError
@@ -128,3 +129,18 @@ def test_a_folder_means_its_newest_good_one(tmp_path: Path) -> None:
     path = written(tmp_path / "run" / "checkpoints", TrainingState({"m": model}, []))
     for given in (path, path.parent, path.parents[1], str(path.with_suffix(".json"))):
         assert torch.equal(holdfast.load_checkpoint(given)["model"]["weight"], model.weight)
+
+
+def test_a_checkpoint_over_ranks_is_loaded_whole(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    tree = TrainingState({"model": model}, [optimizer]).state()
+    saved = save_over_ranks(tree, 7, folder=tmp_path)
+    for path in (saved.path, tmp_path):
+        state = holdfast.load_checkpoint(path)
+        nn.Linear(4, 2).load_state_dict(state["model"])
+        assert all(v.equal(state["model"][k]) for k, v in model.state_dict().items())
+        torch.optim.Adam(model.parameters()).load_state_dict(state["optimizer"])
+        assert state["step"] == 7

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -66,72 +63,91 @@ def test_four_ranks_then_two_then_one_then_two(tmp_path, replicas):
             assert math.isclose(whole[step], value, rel_tol=1e-5), (part, step)
 
 
-SAVES = """
-import sys, torch, time
+# Ranks are forks: what takes long is to import torch.
+KILLS = """
+import os, random, signal, sys, time, torch
 from pathlib import Path
 from torch import distributed
+from holdfast.checkpoint import store as stores
+from holdfast.checkpoint.file import load
 from holdfast.checkpoint.sharded.agreement import Ranks
 from holdfast.checkpoint.sharded.places import Place
 from holdfast.checkpoint.sharded.saving import save_share, share_of
-from holdfast.checkpoint.store import CheckpointStore
-folder, store, rank, first = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-ranks = Ranks(rank, 2, distributed.FileStore(store, 2))
-shelf = CheckpointStore(folder)
-shelf.open_for_writing(rank)
-shelf.remove_leftover_folders(rank, ranks.token)
-print("begins", flush=True)
-for step in range(first, first + 100000):
-    tree = {"models": {"m": {"w": torch.full((50000,), float(step))}}, "step": step}
-    share = share_of(tree, ranks, {"models.m.w": Place((100000,), (50000 * rank,), (50000,))})
-    try:
-        save_share(share, ranks.begin(step // 2), folder, {"step": step // 2}, patience=1.0)
-    except Exception as error:
-        print(error, flush=True)
-    shelf.prune(2) if rank == 0 else None
+folder, rounds = Path(sys.argv[1], "checkpoints"), int(sys.argv[2])
+shelf, draw = stores.CheckpointStore(folder), random.Random(7)
+torch.set_num_threads(1)
+
+def rank_saves(rank, rendezvous, first):
+    stores._STARTED = time.time()
+    ranks = Ranks(rank, 2, distributed.FileStore(rendezvous, 2))
+    shelf.open_for_writing(rank)
+    shelf.remove_leftover_folders(rank, ranks.token)
+    for number in range(first, first + 100000):
+        tree = {"models": {"m": {"w": torch.full((50000,), float(number))}}, "number": number}
+        share = share_of(tree, ranks, {"models.m.w": Place((100000,), (50000 * rank,), (50000,))})
+        try:  # each step twice: the second replaces the first
+            save = ranks.begin(number // 2)
+            save_share(share, save, folder, {"step": number // 2}, 0.3)
+            until = time.time() + 1  # a training is in step with itself
+            while save.temporary(folder).exists() and time.time() < until:
+                time.sleep(0.001)
+        except Exception as error:
+            Path(f"{rendezvous}-{rank}").write_text(str(error))
+        if rank == 0:
+            shelf.prune(2)
+
+newest, found, given_up = -1, 0, 0
+for number in range(rounds):
+    rendezvous = f"{sys.argv[1]}/store{number}"
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            rank_saves(rank, rendezvous, 2 * newest + 2)
+        pids.append(pid)
+    time.sleep(draw.uniform(0.05, 0.6))
+    doomed = draw.choice([pids, pids[:1], pids[1:]])
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+    if doomed != pids:
+        time.sleep(draw.uniform(0.0, 1.2))  # the other goes on, and does not hang
+    for pid in set(pids) - set(doomed):
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    given_up += Path(f"{rendezvous}-0").exists()
+    entry = shelf.latest()
+    if entry is None:
+        assert newest < 0
+        continue
+    tree, _ = load(entry.path)
+    assert entry.step >= newest and tree["number"] // 2 == entry.step
+    # Both halves are of the same save.
+    assert tree["models"]["m"]["w"].eq(float(tree["number"])).all()
+    newest, found = entry.step, found + 1
+left = [path.name for path in folder.iterdir() if path.name.endswith(".tmp")]
+print(newest, found, given_up, len(left))
 """
 
 
-def killed_while_saving(tmp_path: Path, rounds: int) -> None:
-    """Two ranks save one step after the other, each step twice; one or both are killed."""
-    shelf, draw = CheckpointStore(tmp_path / "checkpoints"), random.Random(7)
-    newest_step = -1
-    for number in range(rounds):
-        words = [str(tmp_path / "checkpoints"), str(tmp_path / f"store{number}")]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", SAVES, *words, str(rank), str(2 * newest_step + 2)],
-                stdout=subprocess.PIPE, text=True,
-            )
-            for rank in range(2)
-        ]  # fmt: skip
-        for rank in ranks:
-            assert rank.stdout is not None and rank.stdout.readline() == "begins\n"
-        time.sleep(draw.uniform(0.05, 1.0))
-        doomed = draw.choice([ranks, ranks[:1], ranks[1:]])
-        for rank in doomed:
-            rank.send_signal(signal.SIGKILL)
-        if doomed != ranks:
-            time.sleep(draw.uniform(0.0, 1.5))  # the other goes on, and does not hang
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-        entry = shelf.latest()
-        if entry is None:
-            assert newest_step < 0
-            continue
-        tree, _ = load(entry.path)
-        weights = tree["models"]["m"]["w"]
-        assert entry.step >= newest_step and int(tree["step"]) // 2 == entry.step
-        assert weights.eq(float(tree["step"])).all()  # both halves are of the same save
-        newest_step = entry.step
-    assert newest_step >= 0
+def killed_while_saving(folder: Path, rounds: int) -> list[int]:
+    """Two ranks save one step after the other; one or both are killed, and again."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(folder), str(rounds)],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [int(word) for word in done.stdout.split()]
 
 
 def test_killed_while_saving(tmp_path):
-    killed_while_saving(tmp_path, 2)
+    newest, found, _, left = killed_while_saving(tmp_path, 3)
+    assert newest >= 0 and found >= 1 and left <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_while_saving_many_times(tmp_path):
-    killed_while_saving(tmp_path, 30)
+    newest, found, given_up, left = killed_while_saving(tmp_path, 60)
+    # What a dead rank has left is removed by the next life; one that lost the other gives up.
+    assert newest > 60 and found > 50 and given_up > 3 and left <= 1

@@ -62,7 +62,8 @@ def test_a_rank_that_was_there_before_gets_everything_back(tmp_path, save_all, s
 def test_a_new_rank_keeps_its_own_random_numbers(tmp_path, save_all):
     save_all(tmp_path, 1)
     before = rng.state()
-    got, _ = load_folder(tmp_path / NAME, rank=1)
+    got, fields = load_folder(tmp_path / NAME, rank=1)
+    assert fields["rank"] == 0  # whose loader position it is
     assert rng.same(got["dice"], before)
     assert got["models"]["m"]["mean"].tolist() == [0.0, 1.0]  # that of the only rank
 

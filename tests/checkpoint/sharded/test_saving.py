@@ -106,6 +106,31 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(tmp_path):
     assert only(tmp_path) == []
 
 
+def test_a_tensor_that_nobody_writes_is_named(tmp_path, save_all):
+    """Only one rank has it, and by its name it would be another's to write."""
+
+    def more(rank, tree):
+        if rank == 0:
+            tree["optimizers"][0]["state"] |= {i: {"step": torch.ones(())} for i in range(1, 9)}
+
+    first, _ = save_all(tmp_path, 2, change=more)
+    assert "and left it to another rank, which has none" in str(first)
+
+
+def test_a_store_that_is_gone_is_not_needed_for_the_end(tmp_path, state_of):
+    class Gone:
+        def compare_set(self, *_):
+            return b"token"
+
+        def check(self, *_):
+            raise RuntimeError("connection reset by peer")
+
+    for rank in (1, 0):
+        tree, places = state_of(rank, 2)
+        save(tree, 5, rank=rank, world=2, store=Gone(), folder=tmp_path, places=places)
+    assert CheckpointStore(tmp_path).latest().step == 5
+
+
 def test_several_ranks_need_a_store(tmp_path):
     with pytest.raises(CheckpointError, match="2 ranks cannot save together without the store"):
         save({"w": torch.ones(1)}, 5, world=2, folder=tmp_path)

@@ -129,15 +129,19 @@ class Save:
 
     def failed(self, rank: int) -> str:
         """Why a rank cannot take part; empty as far as is known."""
-        store, key = self.ranks.store, f"{self._key}/{rank}"
-        if store is None or not store.check([key]):
-            return ""
-        return store.get(key).decode(errors="replace")
+        return self._said(str(rank))
 
     def given_up(self) -> bool:
         """Whether the rank that writes the index waits no longer."""
-        store = self.ranks.store
-        return store is not None and bool(store.check([f"{self._key}/given-up"]))
+        return bool(self._said("given-up"))
+
+    def _said(self, word: str) -> str:
+        """What stands in the store; nothing where that cannot be asked: files go on counting."""
+        store, key = self.ranks.store, f"{self._key}/{word}"
+        with contextlib.suppress(RuntimeError):
+            if store is not None and store.check([key]):
+                return store.get(key).decode(errors="replace")
+        return ""
 
     def give_up(self) -> None:
         """Tell the others that this save will not be finished. Never raises."""

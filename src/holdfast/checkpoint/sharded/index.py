@@ -45,6 +45,12 @@ def make_index(parts: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> d
                     f"{part['rank']}; give every rank the same model"
                 )
             chunks.setdefault(name, []).append([at, size, part["file"], begin, end, sha256])
+    for part in parts:
+        for name in set(part.get("left", ())) - chunks.keys():
+            raise CheckpointError(
+                f"rank {part['rank']} has {name} and left it to another rank, which has none; "
+                "give every rank the same model"
+            )
     for name, (_, shape) in tensors.items():
         _check_cover(name, shape, chunks[name])
     files = {

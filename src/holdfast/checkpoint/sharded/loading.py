@@ -30,6 +30,8 @@ def load_folder(
 ) -> tuple[Any, dict[str, Any]]:
     """Read what one rank needs: the tree, with local parts as plain tensors, and the index.
 
+    The ``rank`` in the fields is the one whose RNG state and loader position these are.
+
     Args:
         path: its folder.
         rank: whose RNG state and loader position; one that the saved run did not have gets
@@ -58,4 +60,4 @@ def load_folder(
     tree = unflatten(skeleton, [tensor.to(device) for tensor in read])
     if rank >= saved and isinstance(tree, dict) and "dice" in tree:
         tree["dice"] = rng.state()
-    return tree, fields
+    return tree, {**fields, "rank": rank % saved}

@@ -172,8 +172,9 @@ def _write(share: Share, this: Save, temporary: Path, meta: Mapping[str, Any]) -
     writer.set_up_storage_writer(rank == INDEX_RANK)
     plan = writer.prepare_local_plan(planner.create_local_plan())
     part, _ = writer.write_part(planner.finish_plan(plan), planner)
+    left = [name for name in share.places if name in named and name not in state]
     fields = {
-        "format": FORMAT, "step": this.step, "world": this.ranks.world, **part,
+        "format": FORMAT, "left": left, "step": this.step, "world": this.ranks.world, **part,
         "meta": {**meta, "step": this.step, "torch": str(torch.__version__)},
     }  # fmt: skip
     try:
