@@ -7,12 +7,12 @@ may be another one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
 
 from .training_state import TrainingState, Tree
 
@@ -27,23 +27,27 @@ def gathered(tree: Any) -> Any:
 def shared_out(tree: Tree, training_state: TrainingState) -> Tree:
     """The same tree with the tensors cut that are sharded in the live objects."""
     live = training_state.state(dice=False)
-    parts = {part: _like(tree[part], live[part]) for part in ("models", "ema") if part in tree}
-    for part, inner in (("optimizers", "state"), ("gradients", "")):
+    shared = {part: _like(tree[part], live[part]) for part in ("models", "ema") if part in tree}
+    for part, cut in (("optimizers", _moments), ("gradients", _numbered)):
         if part in tree:
             pairs = zip(tree[part], training_state.optimizers, strict=False)
-            parts[part] = [_by_parameter(saved, one, inner) for saved, one in pairs]
-    return {**tree, **parts}
+            shared[part] = [cut(saved, optimizer) for saved, optimizer in pairs]
+    return {**tree, **shared}
 
 
-def _by_parameter(saved: Any, optimizer: torch.optim.Optimizer, inner: str) -> Any:
-    """Moments or gradients, by the number of the parameter whose form they have."""
-    numbered = [p for group in optimizer.param_groups for p in group["params"]]
-    found = saved.get(inner, {}) if inner else saved
-    shared = {
-        number: _shaped(one, numbered[number]) if isinstance(number, int) else one
-        for number, one in found.items()
+def _moments(saved: Mapping[str, Any], optimizer: Optimizer) -> Mapping[str, Any]:
+    if "state" not in saved:
+        return saved  # an optimizer that takes its state in its own way
+    return {**saved, "state": _numbered(saved["state"], optimizer)}
+
+
+def _numbered(saved: Mapping[Any, Any], optimizer: Optimizer) -> dict[Any, Any]:
+    """Values by the number of the parameter whose form they have."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        number: _shaped(one, parameters[number]) if isinstance(number, int) else one
+        for number, one in saved.items()
     }
-    return {**saved, inner: shared} if inner and inner in saved else (saved if inner else shared)
 
 
 def _shaped(saved: Any, parameter: Tensor) -> Any:
@@ -69,7 +73,7 @@ def _cut(saved: Tensor, live: Any) -> Tensor:
     return distribute_tensor(saved, live.device_mesh, live.placements, src_data_rank=None)
 
 
-def _mapped(tree: Any, function: Any) -> Any:
+def _mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Mapping):
         return {key: function(one) for key, one in tree.items()}
     if isinstance(tree, Sequence) and not isinstance(tree, str | bytes):
