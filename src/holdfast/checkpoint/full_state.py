@@ -43,17 +43,15 @@ def _moments(saved: Mapping[str, Any], optimizer: Optimizer) -> Mapping[str, Any
 
 def _numbered(saved: Mapping[Any, Any], optimizer: Optimizer) -> dict[Any, Any]:
     """Values by the number of the parameter whose form they have."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return {
-        number: _shaped(one, parameters[number]) if isinstance(number, int) else one
-        for number, one in saved.items()
-    }
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    # Whether the state is of this optimizer at all is found out, and said, when it is put back.
+    return {number: _shaped(one, parameters.get(number)) for number, one in saved.items()}
 
 
-def _shaped(saved: Any, parameter: Tensor) -> Any:
+def _shaped(saved: Any, parameter: Tensor | None) -> Any:
     """Whatever has the shape of a sharded parameter, cut as it is."""
     if isinstance(saved, Tensor):
-        return _cut(saved, parameter) if saved.shape == parameter.shape else saved
+        return _cut(saved, parameter)
     return _mapped(saved, lambda one: _shaped(one, parameter))
 
 
