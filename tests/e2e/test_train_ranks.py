@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -272,7 +272,9 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
     until = time.monotonic() + PATIENCE
     while len(list(saved.glob("*.r1.json"))) < 2 and time.monotonic() < until:
         time.sleep(0.1)
-    os.killpg(nodes[1].pid, signal.SIGKILL)
+    lost = psutil.Process(nodes[1].pid)
+    for process in [lost, *lost.children(recursive=True)]:  # ranks have sessions of their own
+        process.kill()
     told, _ = nodes[0].communicate(timeout=PATIENCE)
     nodes[1].communicate()
     assert nodes[0].returncode == 0 and "ended at step 40" in told, told
