@@ -149,6 +149,8 @@ def test_the_printed_settings_are_settings(trained, capsys):
         (["mine", "--set", "train.accumulate=0"], "a whole number of at least 1"),
         (["mine", "--set", "train.epochs=null"], "the run would never end"),
         (["mine", "--resume"], "write --resume RUN, --resume latest or add --run-dir DIR"),
+        (["mine", "--resume", "auto"], "--resume auto does not say which run; add --run-dir"),
+        (["mine", "--resume", "auto", "--run-dir", "other"], "recipe was stranger, is mine"),
         (["mine", "--resume", "first", "--set", "width=6"], "width was 5, is 6"),
         (["mine", "--resume", "first", "--preset", "small"], "width was 5, is 2"),
         (
@@ -287,6 +289,20 @@ def test_the_newest_run_of_a_recipe_is_found_among_others(trained):
         assert main(["train", "mine", "--resume", word]) == 5
         call = trained.pop()
         assert (call["run_dir"], call["resume"]) == ("runs/b", True)
+
+
+def test_auto_begins_a_run_and_goes_on_in_it_with_its_settings(trained):
+    run_folder()
+    words = ["train", "mine", "--resume", "auto", "--run-dir"]
+    assert main([*words, "new", "--set", "width=3"]) == 5
+    assert main([*words, "first"]) == 5
+    assert [(one["run_dir"], one["resume"]) for one in trained] == [
+        ("new", "auto"), ("first", "auto")
+    ]  # fmt: skip
+    assert [one["settings"].width for one in trained] == [3, 5]
+    (Path("first") / CONFIG).unlink()  # ended before its first step
+    assert main([*words, "first"]) == 5
+    assert trained[2]["settings"].width == 8
 
 
 def test_a_recipe_with_a_dot_in_its_name_is_listed_and_resumed(trained, monkeypatch, capsys):

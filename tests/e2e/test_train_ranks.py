@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -212,7 +212,9 @@ def test_with_as_many_ranks_it_ends_as_if_nothing_had_happened(
 def test_from_four_ranks_to_two_to_one_the_curve_stays_the_same(
     tmp_path: Path, recipe: str, kind: str
 ) -> None:
-    sets = [*SMALL, "train.epochs=3", "train.validation.steps=2", f"train.parallel={kind}"]
+    # A cosine would end with each part of the run.
+    sets = [one for one in SMALL if "schedule" not in one]
+    sets += ["train.epochs=3", "train.validation.steps=2", f"train.parallel={kind}"]
     train(recipe, tmp_path / "one", sets)
     run = tmp_path / "run"
     train(recipe, run, [*sets, "train.steps=4"], ranks=4)
@@ -268,9 +270,11 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
         time.sleep(1.0)  # the first one holds the rendezvous
     saved = run / "checkpoints"
     until = time.monotonic() + PATIENCE
-    while not list(saved.glob("*4.r1.json")) and time.monotonic() < until:
+    while len(list(saved.glob("*.r1.json"))) < 2 and time.monotonic() < until:
         time.sleep(0.1)
-    os.killpg(nodes[1].pid, signal.SIGKILL)
+    lost = psutil.Process(nodes[1].pid)
+    for process in [lost, *lost.children(recursive=True)]:  # ranks have sessions of their own
+        process.kill()
     told, _ = nodes[0].communicate(timeout=PATIENCE)
     nodes[1].communicate()
     assert nodes[0].returncode == 0 and "ended at step 40" in told, told

@@ -43,7 +43,9 @@ def joined(device: str = "auto") -> Iterator[Place]:
     # gloo beside nccl: what the hosts agree on never waits for a GPU.
     backend = "cpu:gloo,cuda:nccl" if place.device.type == "cuda" else "gloo"
     store = fresh_store(rank, world, _PATIENCE)
-    own = {} if store is None else {"store": store, "rank": rank, "world_size": world}
+    own: dict[str, Any] = (
+        {} if store is None else {"store": store, "rank": rank, "world_size": world}
+    )
     distributed.init_process_group(backend, timeout=_PATIENCE, **own)
     try:
         yield place

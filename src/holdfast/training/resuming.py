@@ -32,18 +32,24 @@ def newest_run(recipe: Recipe, root: str | os.PathLike[str]) -> Path:
 
 
 def best_checkpoint(run: Path, rank: int = 0) -> Entry:
-    """The best checkpoint of a run by validation, proven whole; ``CheckpointError`` without one."""
+    """The best checkpoint of a run by validation, proven whole; ``CheckpointError`` without one.
+
+    A rank that was not there when it was saved gets that of the first.
+    """
     try:
         mode = Run.open(run).meta["settings"]["checkpoint"]["mode"]
     except KeyError:
         mode = "min"
-    entry = CheckpointStore(run / FOLDER).best(BEST, mode, rank=rank, proven=True)
+    store = CheckpointStore(run / FOLDER)
+    entry = store.best(BEST, mode, proven=True)
     if entry is None:
         raise CheckpointError(
             f"{run} has no good checkpoint that was validated; "
             f"go on from its newest one: --resume {run}"
         )
-    return entry
+    own = [one for one in store.entries(rank) if one.step == entry.step and one.good]
+    same = [one for one in own if one.world == entry.world and not one.checked().damage]
+    return same[0] if same else entry
 
 
 def adopt(checkpoint: Path, run: Path) -> None:

@@ -78,9 +78,9 @@ def is_sharded(model: nn.Module) -> bool:
 def repeated_blocks(model: nn.Module) -> dict[str, nn.Module]:
     """The members of every list that has several of one kind, each made of modules itself.
 
-    >>> layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 3)
-    >>> list(repeated_blocks(nn.Sequential(nn.Linear(4, 8), layers, nn.Linear(8, 4))))
-    ['1.layers.0', '1.layers.1', '1.layers.2']
+    >>> blocks = [nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2)]
+    >>> list(repeated_blocks(nn.Sequential(nn.Linear(4, 8), nn.Sequential(*blocks))))
+    ['1.0', '1.1']
     """
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
