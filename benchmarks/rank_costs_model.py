@@ -142,7 +142,7 @@ def measure_keys() -> float:
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    client = TCPStore("127.0.0.1", server.port, is_master=False)
+    client: Any = TCPStore("127.0.0.1", server.port, is_master=False)
     keys = [f"address/{number}" for number in range(256)]
     client.multi_set(keys, ["x" * 64] * len(keys))
     count, until = 0, time.perf_counter() + _SECONDS
@@ -255,7 +255,7 @@ def _row(name: str, measured: float, model: float, show: Callable[[float], str])
 
 def main() -> None:
     """Measure, check, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--no-measure", action="store_true", help="take the store's rate as given")
     for one in dataclasses.fields(Machine):
         parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=None)

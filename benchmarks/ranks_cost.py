@@ -138,7 +138,7 @@ def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 def main() -> None:
     """Measure and print; ``--write`` leaves a file in results/."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)

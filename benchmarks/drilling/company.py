@@ -107,7 +107,7 @@ def main() -> None:
     loader = DataLoader(
         data, batch_size=BATCH, sampler=sampler, num_workers=int(args.fault == "worker")
     )
-    step = 0
+    step, loss = 0, torch.tensor(0.0)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         for x, y in loader:

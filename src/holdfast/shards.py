@@ -20,7 +20,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The part that this rank holds, sharing its memory; an ordinary tensor is its own part."""
-    part = getattr(tensor, "_local_tensor", tensor)
+    part: Any = getattr(tensor, "_local_tensor", tensor)
     # The result of a collective that is still under way: the stream waits for it, not the host.
     return part.wait() if hasattr(part, "trigger_wait") else part
 

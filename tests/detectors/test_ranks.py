@@ -48,7 +48,10 @@ IN_BARRIER = STUCK | {"file": "/a/train.py", "line": 60, "frames": [
     ["/x/torch/distributed/distributed_c10d.py", 5356, "barrier"]]}  # fmt: skip
 ASLEEP = STUCK | {"file": "/a/data.py", "line": 7, "frames": [["/a/data.py", 7, "wait"]],
                   "function": "wait", "excerpt": [[7, "time.sleep(9)"]]}  # fmt: skip
-PEER = {"type": "RuntimeError", "message": "[gloo/pair.cc:553] Connection closed by peer [::1]:3"}
+PEER: dict[str, Any] = {
+    "type": "RuntimeError",
+    "message": "[gloo/pair.cc:553] Connection closed by peer [::1]:3",
+}
 
 
 def silent(rank: int, data: dict[str, Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     parallelize_module,
 )
@@ -95,7 +96,8 @@ def sharded(net: nn.Module, mesh: DeviceMesh | None = None, **how: Any) -> nn.Mo
     for layer in list(net.children())[:-1]:
         if next(layer.parameters(), None) is not None:
             fully_shard(layer, mesh=mesh, **how)
-    return fully_shard(net, mesh=mesh, **how)
+    fully_shard(net, mesh=mesh, **how)
+    return net
 
 
 def batch(step: int, rank: int) -> Tensor:
@@ -274,7 +276,7 @@ def beside_others(device_path: bool) -> dict[str, Any]:
     own, unused = nn.Parameter(full[2].clone()), nn.Parameter(full[3].clone())
     with guarded(device_path=device_path, fused=False) as recorder:
         assert recorder is not None
-        mine = torch.optim.SGD([weight, copies, own, unused], lr=0.1, foreach=False)
+        mine, same = torch.optim.SGD([weight, copies, own, unused], lr=0.1, foreach=False), False
         for step in range(3):
             mine.zero_grad()
             split(torch.ones(1, 3)).sum().backward()  # gradient of ones: 15 of them
@@ -468,9 +470,9 @@ def both_kinds() -> dict[str, Any]:
     for turn in range(2):
         ((whole(batch(0, turn)) ** 2).mean() / 2).backward()
     expected = torch.stack([p.grad.norm() for p in whole.parameters()]).norm().item()  # type: ignore[union-attr]
-    split = {"0": ColwiseParallel(output_layouts=Replicate())}
+    split: dict[str, ParallelStyle] = {"0": ColwiseParallel(output_layouts=Replicate())}
     parallelize_module(net, mesh["tensor"], split)
-    net = fully_shard(net, mesh=mesh["data"])
+    fully_shard(net, mesh=mesh["data"])
     with guarded() as recorder:
         assert recorder is not None
         mine = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)

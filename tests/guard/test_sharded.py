@@ -260,7 +260,7 @@ def test_a_sum_of_a_device_reads_nothing():
     assert measured.flag == 1.0
     assert isinstance(measured.row, torch.Tensor)
     reading, loss, _ = measured.read(measured.row.numpy())
-    assert reading.norms[:2].tolist() == [4.0, 0.0] and reading.bad == [2] and loss == 7.0
+    assert list(reading.norms[:2]) == [4.0, 0.0] and reading.bad == [2] and loss == 7.0
     assert not measured.refused(measured.row.numpy())
     refused = whole.on_device(meter, None, [], refuses=True)
     refused.flag.fill_(1.0)
@@ -281,8 +281,8 @@ def test_a_sum_over_nccl_does_not_wait(tmp_path: Path):
             measured = meter.measure(grads, None, loss_decides=False, extras=None)
             measured = whole.on_device(meter, measured, [0, 1], refuses=False)
             measured.hold()
-        torch.cuda.set_sync_debug_mode("default")
-        assert measured.flag.item() == 1.0
+            torch.cuda.set_sync_debug_mode("default")
+            assert measured.flag.item() == 1.0
     finally:
         torch.cuda.set_sync_debug_mode("default")
         dist.destroy_process_group()

@@ -164,7 +164,6 @@ def test_ranks_that_stand_at_different_steps_do_nothing(ranks):
 
 def test_what_is_not_hasty_is_named_for_later_and_stops_nobody(ranks):
     two = ranks(2)
-    two[0].train(1), two[1].train(1)
     all_train(two, 200)
     waited: list[float] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class DifferentSettings(RankDetector):
         self, lanes: Sequence[Lane], facts: Sequence[Mapping[str, Any]]
     ) -> Iterator[Finding]:
         """Settings of the optimizers, by which the same gradient moves weights differently."""
-        told = [f["settings"] if isinstance(f.get("settings"), dict) else {} for f in facts]
+        told = [_mapping(each.get("settings")) for each in facts]
         for name in dict.fromkeys(key for each in told for key in each):
             values = [str(each.get(name)) for each in told]
             if len(set(values)) > 1:
@@ -140,5 +140,9 @@ class DifferentSettings(RankDetector):
 
 
 def _facts(lane: Lane) -> Mapping[str, object]:
-    start = next((event.data for event in lane.events_of(START)), {})
-    return {**start, **lane.facts}
+    start = next((event.data for event in lane.events_of(START)), None)
+    return {**_mapping(start), **lane.facts}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}

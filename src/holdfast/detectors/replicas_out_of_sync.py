@@ -156,7 +156,7 @@ def _checksums(lanes: Sequence[Lane]) -> tuple[NDArray[Any], NDArray[Any]]:
     common = np.unique(known[0]["step"])
     for table in known[1:]:
         common = np.intersect1d(common, table["step"])
-    sums = []
+    sums: list[NDArray[Any]] = []
     for table in known:
         _, last = np.unique(table["step"][::-1], return_index=True)
         rows = table[::-1][last]

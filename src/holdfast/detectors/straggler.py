@@ -122,9 +122,9 @@ class Straggler(RankDetector):
         """The rank that is slow in a phase: its position, how much is lost, how often it is."""
         slow = int(np.argmax(np.mean(seconds, axis=1)))
         others = np.delete(seconds, slow, axis=0).max(axis=0)
-        ahead = seconds[slow] - others
-        lost = float(np.mean(ahead))
-        behind = float(np.mean(ahead > 0.5 * self.options.share * step))
+        ahead: NDArray[np.float64] = seconds[slow] - others
+        lost = float(ahead.mean())
+        behind = float((ahead > 0.5 * self.options.share * step).mean())
         enough = lost >= max(self.options.seconds, self.options.share * step)
         return (slow, lost, behind) if enough and behind >= self.options.behind else None
 
@@ -138,8 +138,8 @@ class Straggler(RankDetector):
     ) -> Finding:
         slow, lost, behind = found
         lane, (kind, words) = lanes[slow], _PHASES[phase]
-        own = float(np.mean(phases[phase][slow]))
-        length = float(np.mean(np.sum(list(phases.values()), axis=0)[slow]))
+        own = float(phases[phase][slow].mean())
+        length = sum(float(seconds[slow].mean()) for seconds in phases.values())
         waiting = [other.rank for other in lanes if other is not lane]
         lines = [f for f in lane.findings if f.code.startswith("TPT") and f.line]
         line = next((f for f in lines if (f.code == "TPT001") == (kind == "data")), None)

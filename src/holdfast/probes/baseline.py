@@ -275,7 +275,7 @@ class Baseline:
             least = max(OF_LOSS.rise * abs(losses.middle), AT_START * self._start)
             self._loss_limit = limit = losses.above(OF_LOSS, least)
             usual = losses.middle
-        self._numbers = (usual, limit, *self._numbers[2:])
+        self._numbers = usual, limit, self._numbers[2], self._numbers[3]
 
     def _learn_norms(self) -> None:
         norms = self._norms
@@ -284,4 +284,4 @@ class Baseline:
             self._norm_limit = norms.above(ALONE, ALONE.rise)
             self._together = norms.above(TOGETHER, TOGETHER.rise)
             usual, limit = 2.0**norms.middle, 2.0**self._norm_limit
-            self._numbers = (*self._numbers[:2], usual, limit)
+            self._numbers = self._numbers[0], self._numbers[1], usual, limit

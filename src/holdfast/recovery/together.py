@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -57,8 +58,8 @@ class Together:
             self.close()
             self._of, self._over = group, False
             try:
-                store = torch.distributed.distributed_c10d._get_default_store()
-                mine = torch.distributed.PrefixStore("holdfast", store.clone())
+                store: Any = torch.distributed.distributed_c10d._get_default_store()
+                mine: Any = torch.distributed.PrefixStore("holdfast", store.clone())
             except Exception as error:  # a backend that has none, or one that cannot be shared
                 self._give_up(f"their store cannot be used ({type(error).__name__}: {error})")
                 return True
@@ -97,8 +98,9 @@ class Together:
     def goes_back(self) -> bool:
         """Whether ranks go back together, now."""
         agreed = None if self._agreement is None else self._agreement.agreed
-        back = agreed is not None and agreed.question.kind == ROLLBACK
-        return back and self._training.iteration >= agreed.step
+        if agreed is None or agreed.question.kind != ROLLBACK:
+            return False
+        return self._training.iteration >= agreed.step
 
     def arrive(self, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
         """What all ranks do now, and what each brings; None for nothing. May wait for others."""

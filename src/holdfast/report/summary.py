@@ -217,15 +217,19 @@ def _findings(lane: LaneData, finished: bool) -> Iterable[Finding]:
 
 def _wanted(meta: Mapping[str, Any]) -> list[type[Detector]]:
     """The detectors that the run was told to use; findings about ranks are not recorded."""
-    settings: Any = meta.get("settings")
-    told: Any = settings.get("detectors") if isinstance(settings, Mapping) else None
-    lists = told if isinstance(told, Mapping) else {}
-    select, ignore = (lists.get(name) for name in ("select", "ignore"))
+    told = _mapping(_mapping(meta.get("settings")).get("detectors"))
     chosen = DetectorSettings(
-        select=tuple(map(str, select)) if isinstance(select, list) else ("ALL",),
-        ignore=tuple(map(str, ignore)) if isinstance(ignore, list) else (),
+        select=_words(told.get("select"), ("ALL",)), ignore=_words(told.get("ignore"), ())
     )
     return [detector for detector in ALL if chosen.wants(detector.code)]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _words(value: Any, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(str, cast("list[Any]", value))) if isinstance(value, list) else otherwise
 
 
 def _in_order(

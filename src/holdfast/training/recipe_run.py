@@ -47,8 +47,9 @@ def run_recipe(
 
     def opened(folder: Path) -> None:
         (folder / CONFIG).write_text(to_yaml(settings), encoding="utf-8")
-        there = isinstance(resume, Path) and resume.exists() and is_single(resume)
-        if there and resume.parent.parent != folder:
+        if not isinstance(resume, Path) or not resume.exists() or not is_single(resume):
+            return
+        if resume.parent.parent != folder:
             adopt(resume, folder)
 
     with distributed.joined(train.device) as place, channels.written(train.log, place):

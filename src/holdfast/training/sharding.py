@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..errors import SettingsError
 from .distributed import broadcast
@@ -128,20 +126,6 @@ def unreduced(model: FSDPModule) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
-
-
-@torch.no_grad()
-def clip(parameters: Iterable[nn.Parameter], most: float) -> None:
-    """Make sharded gradients smaller where their norm over all ranks is larger than ``most``.
-
-    One number is reduced, on the device. A norm that is not finite changes nothing: the guard is
-    to see which layer it came from.
-    """
-    held = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm([one.grad for one in held if one.grad is not None])
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    clip_grads_with_norm_(held, most, torch.where(norm.isfinite(), norm, 0.0))
 
 
 # ---------------------------------------------------------------------- between steps

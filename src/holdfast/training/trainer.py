@@ -283,7 +283,6 @@ class Trainer:
                     examination=examination,
                     profiler=profiler,
                     stepped=task.stepped,
-                    clip=clip if sharded else None,
                     say=progress.say,
                 ),
                 counter,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,14 @@ from holdfast.checkpoint.record import Written
 from holdfast.checkpoint.sharded import storage
 from holdfast.checkpoint.sharded.places import Place
 from holdfast.checkpoint.sharded.saving import save
-from holdfast.checkpoint.store import CheckpointStore
+from holdfast.checkpoint.store import CheckpointStore, Entry
 from holdfast.errors import CheckpointError
+
+
+def newest(folder: Path, rank: int = 0) -> Entry:
+    found = CheckpointStore(folder).latest(rank=rank)
+    assert found is not None
+    return found
 
 
 def only(folder):
@@ -71,7 +78,7 @@ def test_a_rank_that_cannot_write_ends_the_save_for_all(tmp_path, save_all, caus
     told = cause or "nothing was heard from it for 0 s"
     assert f"step 5 is given up because of rank 1: {told}" in str(outcomes[0])
     assert only(tmp_path) == ["step-0000000004"]
-    assert CheckpointStore(tmp_path).latest().step == 4
+    assert newest(tmp_path).step == 4
 
 
 def test_a_full_disk_on_one_rank_is_named(tmp_path, save_all, monkeypatch):
@@ -87,7 +94,7 @@ def test_a_full_disk_on_one_rank_is_named(tmp_path, save_all, monkeypatch):
     first, second = save_all(tmp_path, 2, step=5)
     assert "because of rank 1: No space left on device" in str(first)
     assert "on rank 1: No space left on device" in str(second)
-    assert CheckpointStore(tmp_path).latest(rank=1).step == 4
+    assert newest(tmp_path, rank=1).step == 4
 
 
 def test_a_rank_that_comes_late_is_told_that_it_is_over(tmp_path, save_all):
@@ -128,7 +135,7 @@ def test_a_store_that_is_gone_is_not_needed_for_the_end(tmp_path, state_of):
     for rank in (1, 0):
         tree, places = state_of(rank, 2)
         save(tree, 5, rank=rank, world=2, store=Gone(), folder=tmp_path, places=places)
-    assert CheckpointStore(tmp_path).latest().step == 5
+    assert newest(tmp_path).step == 5
 
 
 def test_several_ranks_need_a_store(tmp_path):
@@ -144,7 +151,6 @@ def test_meta_data_that_is_no_json_is_refused(tmp_path):
 
 def test_death_between_any_two_calls_leaves_a_good_one(tmp_path, save_all, monkeypatch):
     """The older one or the newer one of a step is found, wherever the renames stop."""
-    from pathlib import Path
 
     renames = Path.rename
     for stop in range(3):
@@ -163,8 +169,8 @@ def test_death_between_any_two_calls_leaves_a_good_one(tmp_path, save_all, monke
         monkeypatch.setattr("threading.excepthook", lambda _: None)
         save_all(folder, 2, value=2.0)
         monkeypatch.undo()
-        entry = CheckpointStore(folder).latest()
+        entry = newest(folder)
         value = load(entry.path)[0]["optimizers"][0]["state"][0]["step"].item()
         assert value == (2.0 if stop == 2 else 1.0), stop
         save_all(folder, 2, value=3.0)
-        assert load(CheckpointStore(folder).latest().path)[0]["models"]["m"]["mean"][1] == 3.0
+        assert load(newest(folder).path)[0]["models"]["m"]["mean"][1] == 3.0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import distributed, parallel, sharding
+from .. import distributed, parallel
 from .interrupts import Interrupts
 from .micro_batches import MicroBatches
 from .parts import Parts
@@ -104,8 +104,6 @@ class Loop:
         parts = self._parts
         parallel.complete(parts.net, parts.place, late=parts.settings.reduce_late)
         parts.window.settle(parts.model.parameters(), last=last)
-        if parts.clip is not None:
-            sharding.clip(parts.model.parameters(), parts.clip)
         self._micro_batches.window_ends()
         parts.watch.step()
         parts.schedule.step()

@@ -46,7 +46,5 @@ class Parts:
     examination: ValidationSchedule
     profiler: Profiler
     stepped: Callable[[int], bool | None] | None
-    clip: float | None
-    """The largest norm of sharded gradients; what the guard clips is none of the loop's."""
     feed: Feed
     say: Callable[[str], None]
