@@ -166,16 +166,11 @@ class Copies:
         """Write them; returns when the saved tensors may be changed again."""
         if not self._pairs:
             return
-        # Of sharded tensors what lies here: those of one kind only can be copied together.
-        lives = [_local(live) for live, _ in self._pairs]
-        torch._foreach_copy_(lives, [_local(saved) for _, saved in self._pairs], non_blocking=True)
+        lives = [live for live, _ in self._pairs]
+        torch._foreach_copy_(lives, [saved for _, saved in self._pairs], non_blocking=True)
         for device in {live.device for live in lives if live.is_cuda}:
             torch.cuda.synchronize(device)
         self._pairs.clear()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 def fits(live: Tensor, saved: Tensor) -> bool:

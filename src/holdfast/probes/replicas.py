@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
+from ..shards import is_sharded
+
 EVERY = 64
 """One step in this many is looked at."""
 
@@ -30,7 +32,7 @@ _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def checksums(parameters: Sequence[Tensor]) -> Tensor | None:
     """One whole number per parameter, where the parameters are; None where they are sharded."""
-    if not parameters or any(hasattr(p, "_local_tensor") for p in parameters):
+    if not parameters or any(map(is_sharded, parameters)):
         return None
     device = parameters[0].device
     sums = torch.stack([_sum_of_bits(p.detach()).to(device) for p in parameters])
@@ -54,7 +56,7 @@ def parallel_facts(
 ) -> dict[str, Any]:
     """How this rank trains together with others, ``group`` in all; compared between ranks."""
     wrapped, samplers = _alive(parameters)
-    sharded = any(hasattr(p, "_local_tensor") or hasattr(p, "_is_flat_param") for p in parameters)
+    sharded = any(is_sharded(p) or hasattr(p, "_is_flat_param") for p in parameters)
     shapes = [(name, tuple(p.shape)) for name, p in zip(layers, parameters, strict=False)]
     facts: dict[str, Any] = {
         "group": group,
