@@ -415,8 +415,8 @@ RESUME = (
         theme="resume and predictions",
         name="--resume best takes the newest checkpoint",
         file=f"{TRAINING}/resuming.py",
-        old="CheckpointStore(run / FOLDER).best(BEST, mode, rank=rank, proven=True)",
-        new="CheckpointStore(run / FOLDER).latest(rank=rank)",
+        old="store.best(BEST, mode, proven=True)",
+        new="store.latest()",
         tests=("tests/cli/test_train.py",),
     ),
     Mutation(

@@ -447,8 +447,8 @@ class Engine:
         ):
             leave_out = True
         alone = ranks() == 1
-        if not alone and self.writer.compared is None:
-            self.writer.compared = self.recovery.together.saw
+        if not alone and self.recovery.together.saw not in self.writer.listeners:
+            self.writer.listeners.append(self.recovery.together.saw)
         guard.before(
             optimizer,
             parameters,
@@ -757,7 +757,7 @@ class Engine:
 
     def each_row(self, listener: Callable[[Mapping[str, float]], None]) -> None:
         """Hand every row from now on to somebody, on the training thread: it must be quick."""
-        self.writer.listener = listener
+        self.writer.listeners.append(lambda step, row: listener(row))
 
     def await_rows(self) -> None:
         """Wait for the rows that are on their way from a device."""

@@ -54,10 +54,8 @@ class StepWriter:
         self.skipped = 0
         self.latest: dict[str, float] = {}
         """The row that was written last."""
-        self.listener: Callable[[Mapping[str, float]], None] | None = None
-        """Handed every row as it is written."""
-        self.compared: Callable[[int, Mapping[str, float]], None] | None = None
-        """Likewise, with several ranks, which compare them."""
+        self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
+        """Handed every step and its row as it is written."""
         self.budget = Budget(settings.guard.budget)
         self.kernel_cost = KernelCost()
         asked: ScalerPolicy | None = None
@@ -242,10 +240,8 @@ class StepWriter:
             )
         steps.put(record.step, record.time, row)
         self.latest = row
-        if self.listener is not None:
-            self.listener(row)
-        if self.compared is not None:
-            self.compared(record.step, row)
+        for listener in self.listeners:
+            listener(record.step, row)
         if record.reading is not None and record.layers == len(guard.layers) > 0:
             norms = self._norms.get(guard.index)
             if norms is None:
