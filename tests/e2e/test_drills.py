@@ -15,10 +15,10 @@ SEED = 2
 
 
 # test_spikes.py, test_kill.py and test_resume.py, test_optimizers.py and test_failing_inside.py
-# show the same in every test run, test_memory_limits.py and the fault of RUN004 too; a worker
-# takes long to die.
+# show the same in every test run, test_memory_limits.py, test_ranks.py and the fault of RUN004 too;
+# a worker takes long to die.
 LONG = ("spikes", "dead worker", "kill -9", "NaN storms", "read-only folder")
-LONG += ("hang", "bad samples", "clock jumps", "out of memory")
+LONG += ("hang", "bad samples", "clock jumps", "out of memory", "ranks")
 
 
 @pytest.mark.parametrize(

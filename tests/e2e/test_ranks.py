@@ -444,6 +444,7 @@ SHARDED = SHARDED.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_shards_skip_together(bench: Bench):
     """FSDP2: the NaN of rank 1 shows in the shards of both, and the step is as if it never was."""

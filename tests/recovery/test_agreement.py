@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
+from holdfast.recovery import agreement
 from holdfast.recovery.agreement import Agreed, Agreement, Facts, Question
 
 
@@ -48,6 +49,11 @@ class Rank:
                 if met is not None:
                     self.done.append((self.count, *met))
             each(self.count)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_LOOK", 0.03)
 
 
 @pytest.fixture
@@ -164,7 +170,7 @@ def test_ranks_that_stand_at_different_steps_do_nothing(ranks):
 
 def test_what_is_not_hasty_is_named_for_later_and_stops_nobody(ranks):
     two = ranks(2)
-    all_train(two, 200)
+    all_train(two, 60)
     waited: list[float] = []
 
     def timed(step: int) -> None:
@@ -172,9 +178,9 @@ def test_what_is_not_hasty_is_named_for_later_and_stops_nobody(ranks):
 
     asked = two[0].count
     two[0].agreement.ask("pace", {}, hasty=False)
-    all_train(two, 1500, timed)
+    all_train(two, 600, timed)
     ((step, _, _),) = two[0].done
-    assert step > asked + 20
+    assert step > asked + 10
     assert max(b - a for a, b in itertools.pairwise(waited)) < 1.0
 
 
