@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "checkpoint": f"{BASE} shards",
     "actions": f"{BASE} shards probes checkpoint",
     "diagnosis": f"{BASE} shards redaction probes checkpoint",
-    "resume": f"{BASE} checkpoint diagnosis",
+    "resume": f"{BASE} shards checkpoint diagnosis",
     "recovery": f"{BASE} shards policy detectors probes checkpoint actions resume",
     "guard": f"{BASE} shards policy detectors probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",

@@ -75,7 +75,10 @@ FIRES = {
     "RNK003": lambda: [
         lane(r, facts={"find_unused": True}, layers=np.array([[1, 1, np.nan]] * 4)) for r in (0, 1)
     ],
-    "RNK004": lambda: [lane(0), lane(1, columns={"batch": lane(0).rows["batch"]})],
+    "RNK004": lambda: [
+        lane(0),
+        lane(1, columns={"batch": lane(0).rows["batch"], "loss": 1.1 * lane(0).rows["loss"]}),
+    ],
     "RNK005": lambda: [
         lane(rank, events=[event(rank, "pass_ends", 42 - 2 * rank, number=1, samples=8)])
         for rank in (0, 1)
@@ -239,6 +242,11 @@ def test_parameters_that_are_used_now_and_then_need_the_flag():
 # ---------------------------------------------------------------------- RNK004
 
 
+def test_equal_numbers_of_other_datasets_are_other_data():
+    """Each rank may have a dataset of its own: losses do not rise and fall together then."""
+    assert codes([lane(0), lane(1, columns={"batch": lane(0).rows["batch"]})]) == []
+
+
 def test_equal_losses_where_there_are_no_batches():
     columns = {"batch": np.nan, "loss": lane(0).rows["loss"]}
     finding = one([lane(0, columns=columns), lane(1, columns=columns)])
@@ -277,6 +285,16 @@ def test_the_rank_that_is_through_is_named_where_others_wait():
     assert [f.code for f in findings] == ["RNK005"]
     assert findings[0].rank == 1 and "no more batches after 200 steps" in findings[0].message
     assert codes([lane(0), done]) == []  # it may be at its last step
+
+
+def test_a_rank_that_does_not_come_until_the_time_limit():
+    late = "[gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete"
+    waits = {"type": "RuntimeError", "message": late, "file": "/a/train.py", "line": 9}
+    waited = lane(0, events=[event(0, "exception", 200, **waits), event(0, "died", 200)])
+    ended = lane(1, events=[event(1, "died", 200, time=9e9, signal="SIGTERM")])
+    finding = one([waited, ended])
+    assert (finding.code, finding.rank, finding.line) == ("RNK007", 1, 9)
+    assert "rank 1 did not come" in finding.message and "--hang-after" in finding.advice
 
 
 def test_a_rank_that_ended_well_before_the_others():

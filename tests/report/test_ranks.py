@@ -64,7 +64,8 @@ def test_one_rank_has_no_table(run, make_rows):
 
 
 def test_what_is_said_live_later_and_again_is_the_same(run, make_rows):
-    lanes(run, make_rows, lr=(0.1, 0.1, 0.2), batch=(7.0, 7.0, 7.0))
+    loss = make_rows(60, seed=0)["loss"]
+    lanes(run, make_rows, lr=(0.1, 0.1, 0.2), batch=(7.0, 7.0, 7.0), loss=(loss, loss, 2 * loss))
     said = [(f.code, f.rank, f.message) for f in summarize(run).findings]
     assert {code for code, _, _ in said} == {"RNK004", "RNK006"}
     assert [(f.code, f.rank, f.message) for f in replay(run).findings] == said

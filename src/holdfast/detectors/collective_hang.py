@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ..types import Finding, Severity
 from ._ranks import Lane, RankDetector, named, number
+from .peers import peer_is_late
 
 _SILENT = "no_progress"
 _COLLECTIVES = ("distributed_c10d.py", "/torch/distributed/", "torch/nn/parallel/distributed.py")
@@ -93,6 +94,7 @@ class CollectiveHang(RankDetector):
         """Who waits for whom, where a run hangs."""
         hung = [lane for lane in lanes if _told(lane) is not None]
         if not hung:
+            yield from self._given_up(lanes)
             return
         since = max(event.time for lane in hung for event in lane.events_of(_SILENT)[-1:])
         # A rank that went on meanwhile is not part of it.
@@ -107,6 +109,42 @@ class CollectiveHang(RankDetector):
             blamed = [p for p in waiting if p.where != usual] or waiting[1:]
             waiting = [place for place in waiting if place not in blamed]
         yield self._finding(lanes, places, blamed, waiting)
+
+    def _given_up(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
+        """Ranks whose collective ran into its time limit, before anybody looked where all stand."""
+        limits = {
+            lane.rank: event
+            for lane in lanes
+            for event in lane.events_of("exception")
+            if peer_is_late(event.data)
+        }
+        # One that was gone before is another fault, and so is one that raised.
+        until = min((event.time for event in limits.values()), default=0.0)
+        ends = ("end", "died", "exception")
+        late = [x for x in lanes if not any(e.time < until for e in x.events_of(*ends))]
+        late = [lane for lane in late if lane.rank not in limits]
+        if not limits or not late:
+            return
+        data = next(iter(limits.values())).data
+        line, ranks = data.get("line"), list(limits)
+        yield self.about(
+            lanes,
+            step=late[0].last_step + 1,
+            rank=late[0].rank,
+            what=f"{named([x.rank for x in late])} did not come to the collective in which "
+            f"{named(ranks)} waited until its time limit, and stood still after "
+            f"{late[0].last_step + 1:,} steps",
+            advice="see where it stands: holdfast run --hang-after SECONDS, with fewer of them "
+            "than the time limit of the process group, shows the line of every rank",
+            confidence=0.8,
+            file=str(data.get("file") or ""),
+            line=line if isinstance(line, int) else 0,
+            evidence={
+                "blamed": [x.rank for x in late],
+                "waiting": ranks,
+                "explains": [["RUN001", rank] for rank in ranks],
+            },
+        )
 
     def _finding(
         self,

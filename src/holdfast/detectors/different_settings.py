@@ -84,6 +84,8 @@ class DifferentSettings(RankDetector):
         facts = [_facts(lane) for lane in lanes]
         if not all(lane.facts for lane in lanes) or not any(f.get("wrapper") for f in facts):
             return
+        if len({str(each.get("model")) for each in facts}) > 1:
+            return  # DDP and FSDP refuse them within a group: these train apart, on purpose
         for name, words in _FACTS.items():
             values = [str(each.get(name, "")) for each in facts]
             if len(set(values)) > 1 and all(values):

@@ -17,6 +17,18 @@ _WORDS = re.compile(
 )
 
 
+_LATE = re.compile(r"[Tt]imed out|timeout")
+
+
+def peer_is_late(exception: Mapping[str, Any]) -> bool:
+    """Whether they tell of one that did not come for the time that a collective may take.
+
+    >>> peer_is_late({"message": "gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv"})
+    True
+    """
+    return peer_is_gone(exception) and bool(_LATE.search(str(exception.get("message") or "")))
+
+
 def peer_is_gone(exception: Mapping[str, Any]) -> bool:
     """Whether the data of an ``exception`` event tell of another rank's end.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..types import Finding, Severity
 from ._ranks import Lane, RankDetector, named
-from .peers import peer_is_gone
+from .peers import peer_is_gone, peer_is_late
 
 
 class RankLost(RankDetector):
@@ -79,6 +79,8 @@ class RankLost(RankDetector):
         if len(lost) == len(lanes):
             lost = self._first(lost)
         others = [lane for lane in lanes if lane not in lost]
+        if any(peer_is_late(event.data) for x in others for event in x.events_of("exception")):
+            return  # it did not come and was not gone: they waited until their time limit
         if not lost or not others or any(map(_own_error, others)):
             return
         first = lost[0]

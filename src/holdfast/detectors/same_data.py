@@ -71,6 +71,9 @@ class SameData(RankDetector):
         """Losses to compare, where there are no batches."""
         share: float = 0.9
         """Part of them that must be equal."""
+        together: float = 0.5
+        """How far losses must go up and down together (correlation of their steps) where indices
+        are equal: each rank may have a dataset of its own, with the same numbers."""
 
     def compare(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
         """Ranks that share their data, or one order for all passes."""
@@ -81,6 +84,8 @@ class SameData(RankDetector):
         known = np.isfinite(batches).all(axis=0)
         if known.sum() >= self.options.batches:
             shared = self._shared(lanes, batches[:, known], "batches", steps[known])
+            if shared is not None and not self._move_together(losses[:, known]):
+                return
             # Of sharded models some ranks may hold parts of the same layers, and share data.
             if shared is not None and (
                 wrapper == "ddp" or len(shared.evidence["ranks"]) == len(lanes)
@@ -96,6 +101,13 @@ class SameData(RankDetector):
             shared = self._shared(lanes, values, "losses", steps[finite])
             if shared is not None:
                 yield shared
+
+    def _move_together(self, losses: NDArray[Any]) -> bool:
+        """Whether the losses of ranks with equal weights rise and fall with the same batches."""
+        moves = np.diff(losses[:, np.isfinite(losses).all(axis=0)], axis=1)
+        if moves.shape[1] < self.options.batches or not (moves.std(axis=1) > 0).all():
+            return True  # too little is known to tell
+        return bool(np.median(np.corrcoef(moves)[0, 1:]) >= self.options.together)
 
     def _shared(
         self, lanes: Sequence[Lane], values: NDArray[Any], by: str, steps: NDArray[Any]

@@ -13,6 +13,7 @@ Nothing is sent on a step: the thread asks the store now and then whether somebo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -28,6 +29,11 @@ _LOOK, _RANKS = 0.25, 256
 # Seconds until a rank that says nothing is given up on, and between two looks meanwhile.
 PATIENCE = 20.0
 _SOON = 0.005
+# At the step that was named ranks come together within a step; one that makes other steps does not.
+_MEETING = 5.0
+# A step that is named far ahead is another one on ranks that take different numbers of steps.
+_AHEAD = 32
+_GONE = "gone"
 # Steps from a question to the earliest that can be named: the one at work, and one to be sure.
 _LEAD = 2
 
@@ -211,9 +217,13 @@ class Agreement:
     def close(self) -> None:
         """The run, or its process group, ends."""
         with self._changed:
-            self._over = True
+            over, self._over = self._over, True
             self.hold_at = math.inf
             self._changed.notify_all()
+        if not over:
+            # Nothing can be agreed on from here on: nobody shall wait for this rank.
+            with contextlib.suppress(Exception):
+                self._store.set(_GONE, str(self._rank))
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=2.0)
 
@@ -229,7 +239,7 @@ class Agreement:
 
     def _limit(self) -> float:
         """Ranks may be a step apart, and a step may take minutes."""
-        return max(self._patience, 3.0 * self._pace.seconds)
+        return max(min(self._patience, _MEETING), 3.0 * self._pace.seconds)
 
     # ------------------------------------------------------------------ the thread
 
@@ -295,6 +305,8 @@ class Agreement:
     def _named(self, question: Question) -> dict[str, Any]:
         keys = [f"answer/{question.number}/{rank}" for rank in range(self._world)]
         if not self._await(keys, self._patience):
+            if self._store.check([_GONE]):
+                return {"why": f"rank {self._store.get(_GONE).decode()} has ended", "silent": True}
             silent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             return {"why": f"no answer of rank {_list(silent)}", "silent": True}
         answers = [self._get(key) for key in keys]
@@ -307,7 +319,7 @@ class Agreement:
         if question.hasty or not self._pace.seconds:
             return _LEAD
         look = _LOOK * max(1.0, self._world / _RANKS)
-        return max(_LEAD, math.ceil(3.0 * look / self._pace.seconds))
+        return max(_LEAD, min(math.ceil(3.0 * look / self._pace.seconds), _AHEAD))
 
     def _refuse(self, question: Question, why: str, *, silent: bool = False) -> None:
         with self._changed:
@@ -326,7 +338,7 @@ class Agreement:
         end = time.monotonic() + seconds
         pause = _SOON
         while not self._store.check(keys):
-            if time.monotonic() > end or self._over:
+            if time.monotonic() > end or self._over or self._store.check([_GONE]):
                 return False
             time.sleep(pause)
             pause = min(2 * pause, 20 * _SOON)

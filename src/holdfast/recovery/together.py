@@ -30,6 +30,8 @@ CLIP, OUTLIERS, PACE = "clip", "outliers", "pace"
 
 # Rows that are compared. On a GPU the host of one rank may be some steps ahead of another's.
 _RECENT = 64
+# Steps until something that was refused is asked for again.
+_AGAIN = 512
 # Norms are equal to the last bits, in which sums on a GPU vary.
 _SAME = 1e-6
 
@@ -45,6 +47,7 @@ class Together:
         self._over = False
         self._of: object = None
         self._trial = 0
+        self._refused: dict[str, int] = {}
 
     # ------------------------------------------------------------------ the training thread
 
@@ -75,6 +78,9 @@ class Together:
     def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> bool:
         """Ask all ranks; False where that is not possible."""
         if self._agreement is None or self._over:
+            return False
+        refused = self._refused.get(kind, -_AGAIN)
+        if kind != STOP and self._training.iteration - refused < _AGAIN:
             return False
         self._agreement.ask(kind, facts, hasty=hasty)
         return True
@@ -130,6 +136,7 @@ class Together:
         news, agreement.news = agreement.news, []
         for refused in news:
             asked = refused.question
+            self._refused[asked.kind] = step
             if refused.silent:
                 self._give_up(refused.why)
             elif asked.kind == ROLLBACK:

@@ -40,6 +40,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..diagnosis.source.files import kind_of
+from ..shards import local
 from .refusal import RefusedError
 
 Node = Any
@@ -691,6 +692,7 @@ def _kind_of_tensor(value: Tensor) -> str:
 
 def tensor_digest(value: Tensor) -> int:
     """A digest of the values of a tensor; of a large one, of some of them."""
+    value = local(value)  # other ranks are not asked
     flat = value.detach().reshape(-1) if value.is_contiguous() else value.detach().flatten()
     if value.numel() * value.element_size() > _HASHED:
         flat = flat[:: max(1, flat.numel() // (1 << 20))]
