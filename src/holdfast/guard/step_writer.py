@@ -309,6 +309,7 @@ class StepWriter:
             facts |= {"opt": guard.index, "cls": guard.cls}
             facts |= {} if drawn is None else {"batch_size": len(drawn)}
             training.record_at("parallel", training.iteration, facts)
+            training.uneven = bool(facts.get("join"))
 
     def state(self) -> dict[str, Any]:
         """Which step it is and whose, as plain data; every row must be known."""

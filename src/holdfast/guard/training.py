@@ -61,6 +61,8 @@ class GuardedTraining:
         self.registry = registry
         self.bad_batches = BadBatches(quarantine)
         self.memory = OutOfMemory(self, on=split)
+        self.uneven = False
+        """Whether other ranks may take more steps than this one, or fewer."""
         self.recorder: Recorder | None = None
         self.steps: Table | None = None
         """The table of steps, once it is open."""

@@ -210,7 +210,7 @@ class Agreement:
             there = self._await(keys, self._limit())
             every = [self._get(key) for key in keys] if there else None
             return self._first(common, {"every": every})["every"]
-        if self._await([common], self._limit() + self._patience):
+        if self._await([common], 2 * self._limit()):  # the first may come last
             return self._get(common)["every"]
         return self._first(common, {"every": None})["every"]
 

@@ -60,6 +60,9 @@ class Together:
         if self._of is not group:
             self.close()
             self._of, self._over = group, False
+            if self._training.uneven:
+                self._give_up("ranks take different numbers of steps (Join)")
+                return True
             try:
                 store: Any = torch.distributed.distributed_c10d._get_default_store()
                 mine: Any = torch.distributed.PrefixStore("holdfast", store.clone())

@@ -74,6 +74,9 @@ class Training(Protocol):
         """Of this process."""
         ...
 
+    uneven: bool
+    """Whether other ranks may take more steps than this one, or fewer."""
+
     @property
     def comparability(self) -> Comparability:
         """Whether its losses can be compared over time."""
