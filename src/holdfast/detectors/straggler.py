@@ -31,6 +31,10 @@ _ADVICE = {
 }
 
 
+# Time of a backward pass in that of its forward pass, as a rule.
+_BACKWARD = 2.0
+
+
 class Straggler(RankDetector):
     """One rank is slow: all others wait for it in every step.
 
@@ -113,7 +117,12 @@ class Straggler(RankDetector):
         if typical.max() - typical.min() > options.together * typical.max():
             return  # they do not wait for each other
         for name in _PHASES:
-            found = self._slow(phases[name], float(np.median(typical)))
+            seconds = phases[name]
+            if name == "forward":
+                # What is slow there is slow in backward too, where the others wait and it is not
+                # seen: that takes twice as long.
+                seconds = (1.0 + _BACKWARD) * seconds
+            found = self._slow(seconds, float(np.median(typical)))
             if found is not None:
                 yield self._finding(lanes, name, found, phases, steps[known])
                 return
