@@ -180,6 +180,7 @@ def test_a_model_shared_by_two_ranks_is_the_one_of_one_process(tmp_path: Path, r
     assert all(type(p.data) is torch.Tensor for p in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_a_killed_rank_is_started_again_and_the_run_goes_on(tmp_path: Path, recipe: str) -> None:
     train(recipe, tmp_path / "one", SMALL)

@@ -27,6 +27,7 @@ def run(tmp_path, make_rows):
     run = Run.create(tmp_path / "run", {"script": "train.py"})
     for rank in (0, 1):
         rows = make_rows(60, seed=rank, batch=7.0)
+        rows["loss"] = make_rows(60, seed=0)["loss"]
         record(run, rows, lane=f"r{rank}", events=[event(rank, "parallel", **FACTS)], end=False)
     return run
 
