@@ -61,7 +61,9 @@ liquid: install  ## train the third model family on Python source, write on from
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-# Tests of resume fork the process they are in: one that has grown through all others costs four times as much.
+# Tests of resume fork the process they are in, and those of LIVE search through all of its objects: in one that has
+# grown through all others they take up to four times as long.
+LIVE := tests/diagnosis tests/watching tests/guard tests/recovery tests/integrations tests/training
 test: install  ## lint, types and the default tests: CPU only, offline
 	@echo "ruff"
 	@$(BIN)/ruff check --quiet
@@ -71,7 +73,8 @@ test: install  ## lint, types and the default tests: CPU only, offline
 	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/resume tests/e2e; e2e=$$?; \
 	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((types || e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTEST) --ignore=tests/resume --ignore=tests/e2e tests; core=$$?; \
+	$(PYTEST) -o cache_dir=$(VENV)/cache-live $(LIVE); core=$$?; \
+	$(PYTEST) $(addprefix --ignore=,tests/resume tests/e2e $(LIVE)) tests; core=$$((core || $$?)); \
 	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 

@@ -16,8 +16,8 @@ SEED = 2
 
 # test_spikes.py, test_kill.py and test_resume.py, test_optimizers.py and test_failing_inside.py
 # show the same in every test run, test_memory_limits.py, test_ranks.py and the fault of RUN004 too;
-# a worker takes long to die.
-LONG = ("spikes", "dead worker", "kill -9", "NaN storms", "read-only folder")
+# full disks are met in the tests of checkpoint/ and run/; a worker takes long to die.
+LONG = ("spikes", "dead worker", "kill -9", "NaN storms", "read-only folder", "disk full")
 LONG += ("hang", "bad samples", "clock jumps", "out of memory", "ranks")
 
 

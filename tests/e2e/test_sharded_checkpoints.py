@@ -140,6 +140,7 @@ def killed_while_saving(folder: Path, rounds: int) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_killed_while_saving(tmp_path):
     newest, found, _, left = killed_while_saving(tmp_path, 3)
     assert newest >= 0 and found >= 1 and left <= 1
