@@ -19,8 +19,8 @@ class SameData(RankDetector):
     What it detects:
         Under DDP or FSDP, batches of two or more ranks that are equal on nearly every step, by the
         dataset indices that their loaders drew or by their values, while losses rise and fall
-        together; without a loader, losses that are equal bit for bit on every step. And batches that come in the same order in every pass
-        although they are shuffled (information).
+        together; without a loader, losses that are equal bit for bit on every step. And batches
+        that come in the same order in every pass although they are shuffled (information).
 
     Why it matters:
         The run costs as many devices as there are ranks and learns as much as one of them would.
