@@ -460,3 +460,39 @@ def test_shards_skip_together(bench: Bench):
     assert (norms[0][:5] == norms[1][:5]).all()
     without = bench.plain(*TORCHRUN, script, env={"LEAVE_OUT": "5"})
     assert ranks_told(without.text) == told
+
+
+SPAWNED = """
+import os, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+def train(rank):
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    if rank == 0:
+        open("port", "w").write(str(store.port))
+    while not os.path.exists("port") or not open("port").read():
+        time.sleep(0.01)
+    own = store if rank == 0 else dist.TCPStore("127.0.0.1", int(open("port").read()))
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(60):
+        loss = (model(torch.randn(8, 4)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.003)
+    time.sleep(1.5 * rank)  # the store ends with rank 0
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_a_store_that_ends_with_the_first_rank_makes_no_noise(bench: Bench):
+    """Our connection to it would be the only one that is left, and torch would complain of it."""
+    seen = bench.guarded(bench.write(SPAWNED), options=["--quiet"])
+    assert seen.code == 0 and "TCPStore" not in seen.told

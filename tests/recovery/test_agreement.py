@@ -199,6 +199,24 @@ def test_a_store_that_is_gone_ends_agreements_and_not_the_training(ranks):
     one.agreement.close()
 
 
+def test_nobody_waits_for_a_rank_that_has_ended(ranks):
+    three = ranks(3)
+    all_train(three, 20)
+    three[2].agreement.close()
+    began = time.monotonic()
+    three[0].agreement.ask("rollback", {})
+    all_train(three[:2], 200)
+    assert time.monotonic() - began < 3 and not any(one.done for one in three)
+    assert all(one.agreement.over for one in three)
+
+
+def test_the_first_rank_ends_when_the_others_have_left_its_store(ranks):
+    three = ranks(3)
+    all_train(three, 20)
+    three[0].agreement.close()
+    assert all(one.agreement.over for one in three)
+
+
 def test_an_exchange_gives_every_rank_the_same_list(ranks):
     three = ranks(3)
     told: dict[int, Any] = {}

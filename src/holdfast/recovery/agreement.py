@@ -8,7 +8,9 @@ collective could be missed by a rank and would wait for it for ever; here whoeve
 a bounded time, and what is decided is whatever is written first, so that the one who gives up and
 those who do not agree even so. A rank that does not answer ends agreements for the rest of the run.
 
-Nothing is sent on a step: the thread asks the store now and then whether somebody has asked.
+Nothing is sent on a step: the thread asks the store now and then whether somebody has asked. The
+process of the first rank may serve the store: before it ends it lets the others know, and waits a
+moment for them to leave, or torch would complain in their name.
 """
 
 from __future__ import annotations
@@ -132,17 +134,26 @@ class Agreement:
         world: how many there are.
         party: the training of this rank.
         patience: seconds until a silent rank is given up on.
+        serves: whether the process of the first rank serves the store.
     """
 
     def __init__(
-        self, store: Store, rank: int, world: int, party: Party, patience: float = PATIENCE
+        self,
+        store: Store,
+        rank: int,
+        world: int,
+        party: Party,
+        patience: float = PATIENCE,
+        *,
+        serves: bool = True,
     ) -> None:
         self.hold_at: float = math.inf
         """The step after which the training thread must ask ``arrive``; mostly infinite."""
         self.news: list[Refused] = []
         """What was refused, for the training thread to tell."""
         self._store, self._rank, self._world = store, rank, world
-        self._party, self._patience = party, patience
+        self._party, self._patience, self._serves = party, patience, serves
+        self._look = _LOOK * max(1.0, world / _RANKS)
         self._wanted: dict[str, tuple[Facts, bool]] = {}
         self._agreed: Agreed | None = None
         self._number = 0
@@ -214,18 +225,32 @@ class Agreement:
             return self._get(common)["every"]
         return self._first(common, {"every": None})["every"]
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be agreed on any more."""
+        return self._over
+
     def close(self) -> None:
         """The run, or its process group, ends."""
         with self._changed:
             over, self._over = self._over, True
             self.hold_at = math.inf
             self._changed.notify_all()
-        if not over:
-            # Nothing can be agreed on from here on: nobody shall wait for this rank.
-            with contextlib.suppress(Exception):
-                self._store.set(_GONE, str(self._rank))
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=2.0)
+        if not over:
+            with contextlib.suppress(Exception):  # the store may be gone already
+                self._leave()
+
+    def _leave(self) -> None:
+        """Nothing can be agreed on from here on: nobody shall wait for this rank."""
+        self._store.set(_GONE, str(self._rank))
+        self._store.set(f"left/{self._rank}", "")
+        if self._rank == 0 and self._serves:
+            others = [f"left/{rank}" for rank in range(1, self._world)]
+            end = time.monotonic() + 2.0 * self._look
+            while not self._store.check(others) and time.monotonic() < end:
+                time.sleep(_SOON)
 
     def _meet(self, agreed: Agreed, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
         every = self.exchange(f"meet/{agreed.question.number}", {**facts, "step": step})
@@ -244,9 +269,14 @@ class Agreement:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        look = _LOOK * max(1.0, self._world / _RANKS)
         try:
             while not self._over and self._party.there():
+                if self._store.check([_GONE]):
+                    self._store.set(f"left/{self._rank}", "")
+                    with self._changed:
+                        self._over, self.hold_at = True, math.inf
+                        self._changed.notify_all()
+                    return
                 self._pace.look(self._party.step())
                 number = self._number
                 if self._agreed is None and self._asked(number):
@@ -254,7 +284,7 @@ class Agreement:
                 with self._changed:
                     waits = self._agreed is not None or not self._wanted
                     if waits and not self._over:
-                        self._changed.wait(look)
+                        self._changed.wait(self._look)
         except Exception as error:  # the store is gone, or its server
             if not self._over:
                 question = Question(self._number, "", self._rank, {})
@@ -318,8 +348,7 @@ class Agreement:
         """Steps until the earliest that may be named."""
         if question.hasty or not self._pace.seconds:
             return _LEAD
-        look = _LOOK * max(1.0, self._world / _RANKS)
-        return max(_LEAD, min(math.ceil(3.0 * look / self._pace.seconds), _AHEAD))
+        return max(_LEAD, min(math.ceil(3.0 * self._look / self._pace.seconds), _AHEAD))
 
     def _refuse(self, question: Question, why: str, *, silent: bool = False) -> None:
         with self._changed:

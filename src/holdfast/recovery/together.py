@@ -11,6 +11,7 @@ That they train one model is not assumed but seen: their gradient norms are the 
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -69,7 +70,9 @@ class Together:
             except Exception as error:  # a backend that has none, or one that cannot be shared
                 self._give_up(f"their store cannot be used ({type(error).__name__}: {error})")
                 return True
-            self._agreement = Agreement(mine, torch.distributed.get_rank(), world, self)
+            agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            rank = torch.distributed.get_rank()
+            self._agreement = Agreement(mine, rank, world, self, serves=not agent)
         return True
 
     def saw(self, step: int, row: Mapping[str, float]) -> None:
@@ -80,7 +83,7 @@ class Together:
 
     def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> bool:
         """Ask all ranks; False where that is not possible."""
-        if self._agreement is None or self._over:
+        if self._agreement is None or self._over or self._agreement.over:
             return False
         refused = self._refused.get(kind, -_AGAIN)
         if kind != STOP and self._training.iteration - refused < _AGAIN:
