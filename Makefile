@@ -70,11 +70,12 @@ test: install  ## lint, types and the default tests: CPU only, offline
 	@$(BIN)/ruff format --check --quiet
 	@echo "tests of holdfast and liquid, beside pyright, the end-to-end tests and the other families: each keeps one core busy"
 	@{ $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/resume tests/e2e; e2e=$$?; \
+	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
 	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((types || e2e || $$?)); \
 	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
 	$(PYTEST) -o cache_dir=$(VENV)/cache-live $(LIVE); core=$$?; \
 	$(PYTEST) $(addprefix --ignore=,tests/resume tests/e2e $(LIVE)) tests; core=$$((core || $$?)); \
+	$(PYTEST) -o cache_dir=$(VENV)/cache-resume tests/resume; core=$$((core || $$?)); \
 	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((core || $$?)); \
 	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
 
