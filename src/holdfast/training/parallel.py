@@ -39,7 +39,12 @@ def put_in_place(
 ) -> nn.Module:
     """The model on its device, sharded where that is asked for; before an optimizer is made."""
     if kind == "ddp" or place.world == 1:
-        return model.to(place.device)
+        model = model.to(place.device)
+        if place.world > 1:
+            # Ranks draw their own numbers. An average of the weights is made before the model is
+            # wrapped, and begins with these.
+            broadcast([*model.parameters(), *model.buffers()])
+        return model
     if precision.scaler is not None:
         raise SettingsError(
             "train.parallel=fsdp does not go with fp16, whose loss scale ranks would have to "
@@ -60,10 +65,7 @@ def wrap(model: nn.Module, place: Place, *, late: bool = False) -> nn.Module:
 
     ``late``: not during backward but by ``complete``, so that a rank may begin a step anew.
     """
-    if place.world == 1 or isinstance(model, FSDPModule):
-        return model
-    if late:
-        broadcast([*model.parameters(), *model.buffers()])
+    if place.world == 1 or late or isinstance(model, FSDPModule):
         return model
     devices = [place.device] if place.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=devices)
