@@ -217,6 +217,8 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
     tree = ast.fix_missing_locations(ast.Module(body=[function], type_ignores=[]))
     scope: dict[str, Any] = {}
     exec(compile(tree, frame.f_code.co_filename, "exec"), frame.f_globals, scope)
+    # Whoever names the function of a line shall name the user's.
+    scope["again"].__code__ = scope["again"].__code__.replace(co_name=frame.f_code.co_name)
     attributes = [n for s in kept for n in writes(s) if n.count(".") == 1]
 
     def again() -> Any:
