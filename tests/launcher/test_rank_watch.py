@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -71,6 +72,17 @@ def test_ends_are_known_in_their_order():
             process.kill()
             process.wait()
     assert abs(second - time.time()) < 60
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open")
+def test_an_end_is_known_before_the_thread_has_seen_it(monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    ends = EndTimes()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ends.watch(process.pid)
+    assert ends.of(process.pid) is None
+    process.communicate(b"\n")
+    assert ends.of(process.pid) is not None
 
 
 def test_a_process_that_is_gone_already_is_not_waited_for():

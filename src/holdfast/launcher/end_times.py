@@ -40,13 +40,20 @@ class EndTimes:
 
     def of(self, pid: int) -> float | None:
         """When it ended; None where that was not seen."""
+        if pid not in self._ended:
+            self._look(0.0)  # on a busy machine whoever asks may be faster than the thread
         return self._ended.get(pid)
 
     def _wait(self) -> None:
         while self._watched:
-            poll = select.poll()
-            for descriptor in list(self._watched):
-                poll.register(descriptor, select.POLLIN)
-            for descriptor, _ in poll.poll(_AGAIN * 1e3):
-                self._ended[self._watched.pop(descriptor)] = time.time()
+            self._look(_AGAIN)
+
+    def _look(self, seconds: float) -> None:
+        poll = select.poll()
+        for descriptor in list(self._watched):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(seconds * 1e3):
+            pid = self._watched.pop(descriptor, None)
+            if pid is not None:  # or the other of the two who look was faster
+                self._ended[pid] = time.time()
                 os.close(descriptor)
