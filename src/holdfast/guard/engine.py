@@ -53,6 +53,7 @@ from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
+from .device_fast_path import DeviceFastPath
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_path import FastPath
 from .finite_loss import FiniteLoss, place_of_call
@@ -104,6 +105,7 @@ class Engine:
         self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
+        self._on_device = DeviceFastPath(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self._finite_loss
         )
@@ -299,7 +301,7 @@ class Engine:
     @fail_open("loss reading")
     def _loss_used(self, freed: bool) -> None:
         if freed:
-            self._finite_loss.returned()
+            self._finite_loss.returned(self._losses)
         else:
             self._finite_loss.pending = None
 
@@ -349,6 +351,7 @@ class Engine:
     def backward_lost(self, tensors: object) -> None:
         """A backward pass that ran out of memory is over: free its graph."""
         self._fast_path.forget()
+        self._on_device.forget()
         self.training.memory.lose(tensors)
 
     def in_pieces(
@@ -386,6 +389,7 @@ class Engine:
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_path.forget()
+        self._on_device.forget()
         self.training.registry.of(optimizer, models)
         self.training.memory.made(self.training.models())
 
@@ -433,10 +437,13 @@ class Engine:
         lost = self.training.memory.lost
         if self._early is None and self._scaling.scaler is None and not lost:
             opened = self._fast_path.open(optimizer, self._losses)
+            if opened is None:
+                opened = self._on_device.open(optimizer, self._losses, self._losses_decide)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
         self._fast_path.forget()
+        self._on_device.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
@@ -535,8 +542,14 @@ class Engine:
             self.writer.kernel_cost.end(record, began)
         if record.left_out and record.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
+        on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
-        self._fast_path.learn(optimizer, guard, record)
+        if planned:
+            return
+        if on_device:
+            self._on_device.learn(optimizer, guard, record)
+        else:
+            self._fast_path.learn(optimizer, guard, record)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()

@@ -194,6 +194,52 @@ class OptimizerGuard:
             measured.hold()
             self._arm_on_device(optimizer, record, measured, grads, device)
 
+    def decide_on_device(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        grads: list[Tensor],
+        losses: Losses,
+        device: torch.device,
+        *,
+        fused: bool,
+        decides: bool,
+    ) -> None:
+        """``before`` where nothing is new: one launch measures, judges and decides.
+
+        Args:
+            optimizer: about to step.
+            record: of the step.
+            grads: dense gradients, all on ``device``.
+            losses: of the step.
+            device: where they are.
+            fused: whether the optimizer's kernel reads the flag itself.
+            decides: whether a bad loss alone makes the step bad.
+        """
+        record.losses_decide = decides
+        meter = self._meters.of(device)
+        buffers: list[Tensor] = []
+        extras: list[Tensor] = []
+        if self._buffers.buffers:
+            self._buffers.look()
+            record.buffers, buffers = self._buffers.to_measure(device)
+            if buffers and not meter.can_take(buffers, grads[0].dtype):
+                record.buffers, buffers = (), []
+                extras = self._extras(optimizer, record, None, (), device)
+        asked = self.outliers.question(
+            device, alone=True, clipped=False, may_skip=True, scale=None
+        )
+        record.measured = measured = meter.measure(
+            grads,
+            losses.on_device(device),
+            loss_decides=decides,
+            extras=extras,
+            buffers=buffers,
+            asked=asked,
+        )
+        record.acted = True
+        self.skip.on_device(optimizer, measured.flag, self.positions, device, fused=fused)
+
     def _learn(self, parameters: Sequence[Tensor]) -> None:
         """Another list of parameters: ask whether ranks share them, in the first step with them."""
         self._learnt = len(parameters), None

@@ -47,6 +47,8 @@ class TermsOnDevice:
 
     def of(self, asked: Question) -> Tensor:
         """The vector for a question."""
+        if asked.vector is not None:
+            return asked.vector
         key = asked.terms, asked.scale is not None
         known = self._known.get(key)
         if known is None:
@@ -56,6 +58,7 @@ class TermsOnDevice:
             values += [terms.adaptive, terms.clip, key[1], EVENTS, APART, FORGOTTEN, HIGHER]
             here = torch.tensor(values, dtype=torch.float64).pin_memory()
             known = self._known[key] = here.to(self._device, non_blocking=True)
+        asked.vector = known
         return known
 
 

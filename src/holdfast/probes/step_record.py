@@ -48,7 +48,9 @@ class StepRecord:
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
     usual: bool = False
-    """Its row is complete but for its times; see ``usual``."""
+    """Its row is complete but for its times; see ``fast_path``."""
+    planned: bool = False
+    """Its decision was made on a device as in the step before; see ``device_fast_path``."""
     weights: Before | None = None
     checksums: Tensor | None = None
     """Of the weights before the step, where ranks must have the same."""
