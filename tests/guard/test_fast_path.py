@@ -139,6 +139,26 @@ def two_losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             other.step()
 
 
+def always_clipped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(120):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+def scaled(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=20)
+    for step in range(120):
+        optimizer.zero_grad()
+        scaler.scale(model(batch(step)).square().mean()).backward()
+        if step > 60:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def memory_of(engine: Engine) -> MemoryRecorder:
     return engine.memory  # type: ignore[attr-defined]
 
@@ -146,7 +166,7 @@ def memory_of(engine: Engine) -> MemoryRecorder:
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
 LOOPS = [
     *(plain, clipped, accumulated, loaded, reloaded, half_frozen),
-    *(thawed, grown, replaced, two_losses),
+    *(thawed, grown, replaced, two_losses, always_clipped, scaled),
 ]
 
 
@@ -186,7 +206,8 @@ def test_both_ways_are_one_on_a_device(make_engine, monkeypatch, loop: Loop, nor
     monkeypatch.setattr(DeviceFastPath, "open", counted)
     short, here = trained(make_engine, loop, norm, device_path=True)
     assert sum(opened) > 10
-    monkeypatch.setattr(DeviceFastPath, "open", lambda *_: None)
+    for way in ("open", "clip"):
+        monkeypatch.setattr(DeviceFastPath, way, lambda *_: None)
     long, there = trained(make_engine, loop, norm, device_path=True)
     assert all(map(torch.equal, here, there))
     same(short, long)

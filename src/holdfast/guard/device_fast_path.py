@@ -12,22 +12,26 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..actions import switch_to_fused
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
 from ..probes._host_norms import plain
+from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
+from .grad_scaler import found_by
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
 from .step_writer import StepWriter
@@ -47,6 +51,9 @@ class _Plan:
     """How many groups there are."""
     device: torch.device
     fused: bool
+    scaled: bool
+    clips: bool
+    """Whether the script clips between backward and step."""
     every: int
     """On multiples of this something is measured that is not on others."""
 
@@ -60,31 +67,96 @@ class DeviceFastPath:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
         self._plans: dict[int, _Plan] = {}
+        # By the first of the parameters that are clipped together.
+        self._clipped: dict[int, _Plan] = {}
 
     def open(
-        self, optimizer: Optimizer, losses: Losses, decides: Callable[[], bool]
+        self,
+        optimizer: Optimizer,
+        losses: Losses,
+        decides: Callable[[], bool],
+        scale: Tensor | None,
+        early: EarlyNorms | None,
     ) -> Opened | None:
-        """Launch what decides about the next step; None when it must take the full path."""
+        """Launch what decides about the next step; None when it must take the full path.
+
+        Args:
+            optimizer: about to step.
+            losses: since the last step.
+            decides: says whether a bad loss alone makes the step bad.
+            scale: of a GradScaler.
+            early: what ``clip`` has measured, or the full path in its place.
+        """
         plan = self._plans.get(id(optimizer))
-        if plan is None or not losses.passes or not self._holds(plan, optimizer):
+        if plan is None or (early is not None and not early.decided):
             return None
-        guard, writer = plan.guard, self._writer
-        parameters = parameters_of(optimizer)
-        grads = list(map(grad_of, parameters))
-        if len(grads) != len(guard.positions) or any(map(operator.is_, grads, repeat(None))):
+        grads = self._gradients(plan, optimizer, losses)
+        if grads is None or (scale is not None) != plan.scaled:
             return None
-        if grads[0].requires_grad or grads[0].device != plan.device:
+        if early is not None and not early.fits(grads):
             return None
-        record = StepRecord(writer.number(guard), guard.index)
+        guard = plan.guard
+        record = StepRecord(self._writer.number(guard), guard.index)
         row = record.row
         rate = optimizer.param_groups[0].get("lr")
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["opt"], row["skipped"] = float(guard.index), 0.0
         record.layers, record.positions, record.planned = len(grads), guard.positions, True
         guard.decide_on_device(
-            optimizer, record, grads, losses, plan.device, fused=plan.fused, decides=decides()
+            *(optimizer, record, grads, losses, plan.device, scale, early),
+            fused=plan.fused,
+            decides=decides,
         )
         return guard, record
+
+    def clip(
+        self,
+        parameters: Sequence[Tensor],
+        losses: Losses,
+        decides: Callable[[], bool],
+        scaler: Any,
+    ) -> EarlyNorms | None:
+        """The script is about to clip these: decide about the step now, by the same launch.
+
+        Only where it clipped the parameters of one optimizer in the last step too, and stepped with
+        them as they were left. Should it not step this time, its norm is one too many in the
+        baseline.
+        """
+        plan = self._clipped.get(id(parameters[0])) if parameters else None
+        optimizer = None if plan is None else plan.optimizer()
+        if plan is None or optimizer is None or self._writer.scaler.policy is not None:
+            return None
+        own = parameters_of(optimizer)
+        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
+            return None
+        grads = self._gradients(plan, optimizer, losses)
+        if grads is None:
+            return None
+        told = found_by(scaler, optimizer, plan.device) if plan.scaled else None
+        if plan.scaled and told is None:
+            return None
+        early = EarlyNorms(grads)
+        early.decided, early.loss_decides = True, decides()
+        early.on_device, early.buffers = plan.guard.measure_on_device(
+            *(grads, losses, plan.device, told),
+            still_scaled=False,
+            clipped=True,
+            decides=early.loss_decides,
+        )
+        return early
+
+    def _gradients(
+        self, plan: _Plan, optimizer: Optimizer, losses: Losses
+    ) -> list[Tensor] | None:
+        """The gradients of the next step, where all is as it was; otherwise None."""
+        if not losses.passes or not self._holds(plan, optimizer):
+            return None
+        grads = list(map(grad_of, parameters_of(optimizer)))
+        if len(grads) != len(plan.guard.positions) or any(map(operator.is_, grads, repeat(None))):
+            return None
+        if grads[0].requires_grad or grads[0].device != plan.device:
+            return None
+        return grads
 
     def _holds(self, plan: _Plan, optimizer: Optimizer) -> bool:
         """Whether everything is as it was when the plan was made."""
@@ -110,12 +182,13 @@ class DeviceFastPath:
         """Something changed, for one optimizer or for all: the next step takes the full path."""
         if optimizer is None:
             self._plans.clear()
-        else:
-            self._plans.pop(id(optimizer), None)
+            self._clipped.clear()
+        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
+            self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
-        if record.late or record.told_to or record.scaled:
+        if record.late or record.told_to:
             return
         if guard.whole is not None or guard.detect_only or guard.notes or not guard.announced:
             return
@@ -129,12 +202,16 @@ class DeviceFastPath:
             return
         writer = self._writer
         sampled = (COST_EVERY, writer.often(UPDATES_EVERY), writer.often(writer.parameters_every))
-        self._plans[id(optimizer)] = _Plan(
+        plan = self._plans[id(optimizer)] = _Plan(
             weakref.ref(optimizer),
             guard,
             id(optimizer.param_groups),
             len(optimizer.param_groups),
             device,
             switch_to_fused.is_fused(optimizer),
+            record.scaled,
+            record.clipped,
             math.gcd(*sampled),
         )
+        if record.clipped and not record.still_scaled:
+            self._clipped[id(parameters[0])] = plan

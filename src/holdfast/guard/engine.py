@@ -435,10 +435,15 @@ class Engine:
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
         lost = self.training.memory.lost
-        if self._early is None and self._scaling.scaler is None and not lost:
-            opened = self._fast_path.open(optimizer, self._losses)
+        scale = self._scaling.use() if self._scaling.scaler is not None else None
+        early = self._early
+        if not lost:
+            opened = None
+            if early is None and scale is None:
+                opened = self._fast_path.open(optimizer, self._losses)
             if opened is None:
-                opened = self._on_device.open(optimizer, self._losses, self._losses_decide)
+                about = optimizer, self._losses, self._losses_decide, scale, early
+                opened = self._on_device.open(*about)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
@@ -461,9 +466,10 @@ class Engine:
             parameters,
             record,
             window,
-            early=self._early,
+            # One that was decided along is not what this step is about, or it would be open.
+            early=None if early is None or early.decided else early,
             losses_decide=self._losses_decide,
-            scale=self._scaling.use() if self._scaling.scaler is not None else None,
+            scale=scale,
             look_at_parameters=self.writer.wants_parameters(record),
             leave_out=leave_out,
             alone=alone,
@@ -571,7 +577,8 @@ class Engine:
             data = {"holds": comparability.holds, "why": comparability.why}
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
         self._previous, self._losses = window, self._new_losses()
-        self._early = self._rng = None
+        self._drop_early()
+        self._rng = None
         self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
         if self.watchers.on:
@@ -627,13 +634,24 @@ class Engine:
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
+        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._drop_early()
+        about = clipped, self._losses, self._losses_decide, self._scaling.last()
+        self._early = self._on_device.clip(*about)
+        if self._early is not None:
+            return
         self._early = EarlyNorms.taken(
-            [parameters] if isinstance(parameters, Tensor) else parameters,
+            clipped,
             None if self.settings.guard.device_path else read_on_host,
             self.training.registry.meters,
             self._window().on_device,
             self._losses_decide,
         )
+
+    def _drop_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None and early.on_device is not None and not early.used:
+            self.writer.discard(early.on_device)
 
     @fail_open("clip probe")
     def clip_ends(self) -> None:
@@ -669,6 +687,7 @@ class Engine:
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
+        self._scaling.used(scaler)
         attempt(self, "scaler policy", self.writer.scaler.used, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:

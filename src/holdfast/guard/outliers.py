@@ -159,7 +159,8 @@ class Outliers:
         about = alone, clipped, may, self._asked.adaptive or self.clipping
         # Asked in every step, mostly with the same words.
         last, question = self._question
-        if last != about or question is None or question.state is not self._state:
+        known = question is not None and question.state is self._state and question.scale is scale
+        if question is None or not known or last != about:
             norm = self._asked.norm
             terms = Terms(
                 warmup=self._warmup,
@@ -169,9 +170,9 @@ class Outliers:
                 adaptive=about[3],
                 clip=math.inf if norm is None else norm,
             )
-            question = Question(self._state, terms)
+            question = Question(self._state, terms, scale)
             self._question = about, question
-        return question if scale is None else Question(question.state, question.terms, scale)
+        return question
 
     def clip_on_device(
         self,

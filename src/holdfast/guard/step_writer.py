@@ -14,7 +14,9 @@ from torch import Tensor
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..probes import learning_rate
+from ..probes._norm_kernel import Landing
 from ..probes.cost_budget import LEAN, Budget
+from ..probes.gradients import DeviceReading
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
@@ -197,6 +199,11 @@ class StepWriter:
         self._readback.send(measured.row, functools.partial(self._arrived, guard, record))
         if self.in_flight >= self.budget.together:
             self._readback.poll()
+
+    def discard(self, measured: DeviceReading) -> None:
+        """Nobody wants these numbers; the room they arrive in is used again."""
+        if isinstance(measured.row, Landing):
+            self._readback.send(measured.row, lambda values: None)
 
     def _arrived(
         self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None

@@ -177,7 +177,7 @@ def usual_function() -> Any:
 
 @functools.cache
 def judge_function() -> Any:
-    """The judgement itself, given the baseline, for a kernel to call."""
+    """The judgement itself, given the baseline, for a kernel to call; returns the flag."""
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
@@ -208,7 +208,8 @@ def judge_function() -> Any:
             by = tl.load(scale).to(tl.float64)
             square = square / (by * by)
         size = 0.5 * tl.log2(square)
-        usable = (tl.load(flag) == 0.0) & (tl.abs(size) < inf)
+        raised = tl.load(flag)
+        usable = (raised == 0.0) & (tl.abs(size) < inf)
         warmup = tl.load(terms + 15)
 
         l_count = tl.load(state + 1)
@@ -283,5 +284,6 @@ def judge_function() -> Any:
         tl.store(answer + 4, bits)
         tl.store(factor + 1, bits.to(tl.float32))
         tl.store(answer + 5, by)
+        return tl.where(out, 1.0, raised)
 
     return judge

@@ -49,6 +49,8 @@ class StepRecord:
     late: bool = False
     usual: bool = False
     """Its row is complete but for its times; see ``fast_path``."""
+    clipped: bool = False
+    """Its gradients were measured before the script clipped them."""
     planned: bool = False
     """Its decision was made on a device as in the step before; see ``device_fast_path``."""
     weights: Before | None = None
