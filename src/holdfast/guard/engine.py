@@ -257,10 +257,9 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        if self._finite_loss.pending is not None:
-            self._loss_used(freed)
-        if self.phases.on_device or self.writer.waiting or not self.investigation.idle:
-            self._backward_done()
+        busy = self._finite_loss.pending is not None or not self.investigation.idle
+        if busy or self.phases.on_device or self.writer.waiting:
+            self._backward_done(freed)
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
             try:
@@ -273,13 +272,20 @@ class Engine:
         loss = self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        if number is None or bad or len(self.training.registry) > 1:
-            attempt(self, "loss reading", self._see_loss, tensors, loss, number)
-        else:
+        if number is not None and not bad and len(self.training.registry) <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
+        elif "loss reading" not in self.off:
+            # Here and below without another wrapper, which takes as long as what it calls.
+            try:
+                self._see_loss(tensors, loss, number)
+            except Exception as error:
+                self.failed("loss reading", error)
         self.investigation.calls_backward(tensors)
-        if self.watchers.on:
-            attempt(self, "watchers", self.watchers.backward, tensors)
+        if self.watchers.on and "watchers" not in self.off:
+            try:
+                self.watchers.backward(tensors)
+            except Exception as error:
+                self.failed("watchers", error)
         if not self.investigation.idle:
             attempt(self, "investigation", self.investigation.backward_begins, tensors)
         if bad and self.settings.guard.explain:
@@ -298,15 +304,16 @@ class Engine:
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
-    @fail_open("loss reading")
-    def _loss_used(self, freed: bool) -> None:
-        if freed:
-            self._finite_loss.returned(self._losses)
-        else:
-            self._finite_loss.pending = None
-
     @fail_open("loss probe", ends="backward")
-    def _backward_done(self) -> None:
+    def _backward_done(self, freed: bool) -> None:
+        finite = self._finite_loss
+        if finite.pending is not None and not freed:
+            finite.pending = None
+        elif finite.pending is not None:
+            try:
+                finite.returned(self._losses)
+            except Exception as error:
+                self.failed("loss reading", error)
         if self.writer.waiting:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:

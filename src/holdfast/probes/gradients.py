@@ -39,6 +39,9 @@ COLUMNS = {
 }
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
     """L2 norm per tensor in fp64, as one vector on ``home``."""
     if all(g.device == home for g in grads):
@@ -287,7 +290,7 @@ class Meter:
         flags = (flag, flag if spoilt is None else spoilt)
         # Entering a device costs more than asking which one it is.
         here = torch.cuda.current_device() == self._device.index
-        with contextlib.nullcontext() if here else torch.cuda.device(self._device):
+        with _NOTHING if here else torch.cuda.device(self._device):
             found = kernel.measure(
                 grads,
                 loss,
