@@ -445,16 +445,14 @@ class Engine:
         scale = self._scaling.use() if self._scaling.scaler is not None else None
         early = self._early
         if not lost:
-            opened = None
-            if early is None and scale is None:
-                opened = self._fast_path.open(optimizer, self._losses)
+            opened = self._fast_path.open(optimizer, self._window(), scale, early)
             if opened is None:
                 about = optimizer, self._losses, self._losses_decide, scale, early
                 opened = self._on_device.open(*about)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
-        self._fast_path.forget()
+        self._fast_path.forget(optimizer)
         self._on_device.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
@@ -545,6 +543,7 @@ class Engine:
             return
         window = self._window()
         if record.usual:
+            guard.keep_buffers()
             self._finish(guard, record, window)
             return
         if record.late:
@@ -644,7 +643,7 @@ class Engine:
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         self._drop_early()
         about = clipped, self._losses, self._losses_decide, self._scaling.last()
-        self._early = self._on_device.clip(*about)
+        self._early = self._fast_path.clip(clipped) or self._on_device.clip(*about)
         if self._early is not None:
             return
         self._early = EarlyNorms.taken(

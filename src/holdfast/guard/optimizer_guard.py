@@ -327,6 +327,7 @@ class OptimizerGuard:
             record.see_buffers(record.buffers)
         if scale is not None:
             found = optimizer.__dict__.get("found_inf")
+            record.still_scaled = _still_scaled(optimizer)
             record.row["scale"] = scale.item()
             record.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
         record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
@@ -399,6 +400,32 @@ class OptimizerGuard:
         self.skip.on_device(
             optimizer, measured.flag, self.positions, device, fused=fused, united=measured.armed
         )
+
+    # ------------------------------------------------------------------ for the fast path
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether there are buffers to be looked at in every step."""
+        return bool(self._buffers.buffers)
+
+    def buffers_are_finite(self) -> bool:
+        """Look at the buffers, on the host."""
+        if not self._buffers.buffers:
+            return True
+        self._buffers.look()
+        return self._buffers.finite_on_host()
+
+    def keep_buffers(self) -> None:
+        """An ordinary step on the host is over: what the buffers hold is good."""
+        if self._buffers.buffers and self._settings.restore_buffers:
+            self._buffers.keep()
+
+    def told_by_scaler(self, optimizer: Optimizer, scale: Tensor) -> tuple[float, float] | None:
+        """Scale, and whether the scaler skips; None while gradients still carry the scale."""
+        if _still_scaled(optimizer):
+            return None
+        found = optimizer.__dict__.get("found_inf")
+        return scale.item(), float(isinstance(found, Tensor) and found.item() > 0)
 
     # ------------------------------------------------------------------ after the step
 
