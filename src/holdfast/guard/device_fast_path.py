@@ -145,9 +145,7 @@ class DeviceFastPath:
         )
         return early
 
-    def _gradients(
-        self, plan: _Plan, optimizer: Optimizer, losses: Losses
-    ) -> list[Tensor] | None:
+    def _gradients(self, plan: _Plan, optimizer: Optimizer, losses: Losses) -> list[Tensor] | None:
         """The gradients of the next step, where all is as it was; otherwise None."""
         if not losses.passes or not self._holds(plan, optimizer):
             return None
