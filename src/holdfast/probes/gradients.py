@@ -28,6 +28,7 @@ from ._norm_kernel import (
     Layout,
     NormKernel,
     ScalerOnDevice,
+    Sums,
     available,
 )
 
@@ -147,8 +148,11 @@ class DeviceReading:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
         extras = values[self.end :]
         if self.layout is not None:
-            norms = self.layout.norms(values)
             loss = float(values[self.layout.blocks]) if self.has_loss else math.nan
+            square = float(values[: self.layout.buffers_at].sum())
+            if self.spoilt is None and square < INF:
+                return GradientReading(Sums(self.layout, values), math.sqrt(square)), loss, extras
+            norms = self.layout.norms(values)
             if self.spoilt is not None:
                 extras = np.concatenate([extras, norms[self.tensors :]])
                 norms = norms[: self.tensors]
