@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..probes._launch import launcher
+
 # Copies for the record that are made at a time: one allocation for many steps.
 _COPIES = 64
+_ALONE = (1, 1, 1)
 
 
 class LossWriter:
@@ -35,7 +38,8 @@ class LossWriter:
         if self._launcher is not None:
             self._launcher(loss.data_ptr(), last.data_ptr(), copy.data_ptr())
         else:
-            self._launcher = _kernel()[(1, 1, 1)](loss, last, copy, num_warps=1)[(1, 1, 1)]
+            compiled = _kernel()[_ALONE](loss, last, copy, num_warps=1)
+            self._launcher = launcher(compiled, _ALONE)
         return copy
 
 

@@ -176,6 +176,10 @@ class DeviceFastPath:
             and ranks() == 1
         )
 
+    def __len__(self) -> int:
+        """How many optimizers have a plan: their bad steps are skipped."""
+        return len(self._plans)
+
     def forget(self, optimizer: Optimizer | None = None) -> None:
         """Something changed, for one optimizer or for all: the next step takes the full path."""
         if optimizer is None:

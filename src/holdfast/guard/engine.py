@@ -53,9 +53,8 @@ from ..recovery.rollback import Recovery
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
-from .device_fast_path import DeviceFastPath
 from .fail_open import attempt, fail_open, out_of_reach
-from .fast_path import FastPath
+from .fast_paths import FastPaths
 from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
@@ -104,8 +103,7 @@ class Engine:
         self._finite_loss = FiniteLoss(settings.guard)
         self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
-        self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
-        self._on_device = DeviceFastPath(self.writer, self.investigation, self.recovery)
+        self._fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self._finite_loss
         )
@@ -295,12 +293,13 @@ class Engine:
         if not self._finite_loss.on:
             return
         bad = number is None or not math.isfinite(number)
+        count = len(self.training.registry)
         # Only what is skipped may look as if it had not happened.
-        if bad and not self.training.registry.all_skip():
+        if bad and len(self._fast_paths.device) != count and not self.training.registry.all_skip():
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = len(self.training.registry) > 1
+        several = count > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
@@ -357,8 +356,7 @@ class Engine:
     @fail_open("memory")
     def backward_lost(self, tensors: object) -> None:
         """A backward pass that ran out of memory is over: free its graph."""
-        self._fast_path.forget()
-        self._on_device.forget()
+        self._fast_paths.forget()
         self.training.memory.lose(tensors)
 
     def in_pieces(
@@ -395,8 +393,7 @@ class Engine:
     @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._fast_path.forget()
-        self._on_device.forget()
+        self._fast_paths.forget()
         self.training.registry.of(optimizer, models)
         self.training.memory.made(self.training.models())
 
@@ -445,15 +442,12 @@ class Engine:
         scale = self._scaling.use() if self._scaling.scaler is not None else None
         early = self._early
         if not lost:
-            opened = self._fast_path.open(optimizer, self._window(), scale, early)
-            if opened is None:
-                about = optimizer, self._losses, self._losses_decide, scale, early
-                opened = self._on_device.open(*about)
+            about = optimizer, self._window(), self._losses_decide, scale, early
+            opened = self._fast_paths.open(*about)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
-        self._fast_path.forget(optimizer)
-        self._on_device.forget(optimizer)
+        self._fast_paths.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
@@ -463,7 +457,7 @@ class Engine:
             self, "recovery", self.recovery.before_step, guard, window
         ):
             leave_out = True
-        alone = ranks() == 1
+        self.phases.alone = alone = ranks() == 1
         if not alone and self.recovery.together.saw not in self.writer.listeners:
             self.writer.listeners.append(self.recovery.together.saw)
         guard.before(
@@ -556,12 +550,8 @@ class Engine:
             torch.random.default_generator.set_state(self._rng)
         on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
-        if planned:
-            return
-        if on_device:
-            self._on_device.learn(optimizer, guard, record)
-        else:
-            self._fast_path.learn(optimizer, guard, record)
+        if not planned:
+            self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
@@ -643,7 +633,7 @@ class Engine:
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         self._drop_early()
         about = clipped, self._losses, self._losses_decide, self._scaling.last()
-        self._early = self._fast_path.clip(clipped) or self._on_device.clip(*about)
+        self._early = self._fast_paths.clip(*about)
         if self._early is not None:
             return
         self._early = EarlyNorms.taken(

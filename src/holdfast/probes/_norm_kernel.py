@@ -32,6 +32,7 @@ from ._baseline_kernel import (
     usual_function,
 )
 from ._device_baseline import ANSWERS, HEAD, Question
+from ._launch import launcher
 from .baseline import WINDOW
 
 _CHUNK = 4096
@@ -218,11 +219,10 @@ class NormKernel:
             scale, found, armed = scaler.scale, scaler.found, scaler.armed
         scaled = scaler is not None
         kind = (has_loss, decides, seen.dtype, judged, scale is flag, scale.dtype, scaled)
-        launcher = self._launchers.get(kind)
-        if launcher is not None:
-            # The compiled kernel without the dispatch around it, which costs more than the launch;
-            # addresses as numbers, because the driver is asked about every pointer of a tensor.
-            launcher(
+        start = self._launchers.get(kind)
+        if start is not None:
+            # Addresses as numbers, because the driver is asked about every pointer of a tensor.
+            start(
                 *self._fixed,
                 row.address if isinstance(row, Landing) else row.data_ptr(),
                 flag.data_ptr(),
@@ -278,7 +278,7 @@ class NormKernel:
             WINDOW=WINDOW,
             num_warps=8,
         )
-        self._launchers[kind] = compiled[grid]
+        self._launchers[kind] = launcher(compiled, grid)
 
     def _lay_out(self, measured: Sequence[Tensor], gradients: int) -> None:
         sizes = list(map(Tensor.numel, measured))
