@@ -95,6 +95,10 @@ class DeviceFastPath:
             return None
         if early is not None and not early.fits(grads):
             return None
+        loss_decides = decides() if early is None else early.loss_decides
+        # Ranks decide another way, and a process group may appear at any time.
+        if not loss_decides and ranks() > 1:
+            return None
         guard = plan.guard
         record = StepRecord(self._writer.number(guard), guard.index)
         row = record.row
@@ -105,7 +109,7 @@ class DeviceFastPath:
         guard.decide_on_device(
             *(optimizer, record, grads, losses, plan.device, scale, early),
             fused=plan.fused,
-            decides=decides,
+            decides=loss_decides,
         )
         return guard, record
 
@@ -172,8 +176,7 @@ class DeviceFastPath:
             and not investigation.replaying
             and not self._recovery.awaits_step
             and not self._recovery.replay.running
-            and guard.outliers.passive
-            and ranks() == 1
+            and not guard.outliers.clipping
         )
 
     def __len__(self) -> int:
@@ -193,6 +196,8 @@ class DeviceFastPath:
         if record.late or record.told_to:
             return
         if guard.whole is not None or guard.detect_only or guard.notes or not guard.announced:
+            return
+        if ranks() > 1 or not guard.outliers.passive:
             return
         parameters = parameters_of(optimizer)
         grads = list(map(grad_of, parameters))

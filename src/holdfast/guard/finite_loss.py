@@ -30,6 +30,7 @@ from ..probes.loss import Losses
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
+_BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 # Numbers in a row that are followed, and callers whose variables are looked through.
 _HOPS = 3
 _CALLERS = 8
@@ -127,9 +128,10 @@ class FiniteLoss:
             node = node.next_functions[0][0] if node is not None else None
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
-        hops = list(_hops(node))
-        if hops:
-            pending.made_of = self._variables(hops, frame)
+        if node is not None and node.name() in _BY_A_NUMBER:
+            hops = list(_hops(node))
+            if hops:
+                pending.made_of = self._variables(hops, frame)
 
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
@@ -295,7 +297,7 @@ def _spot(frame: FrameType) -> Spot:
 def _hops(node: Any) -> Iterator[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in (_DIVIDED, _MULTIPLIED):
+        if node is None or (name := node.name()) not in _BY_A_NUMBER:
             return
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:

@@ -260,7 +260,7 @@ class OptimizerGuard:
         early: EarlyNorms | None,
         *,
         fused: bool,
-        decides: Callable[[], bool],
+        decides: bool,
     ) -> None:
         """``before`` where nothing is new.
 
@@ -273,20 +273,19 @@ class OptimizerGuard:
             scale: of a GradScaler.
             early: decided before the script has clipped the gradients.
             fused: whether the optimizer's kernel reads the flag itself.
-            decides: says whether a bad loss alone makes the step bad.
+            decides: whether a bad loss alone makes the step bad.
         """
-        scaler = self._scaler(optimizer, record, scale)
+        scaler = None if scale is None else self._scaler(optimizer, record, scale)
+        record.losses_decide = decides
         if early is not None and early.on_device is not None:
             early.used = record.clipped = True
             measured, record.buffers = early.on_device, early.buffers
-            record.losses_decide = early.loss_decides
         else:
-            record.losses_decide = decides()
             measured, record.buffers = self.measure_on_device(
                 *(grads, losses, device, scaler),
                 still_scaled=record.still_scaled,
                 clipped=False,
-                decides=record.losses_decide,
+                decides=decides,
             )
         record.measured, record.acted = measured, True
         self.skip.on_device(

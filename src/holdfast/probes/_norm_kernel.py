@@ -157,12 +157,11 @@ class NormKernel:
         grads: Sequence[Tensor],
         loss: Tensor | None,
         flags: tuple[Tensor, Tensor],
-        *,
         decides: bool,
         landing: bool,
-        buffers: Sequence[Tensor] = (),
-        asked: Question | None = None,
-        scaler: ScalerOnDevice | None = None,
+        buffers: Sequence[Tensor],
+        asked: Question | None,
+        scaler: ScalerOnDevice | None,
     ) -> tuple[Tensor | Landing, Layout] | None:
         """Launch; the row holds the sums of all blocks, the loss and the answer behind them.
 
@@ -195,20 +194,6 @@ class NormKernel:
         else:
             count = max(width, layout.blocks + 1)
             row = torch.empty(count, dtype=torch.float64, device=self._device)
-        self._launch(layout, row, flags, loss, grads[0].dtype, decides, asked, scaler)
-        return row, layout
-
-    def _launch(
-        self,
-        layout: Layout,
-        row: Tensor | Landing,
-        flags: tuple[Tensor, Tensor],
-        loss: Tensor | None,
-        dtype: torch.dtype,
-        decides: bool,
-        asked: Question | None,
-        scaler: ScalerOnDevice | None,
-    ) -> None:
         flag, spoilt = flags
         seen = loss if loss is not None else flag
         has_loss, judged = loss is not None, asked is not None
@@ -248,7 +233,7 @@ class NormKernel:
                 HEAD,
                 WINDOW,
             )
-            return
+            return row, layout
         grid = (layout.blocks + has_loss + judged, 1, 1)
         compiled = _kernel()[grid](
             self._addresses,
@@ -267,7 +252,7 @@ class NormKernel:
             self.factor,
             found,
             armed,
-            DTYPE=_triton_dtype(dtype),
+            DTYPE=_triton_dtype(grads[0].dtype),
             DECIDES=decides,
             HAS_LOSS=has_loss,
             JUDGED=judged,
@@ -279,6 +264,7 @@ class NormKernel:
             num_warps=8,
         )
         self._launchers[kind] = launcher(compiled, grid)
+        return row, layout
 
     def _lay_out(self, measured: Sequence[Tensor], gradients: int) -> None:
         sizes = list(map(Tensor.numel, measured))

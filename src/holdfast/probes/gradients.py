@@ -144,6 +144,17 @@ class DeviceReading:
             self.factor = torch.stack((answer[5], answer[4])).float()
         self.row = torch.cat([self.row[: self._answer_at], answer])
 
+    def usual(self, values: np.ndarray) -> tuple[GradientReading, list[float]] | None:
+        """The row of an ordinary step: its norms; loss, answer and extras. None for any other."""
+        layout = self.layout
+        if layout is None or self.factor is None or self.spoilt is not None or not self.has_loss:
+            return None
+        square = float(values[: layout.buffers_at].sum())
+        told = values[layout.blocks :].tolist()
+        if not (square < INF and -INF < told[0] < INF and told[5] == 0.0):
+            return None
+        return GradientReading(Sums(layout, values), math.sqrt(square)), told
+
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
         extras = values[self.end :]
@@ -203,17 +214,16 @@ class Meter:
         flag = self._flag()
         reading = None
         if not self._no_kernel:
+            along = None if asked is None or extras else self._along(scaler)
+            landing = extras is not None and not extras and (along is None) == (scaler is None)
+            about = grads, loss, flag, loss_decides, landing, buffers, asked, along
             try:
-                along = None if asked is None or extras else self._along(scaler)
-                landing = extras is not None and not extras and (along is None) == (scaler is None)
-                reading = self._by_kernel(
-                    grads, loss, flag, loss_decides, landing, buffers, asked, along
-                )
-                if along is not None and reading is not None:
-                    scaler = None
+                reading = self._by_kernel(*about)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
+            if reading is not None and along is not None:
+                reading.armed, scaler = along.armed, None
         if reading is None:
             norms = norms_on_device(grads, self._device)
             row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
@@ -292,26 +302,15 @@ class Meter:
             kernel = self._kernels[dtype] = NormKernel(self._device)
         spoilt = self._flag() if buffers else None
         flags = (flag, flag if spoilt is None else spoilt)
+        about = grads, loss, flags, decides, landing, buffers, asked, scaler
         # Entering a device costs more than asking which one it is.
         here = torch.cuda.current_device() == self._device.index
         with _NOTHING if here else torch.cuda.device(self._device):
-            found = kernel.measure(
-                grads,
-                loss,
-                flags,
-                decides=decides,
-                landing=landing,
-                buffers=buffers,
-                asked=asked,
-                scaler=scaler,
-            )
+            found = kernel.measure(*about)
         if found is None:
             return None
         factor = kernel.factor if asked is not None else None
-        armed = None if scaler is None else scaler.armed
-        return DeviceReading(
-            *(found[0], flag, len(grads), loss is not None, found[1], spoilt, factor), armed=armed
-        )
+        return DeviceReading(found[0], flag, len(grads), loss is not None, found[1], spoilt, factor)
 
     def raise_flag(self, flag: Tensor, values: Tensor) -> None:
         """Set the flag to 1.0 if ``values`` holds anything not finite (one launch)."""
