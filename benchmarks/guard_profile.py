@@ -37,7 +37,7 @@ PARTS: list[tuple[Any, str, str]] = [
     (Engine, "step_begins", "everything before the step"),
     (OptimizerGuard, "before", "  gradients gathered, measured, skip armed"),
     (Meter, "measure", "    measured"),
-    (NormKernel, "_launch", "      the launch"),
+    (NormKernel, "measure", "      the launch"),
     (Engine, "step_ends", "everything after the step"),
     (StepWriter, "_arrived", "  numbers read and written"),
 ]
