@@ -9,9 +9,9 @@
 Steady steps: every row is a process under ``holdfast run``, in which blocks of plain, plain again
 and guarded steps alternate. ``added`` is the median over rounds of a guarded block less the plain
 block of its round, in microseconds per step (of CPU time where there is no GPU); ``noise`` is plain
-over plain, which would be 1 on a machine at rest. Parts are measured apart, with timers around the guard's methods; what is missing
-to ``added`` is torch's calling of hooks, and caches that we have emptied. More than ``added`` is
-possible where the guard spares a part of torch.
+over plain, which would be 1 on a machine at rest. Parts are measured apart, with timers around the
+guard's methods. What is missing to ``added`` is torch's calling of hooks, and caches that we have
+emptied; less than the parts is added where the guard spares a part of torch.
 
 Whole runs: ``python SCRIPT`` against ``holdfast run SCRIPT`` by turns, in start, steady and end.
 """
@@ -101,8 +101,8 @@ def whole_table(chosen: Sequence[Row], steps: int, repeats: int) -> list[str]:
         "## Whole runs",
         "",
         f"{steps} steps, {repeats} runs of each kind by turns, medians; `+`: guarded less plain. "
-        "Start: until the first step is over. CPU start and steady: of the script's process; CPU: of "
-        "all processes.",
+        "Start: until the first step is over. CPU start and steady: of the script's process; CPU: "
+        "of all processes.",
         "",
         *whole.HEAD,
     ]

@@ -296,7 +296,7 @@ ROWS = (
     Row(name="tensors-500", what="500 small tensors", make=lambda: many_tensors(500)),
     Row(name="tensors-2000", what="2,000 small tensors", make=lambda: many_tensors(2000)),
     Row(name="accelerate", what="Accelerate with clipping", make=accelerated, needs="accelerate"),
-    Row(name="lightning", what="Lightning's Trainer", train=lightning, needs="lightning"),
+    Row(name="lightning", what="its Trainer", train=lightning, needs="lightning"),
     Row(
         name="transformers", what="Transformers' Trainer", train=transformers, needs="transformers"
     ),

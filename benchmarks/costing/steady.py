@@ -87,9 +87,7 @@ def measure(row: Row, blocks: int, steps: int, renew: Callable[[], None]) -> Ste
         guard(False)
         renew()
         guard(True)
-        count = max(steps * 4, 100)
-        _steps_with(timers, row, count)
-        parts = timers.per_step(count)
+        parts = _parts(timers, row, blocks, steps)
     finally:
         timers.remove()
     if timers.missing:
@@ -153,21 +151,26 @@ def _course(first: int, blocks: int, steps: int, found: Blocks) -> Iterator[None
     guard(True)
 
 
-def _steps_with(timers: PartTimers, row: Row, count: int) -> None:
-    """Steady steps whose parts are timed."""
+def _parts(timers: PartTimers, row: Row, blocks: int, steps: int) -> dict[str, float]:
+    """Microseconds of each part in a steady step: medians over blocks, as an exam falls into one."""
+    found: list[dict[str, float]] = []
+
+    def course() -> Iterator[None]:
+        for _ in range(row.steady):
+            yield
+        for _ in range(blocks):
+            timers.clear()
+            for _ in range(steps):
+                yield
+            found.append(timers.per_step(steps))
+
+    done = course()
+    total = row.steady + blocks * steps + 1
     if row.make is not None:
         step = row.make()
-        _time(step, row.steady)
-        timers.clear()
-        _time(step, count)
-        return
-    assert row.train is not None
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if done == row.steady:
-            timers.clear()
-
-    row.train(row.steady + count, tick)
+        for _ in range(total):
+            step()
+            next(done, None)
+    elif row.train is not None:
+        row.train(total, lambda: next(done, None))
+    return {part: statistics.median(block[part] for block in found) for part in timers.spent}
