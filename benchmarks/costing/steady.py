@@ -152,7 +152,7 @@ def _course(first: int, blocks: int, steps: int, found: Blocks) -> Iterator[None
 
 
 def _parts(timers: PartTimers, row: Row, blocks: int, steps: int) -> dict[str, float]:
-    """Microseconds of each part in a steady step: medians over blocks, as an exam falls into one."""
+    """Microseconds of each part in a steady step: median over blocks; an exam falls into one."""
     found: list[dict[str, float]] = []
 
     def course() -> Iterator[None]:
