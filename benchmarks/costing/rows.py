@@ -96,7 +96,7 @@ def loop(*, accumulate: int = 1, fused: bool = True, clip: bool = False) -> Step
 
 
 def scaled(*, clip: bool, compiled: bool = False) -> Step:
-    """fp16 autocast with a GradScaler; on a CPU the scaler alone, as half precision is slow there."""
+    """fp16 autocast with a GradScaler; on a CPU the scaler alone: half precision is slow there."""
     model, x = _small()
     opt, data, scaler = _adamw(model.parameters()), _batches(x), torch.amp.GradScaler(DEVICE)
     forward: Any = torch.compile(model) if compiled else model
