@@ -147,7 +147,7 @@ def main() -> int:
     if args.row:
         measure_here(args.row, args.blocks, args.steps)
         return 0
-    chosen = [row for row in ROWS if not args.rows or row.name in args.rows]
+    chosen = [rows.find(name) for name in args.rows] if args.rows else list(ROWS)
     head = [
         "# Host time of the guard",
         "",
@@ -163,8 +163,8 @@ def main() -> int:
         chosen = [row for row in chosen if args.rows or row.name in WHOLE]
         table = whole_table(chosen, args.steps or 250, args.blocks or (2 if args.quick else 5))
     else:
-        blocks = args.blocks or (8 if args.quick else 20)
-        table = steady_table(chosen, blocks, args.steps or 25)
+        blocks = args.blocks or (6 if args.quick else 20)
+        table = steady_table(chosen, blocks, args.steps or 20)
     if args.write:
         place = "h200" if "H200" in hardware() else "cpu"
         Path(args.write).mkdir(parents=True, exist_ok=True)

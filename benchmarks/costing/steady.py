@@ -20,6 +20,8 @@ from .parts import PartTimers
 from .rows import CUDA, Row
 
 VARIANTS = ("plain", "again", "guarded")
+# Steps after which a plain loop is steady; the guard looks closely at the first 256.
+_PLAIN = 30
 # Steps after a switch that are not timed: the guard takes its full path once.
 _AFTER_SWITCH = 4
 _clock = time.perf_counter if CUDA else time.process_time
@@ -51,7 +53,8 @@ class Blocks:
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {name: [] for name in VARIANTS}
-        self.warm: dict[str, float] = {}
+        self.warm: dict[str, tuple[int, float]] = {}
+        """Steps and microseconds of the beginning."""
 
     def result(self, row: Row, parts: dict[str, float]) -> Steady:
         """What they say."""
@@ -59,8 +62,8 @@ class Blocks:
         added = sorted(map(sub, guarded, plain))
         low, middle, high = statistics.quantiles(added, n=4)
         started = {
-            name: self.warm[name] - row.steady * statistics.median(self.times[name]) / 1e6
-            for name in self.warm
+            name: (took - steps * statistics.median(self.times[name])) / 1e6
+            for name, (steps, took) in self.warm.items()
         }
         return Steady(
             row=row.name,
@@ -100,9 +103,8 @@ def _alternate(row: Row, make: Callable[[], Step], blocks: int, steps: int, foun
     for name in VARIANTS:
         guard(name == "guarded")
         made[name] = make()
-        synchronize()
-        found.warm[name] = _time(made[name], row.steady) * row.steady / 1e6
-    del found.warm["again"]
+        first = row.steady if name == "guarded" else _PLAIN
+        found.warm[name] = first, _time(made[name], first) * first
     for block in range(blocks):
         for name in VARIANTS if block % 2 else reversed(VARIANTS):
             guard(name == "guarded")
