@@ -3,7 +3,8 @@
     python benchmarks/host_cost.py                          # every row this machine can run
     python benchmarks/host_cost.py --rows loop scaler-clip --blocks 12
     python benchmarks/host_cost.py --whole --rows loop lightning   # wall against wall
-    python benchmarks/host_cost.py --healthy 12             # healthy scripts of the corpus
+    python benchmarks/host_cost.py --healthy 12             # so many healthy scripts of the corpus
+    python benchmarks/host_cost.py --healthy reinforce_pole amp_scaler
     python benchmarks/host_cost.py --quick --write          # also into benchmarks/results/
 
 Steady steps: every row is a process under ``holdfast run``, in which blocks of plain, plain again
@@ -14,6 +15,7 @@ guard's methods. What is missing to ``added`` is torch's calling of hooks, and c
 emptied; less than the parts is added where the guard spares a part of torch.
 
 Whole runs: ``python SCRIPT`` against ``holdfast run SCRIPT`` by turns, in start, steady and end.
+Healthy scripts: the same of the corpus, from their first optimizer to their last line.
 """
 
 from __future__ import annotations
@@ -128,12 +130,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer blocks and runs")
     parser.add_argument("--whole", action="store_true", help="whole runs instead of steady steps")
     parser.add_argument(
-        "--healthy", type=int, metavar="N", help="this many healthy scripts of the corpus instead"
+        "--healthy",
+        nargs="+",
+        metavar="N|SCRIPT",
+        help="healthy scripts of the corpus instead: so many, or by name",
     )
     parser.add_argument(
         "--write", metavar="DIR", nargs="?", const=str(Path(__file__).parent / "results")
     )
-    for ours in ("--row", "--train", "--marks"):
+    for ours in ("--row", "--train", "--script", "--marks"):
         parser.add_argument(ours, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -143,6 +148,9 @@ def main() -> int:
     args = parse()
     if args.train:
         whole.train(rows.find(args.train), args.steps, args.marks)
+        return 0
+    if args.script:
+        healthy.be_script(args.script, args.marks)
         return 0
     if args.row:
         measure_here(args.row, args.blocks, args.steps)
@@ -157,8 +165,8 @@ def main() -> int:
         "",
     ]
     print("\n".join(head), flush=True)
-    if args.healthy is not None:
-        table = healthy.table(args.healthy)
+    if args.healthy:
+        table = healthy.table(args.healthy, args.blocks or 2)
     elif args.whole:
         chosen = [row for row in chosen if args.rows or row.name in WHOLE]
         table = whole_table(chosen, args.steps or 250, args.blocks or (2 if args.quick else 5))
