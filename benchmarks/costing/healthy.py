@@ -7,6 +7,7 @@ machine moves neither. Workers of loaders are processes of their own and not in 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -81,10 +82,8 @@ def be_script(path: str, marks: str) -> None:
 
     torch.optim.Optimizer.__init__ = first  # type: ignore[method-assign]
     sys.argv, sys.path[0] = [path], str(Path(path).parent)
-    try:
+    with contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
-    except SystemExit:
-        pass
     spent = time.process_time() - began[0] if began else 0.0
     parts = {} if timers is None else {part: ns / 1e9 for part, ns in timers.spent.items()}
     Path(marks).write_text(json.dumps({"spent": spent, "parts": parts}))
@@ -166,7 +165,7 @@ def _measure(case: Case, repeats: int) -> Script | str:
 
 
 def _run(case: Case, kind: str, *, timers: bool = False) -> tuple[float, int, Any] | str:
-    """CPU seconds, steps where it was guarded, and seconds by part; or why there are none."""
+    """CPU seconds, steps of a guarded run, and seconds by part; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         script = [os.path.abspath(sys.argv[0]), "--script", str(case.path)]
         script += ["--marks", f"{folder}/marks"]
@@ -187,14 +186,9 @@ def _run(case: Case, kind: str, *, timers: bool = False) -> tuple[float, int, An
         marks = json.loads(Path(folder, "marks").read_text())
         if not marks["spent"]:
             return "no optimizer"
-        return (
-            marks["spent"],
-            _steps(Path(folder, "run")) if kind == "guarded" else 0,
-            marks["parts"],
-        )
+        return marks["spent"], _steps(Path(folder, "run")), marks["parts"]
 
 
 def _steps(run: Path) -> int:
-    return (
-        max((len(lane.steps) for lane in read_run(Run.open(run))), default=0) if run.exists() else 0
-    )
+    lanes = read_run(Run.open(run)) if run.exists() else []
+    return max((len(lane.steps) for lane in lanes), default=0)
