@@ -77,13 +77,19 @@ class Blocks:
         )
 
 
-def measure(row: Row, blocks: int, steps: int, renew: Callable[[], None]) -> Steady:
-    """Time a row; ``renew`` makes a new engine, for the run with timers in it."""
+def compare(row: Row, blocks: int, steps: int) -> Blocks:
+    """Time the blocks of a row, in a process that has an engine."""
     found = Blocks()
     if row.make is not None:
         _alternate(row, row.make, blocks, steps, found)
     else:
         _switch(row, blocks, steps, found)
+    return found
+
+
+def measure(row: Row, blocks: int, steps: int, renew: Callable[[], None]) -> Steady:
+    """Time a row and its parts; ``renew`` makes a new engine, for the run with timers in it."""
+    found = compare(row, blocks, steps)
     timers = PartTimers()
     timers.install()
     try:
