@@ -34,7 +34,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "norms": {
         "guard.engine.Engine": "clip_begins clip_ends",
-        "guard.fast_path.FastPath": "open learn",
+        "guard.fast_paths.FastPaths": "open clip learn",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },

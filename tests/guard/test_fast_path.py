@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from holdfast.guard.device_fast_path import DeviceFastPath
 from holdfast.guard.engine import Engine
 from holdfast.guard.fast_path import FastPath
 from holdfast.probes.timing import COLUMNS as TIMES
@@ -85,15 +86,95 @@ def half_frozen(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
+def thawed(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Frozen at first, trained later, with another rate."""
+    first = next(model.parameters()).requires_grad_(False)
+    for step in range(90):
+        optimizer.zero_grad()
+        if step == 45:
+            first.requires_grad_(True)
+            optimizer.param_groups[0]["lr"] = 1e-3
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+
+
+def grown(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Another parameter joins."""
+    more = nn.Parameter(torch.ones(1))
+    for step in range(90):
+        optimizer.zero_grad()
+        if step == 45:
+            optimizer.add_param_group({"params": [more], "lr": 1e-4})
+        (model(batch(step)) * (more if step > 50 else 1.0)).square().mean().backward()
+        optimizer.step()
+
+
+def replaced(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Gradients are kept, made by hand, and put in the place of others."""
+    for step in range(90):
+        optimizer.zero_grad(set_to_none=step % 3 == 0)
+        model(batch(step)).square().mean().backward()
+        weight = next(model.parameters())
+        if step % 5 == 0:
+            assert weight.grad is not None
+            weight.grad = weight.grad * 0.5
+        if step == 70:
+            weight.grad = torch.full_like(weight, torch.inf)
+        optimizer.step()
+
+
+def two_losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """A second optimizer, made later, with a loss of its own."""
+    other: torch.optim.Optimizer | None = None
+    mine = nn.Parameter(torch.ones(4))
+    for step in range(90):
+        if step == 30:
+            other = torch.optim.SGD([mine], lr=1e-2)
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+        if other is not None:
+            other.zero_grad()
+            (mine * batch(step)).square().mean().backward()
+            other.step()
+
+
+def always_clipped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for step in range(120):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
+def scaled(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=20)
+    for step in range(120):
+        optimizer.zero_grad()
+        scaler.scale(model(batch(step)).square().mean()).backward()
+        if step > 60:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def memory_of(engine: Engine) -> MemoryRecorder:
     return engine.memory  # type: ignore[attr-defined]
 
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
+LOOPS = [
+    *(plain, clipped, accumulated, loaded, reloaded, half_frozen),
+    *(thawed, grown, replaced, two_losses, always_clipped, scaled),
+]
 
 
-def trained(make_engine: MakeEngine, loop: Loop, norm: bool) -> tuple[MemoryRecorder, list[Tensor]]:
-    engine = make_engine(budget=1.0)  # what is looked at less often must not depend on the clock
+def trained(
+    make_engine: MakeEngine, loop: Loop, norm: bool, *, device_path: bool = False
+) -> tuple[MemoryRecorder, list[Tensor]]:
+    # What is looked at less often must not depend on the clock.
+    engine = make_engine(budget=1.0, device_path=device_path)
     model, optimizer = parts(norm)
     loop(model, optimizer)
     engine.close()
@@ -101,12 +182,38 @@ def trained(make_engine: MakeEngine, loop: Loop, norm: bool) -> tuple[MemoryReco
 
 
 @pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("loop", [plain, clipped, accumulated, loaded, reloaded, half_frozen])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_both_ways_are_one(make_engine, monkeypatch, loop: Loop, norm: bool):
     short, here = trained(make_engine, loop, norm)
     monkeypatch.setattr(FastPath, "open", lambda *_: None)
     long, there = trained(make_engine, loop, norm)
+    same(short, long)
     assert all(map(torch.equal, here, there))
+
+
+# With buffers there is one way on the host; a device has both.
+@pytest.mark.parametrize("norm", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_both_ways_are_one_on_a_device(make_engine, monkeypatch, loop: Loop, norm: bool):
+    opened: list[bool] = []
+    original = DeviceFastPath.open
+
+    def counted(self, *about):
+        found = original(self, *about)
+        opened.append(found is not None)
+        return found
+
+    monkeypatch.setattr(DeviceFastPath, "open", counted)
+    short, here = trained(make_engine, loop, norm, device_path=True)
+    assert sum(opened) > 10
+    for way in ("open", "clip"):
+        monkeypatch.setattr(DeviceFastPath, way, lambda *_: None)
+    long, there = trained(make_engine, loop, norm, device_path=True)
+    assert all(map(torch.equal, here, there))
+    same(short, long)
+
+
+def same(short: MemoryRecorder, long: MemoryRecorder) -> None:
     rows, others = short.rows(), long.rows()
     assert len(rows) == len(others)
     for column in rows.dtype.names or ():

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..probes._launch import launcher
+
 _CHUNK = 16384
 _CHUNKS = 8
 
@@ -67,7 +69,7 @@ class Restorer:
             return
         grid = (self._table[3].numel(), 1, 1)
         compiled = kernel[grid](flag, *self._table, when, CHUNK=_CHUNK, CHUNKS=_CHUNKS, num_warps=8)
-        self._launcher = compiled[grid]
+        self._launcher = launcher(compiled, grid)
 
 
 class Settler(Restorer):
@@ -122,7 +124,7 @@ class Settler(Restorer):
             CHUNKS=_CHUNKS,
             num_warps=8,
         )
-        self._launcher, self._act = compiled[grid], act
+        self._launcher, self._act = launcher(compiled, grid), act
         return True
 
 

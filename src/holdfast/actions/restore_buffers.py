@@ -8,6 +8,7 @@ version counter and cost nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from ._restore_kernel import Restorer, Settler
 # Copies of buffers not yet known to move are kept this long, and never beyond this size.
 _TRIAL_STEPS = 8
 _TRIAL_BYTES = 64 << 20
+_HOST = torch.device("cpu")
 
 
 class BufferKeeper:
@@ -108,6 +110,11 @@ class BufferKeeper:
         live = [(i, t) for i, t in self._live() if t.device.type == "cpu"]
         return [live[bad][0] for bad in nonfinite_on_host([t for _, t in live])]
 
+    def finite_on_host(self) -> bool:
+        """Whether none of those is there; without a line of Python for each buffer."""
+        _, tensors = self.to_measure(_HOST)
+        return not tensors or math.isfinite(sum(map(Tensor.item, torch._foreach_norm(tensors))))
+
     def to_measure(self, device: torch.device) -> tuple[list[int], list[Tensor]]:
         """The moving floating buffers on ``device``, and which they are."""
         return self._once(f"floating on {device}", lambda: self._floating_on(device))
@@ -143,9 +150,12 @@ class BufferKeeper:
         """What the moving buffers hold now is good, ``but`` these: copy it."""
         self._renew()
         skipped = set(but)
-        pairs = [(live, copy) for i, live, copy in self._matched() if i not in skipped]
-        if pairs:
-            torch._foreach_copy_([copy for _, copy in pairs], [live for live, _ in pairs])
+        if skipped:
+            matched = [(live, copy) for i, live, copy in self._matched() if i not in skipped]
+        else:
+            matched = self._pairs()
+        if matched:
+            torch._foreach_copy_([copy for _, copy in matched], [live for live, _ in matched])
 
     def keep_unless(self, flag: Tensor) -> None:
         """Copy the moving buffers where the device flag is 0."""
@@ -184,13 +194,14 @@ class BufferKeeper:
 
     def _renew(self) -> None:
         """Buffers that began to move, or changed shape, get a fresh copy."""
-        if "kept" in self._cached:
+        if "kept" in self._cached or "renewed" in self._cached:
             return
         for i, tensor in self._live():
             copy = self._copies.get(i)
             if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
                 self._copies[i] = tensor.detach().clone()
                 self._cached.clear()
+        self._cached["renewed"] = True
 
     def _live(self) -> list[tuple[int, Tensor]]:
         return self._once(

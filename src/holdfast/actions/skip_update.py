@@ -71,10 +71,15 @@ class RaiseFoundInf:
         self._scaler: Any = _MISSING
         self._armed = False
 
-    def before(self, optimizer: Any, flag: Tensor) -> None:
-        """Set ``found_inf``; combined with a GradScaler's own, never overwriting it."""
+    def before(self, optimizer: Any, flag: Tensor, united: Tensor | None = None) -> None:
+        """Set ``found_inf``; combined with a GradScaler's own, never overwriting it.
+
+        ``united`` is both in one, where a kernel has made it along.
+        """
         self._scaler = optimizer.__dict__.get("found_inf", _MISSING)
-        if isinstance(self._scaler, Tensor):
+        if united is not None:
+            optimizer.found_inf = united
+        elif isinstance(self._scaler, Tensor):
             # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
             theirs = self._scaler.to(flag.device, non_blocking=True)
             optimizer.found_inf = torch.maximum(flag, theirs).clamp_(max=1.0).reshape(())

@@ -192,6 +192,9 @@ class Beginning:
         return {"batches": batches, "order": drawn, "origin": self.origin}
 
 
+_INTEGERS = {int}
+
+
 class _Order:
     """Stands before the sampler of an iterator and remembers what it has drawn."""
 
@@ -218,7 +221,7 @@ class _Order:
     def __next__(self) -> Any:
         drawn = next(self._inner)
         some = drawn[:_SAMPLE] if isinstance(drawn, list) else [drawn]
-        if all(type(index) is int for index in some):
+        if set(map(type, some)) <= _INTEGERS:
             self.digest = zlib.crc32(repr(some).encode(), self.digest)
         self.recent.append(self.digest)
         return drawn

@@ -107,7 +107,7 @@ class Straggler(RankDetector):
         names = [*_PHASES, "backward"]
         steps, values = side_by_side(lanes, *names)
         phases = dict(zip(names, values, strict=True))
-        # Phases on a device are measured on one step in eight.
+        # Phases on a device are sampled, on the same steps of all ranks.
         known = np.isfinite(phases["forward"]).all(axis=0) & (steps >= steps[:1] + options.first)
         if known.sum() < options.steps:
             return

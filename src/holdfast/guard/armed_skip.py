@@ -48,11 +48,12 @@ class ArmedSkip:
         device: torch.device,
         *,
         fused: bool,
+        united: Tensor | None = None,
     ) -> None:
         """The flag on the device will say whether the step counts.
 
         ``positions`` are the parameters that have gradients; ``fused`` says that the optimizer's
-        kernel reads the flag itself.
+        kernel reads the flag itself, ``united`` is the flag with what a scaler has found.
         """
         if not self._is_seasoned(positions):
             # State is about to be created, and a skipped first step must leave none behind (fused
@@ -64,7 +65,7 @@ class ArmedSkip:
                 self._seasoned.update(positions)
                 self._last = positions
         elif fused:
-            self._raise.before(optimizer, flag)
+            self._raise.before(optimizer, flag, united)
             self.armed = FUSED
         else:
             self._snapshot.before(optimizer, device)

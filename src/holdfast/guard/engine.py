@@ -54,7 +54,7 @@ from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
 from .fail_open import attempt, fail_open, out_of_reach
-from .fast_path import FastPath
+from .fast_paths import FastPaths
 from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
@@ -103,7 +103,7 @@ class Engine:
         self._finite_loss = FiniteLoss(settings.guard)
         self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
-        self._fast_path = FastPath(self.writer, self.investigation, self.recovery)
+        self._fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self._finite_loss
         )
@@ -255,10 +255,9 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        if self._finite_loss.pending is not None:
-            self._loss_used(freed)
-        if self.phases.on_device or self.writer.waiting or not self.investigation.idle:
-            self._backward_done()
+        busy = self._finite_loss.pending is not None or not self.investigation.idle
+        if busy or self.phases.on_device or self.writer.waiting:
+            self._backward_done(freed)
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
             try:
@@ -271,13 +270,20 @@ class Engine:
         loss = self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        if number is None or bad or len(self.training.registry) > 1:
-            attempt(self, "loss reading", self._see_loss, tensors, loss, number)
-        else:
+        if number is not None and not bad and len(self.training.registry) <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
+        elif "loss reading" not in self.off:
+            # Here and below without another wrapper, which takes as long as what it calls.
+            try:
+                self._see_loss(tensors, loss, number)
+            except Exception as error:
+                self.failed("loss reading", error)
         self.investigation.calls_backward(tensors)
-        if self.watchers.on:
-            attempt(self, "watchers", self.watchers.backward, tensors)
+        if self.watchers.on and "watchers" not in self.off:
+            try:
+                self.watchers.backward(tensors)
+            except Exception as error:
+                self.failed("watchers", error)
         if not self.investigation.idle:
             attempt(self, "investigation", self.investigation.backward_begins, tensors)
         if bad and self.settings.guard.explain:
@@ -287,24 +293,26 @@ class Engine:
         if not self._finite_loss.on:
             return
         bad = number is None or not math.isfinite(number)
+        count = len(self.training.registry)
         # Only what is skipped may look as if it had not happened.
-        if bad and not self.training.registry.all_skip():
+        if bad and len(self._fast_paths.device) != count and not self.training.registry.all_skip():
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = len(self.training.registry) > 1
+        several = count > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
-    @fail_open("loss reading")
-    def _loss_used(self, freed: bool) -> None:
-        if freed:
-            self._finite_loss.returned()
-        else:
-            self._finite_loss.pending = None
-
     @fail_open("loss probe", ends="backward")
-    def _backward_done(self) -> None:
+    def _backward_done(self, freed: bool) -> None:
+        finite = self._finite_loss
+        if finite.pending is not None and not freed:
+            finite.pending = None
+        elif finite.pending is not None:
+            try:
+                finite.returned(self._losses)
+            except Exception as error:
+                self.failed("loss reading", error)
         if self.writer.waiting:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:
@@ -348,7 +356,7 @@ class Engine:
     @fail_open("memory")
     def backward_lost(self, tensors: object) -> None:
         """A backward pass that ran out of memory is over: free its graph."""
-        self._fast_path.forget()
+        self._fast_paths.forget()
         self.training.memory.lose(tensors)
 
     def in_pieces(
@@ -385,7 +393,7 @@ class Engine:
     @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
-        self._fast_path.forget()
+        self._fast_paths.forget()
         self.training.registry.of(optimizer, models)
         self.training.memory.made(self.training.models())
 
@@ -431,12 +439,15 @@ class Engine:
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
         lost = self.training.memory.lost
-        if self._early is None and self._scaling.scaler is None and not lost:
-            opened = self._fast_path.open(optimizer, self._losses)
+        scale = self._scaling.use() if self._scaling.scaler is not None else None
+        early = self._early
+        if not lost:
+            about = optimizer, self._window(), self._losses_decide, scale, early
+            opened = self._fast_paths.open(*about)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
-        self._fast_path.forget()
+        self._fast_paths.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
         began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
@@ -446,7 +457,7 @@ class Engine:
             self, "recovery", self.recovery.before_step, guard, window
         ):
             leave_out = True
-        alone = ranks() == 1
+        self.phases.alone = alone = ranks() == 1
         if not alone and self.recovery.together.saw not in self.writer.listeners:
             self.writer.listeners.append(self.recovery.together.saw)
         guard.before(
@@ -454,9 +465,10 @@ class Engine:
             parameters,
             record,
             window,
-            early=self._early,
+            # One that was decided along is not what this step is about, or it would be open.
+            early=None if early is None or early.decided else early,
             losses_decide=self._losses_decide,
-            scale=self._scaling.use() if self._scaling.scaler is not None else None,
+            scale=scale,
             look_at_parameters=self.writer.wants_parameters(record),
             leave_out=leave_out,
             alone=alone,
@@ -525,6 +537,7 @@ class Engine:
             return
         window = self._window()
         if record.usual:
+            guard.keep_buffers()
             self._finish(guard, record, window)
             return
         if record.late:
@@ -535,8 +548,10 @@ class Engine:
             self.writer.kernel_cost.end(record, began)
         if record.left_out and record.measured is None and self._rng is not None:
             torch.random.default_generator.set_state(self._rng)
+        on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
-        self._fast_path.learn(optimizer, guard, record)
+        if not planned:
+            self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
@@ -558,7 +573,8 @@ class Engine:
             data = {"holds": comparability.holds, "why": comparability.why}
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
         self._previous, self._losses = window, self._new_losses()
-        self._early = self._rng = None
+        self._drop_early()
+        self._rng = None
         self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
         if self.watchers.on:
@@ -614,13 +630,24 @@ class Engine:
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
+        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._drop_early()
+        about = clipped, self._losses, self._losses_decide, self._scaling.last()
+        self._early = self._fast_paths.clip(*about)
+        if self._early is not None:
+            return
         self._early = EarlyNorms.taken(
-            [parameters] if isinstance(parameters, Tensor) else parameters,
+            clipped,
             None if self.settings.guard.device_path else read_on_host,
             self.training.registry.meters,
             self._window().on_device,
             self._losses_decide,
         )
+
+    def _drop_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None and early.on_device is not None and not early.used:
+            self.writer.discard(early.on_device)
 
     @fail_open("clip probe")
     def clip_ends(self) -> None:
@@ -656,6 +683,7 @@ class Engine:
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
+        self._scaling.used(scaler)
         attempt(self, "scaler policy", self.writer.scaler.used, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:

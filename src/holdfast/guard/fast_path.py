@@ -1,7 +1,7 @@
 """Fast path for ordinary CPU steps.
 
-Most steps of a healthy run are like the one before: the same optimizer and parameters, one loss,
-finite numbers near their baseline, nothing to be sampled. The full path repeats dozens of checks
+Most steps of a healthy run are like the one before: the same optimizer and parameters, finite
+numbers near their baseline, nothing to be sampled. The full path repeats dozens of checks
 whose results have not changed, with cold caches. The fast path makes them once, after a step on
 the full path; the steps that follow make only the remaining checks, and in any doubt take the full
 path. Both write the same rows, which a test compares.
@@ -12,13 +12,17 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
+from ..probes._host_norms import GradientReading, read_on_host
+from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
@@ -31,50 +35,82 @@ from .step_writer import StepWriter
 Opened = tuple[OptimizerGuard, StepRecord]
 
 
+@dataclass(slots=True)
+class _Plan:
+    """What holds for the steps of one optimizer until something changes."""
+
+    optimizer: Callable[[], Optimizer | None]
+    guard: OptimizerGuard
+    groups: int
+    """Loading a state makes a new list of groups."""
+    clips: bool
+    """Whether the script clips between backward and step."""
+    every: int
+    """On multiples of this something is measured that is not on others."""
+    row: dict[str, float]
+    """What all rows have in common."""
+
+
 class FastPath:
-    """Checks that hold for all steps of the only optimizer until something changes."""
+    """Plans by optimizer."""
 
     def __init__(
         self, writer: StepWriter, investigation: Investigation, recovery: Recovery
     ) -> None:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
-        self._guard: OptimizerGuard | None = None
-        self._optimizer: Callable[[], Optimizer | None] = lambda: None
-        self._groups = 0
-        self._every = 1
-        self._row = BLANK
+        self._plans: dict[int, _Plan] = {}
+        # By the first of the parameters that are clipped together.
+        self._clipped: dict[int, _Plan] = {}
 
-    def open(self, optimizer: Optimizer, losses: Losses) -> Opened | None:
-        """Decide about the next step; None when it must take the full path."""
-        guard, writer, investigation = self._guard, self._writer, self._investigation
+    def open(
+        self,
+        optimizer: Optimizer,
+        losses: Losses,
+        scale: Tensor | None = None,
+        early: EarlyNorms | None = None,
+    ) -> Opened | None:
+        """Decide about the next step; None when it must take the full path.
+
+        Args:
+            optimizer: about to step.
+            losses: that the step is about.
+            scale: of a GradScaler.
+            early: norms from before the script clipped its gradients.
+        """
+        plan = self._plans.get(id(optimizer))
+        if plan is None:
+            return None
+        guard, writer, investigation = plan.guard, self._writer, self._investigation
         groups = optimizer.param_groups
-        training = writer.training
-        step = training.iteration + 1
         if (
-            guard is None
-            or self._optimizer() is not optimizer
-            # Loading a state makes a new list of groups.
-            or id(groups) != self._groups
-            or losses.passes != 1
-            or len(losses.numbers) != 1
-            or step % self._every == 0
+            plan.optimizer() is not optimizer
+            or id(groups) != plan.groups
+            or writer.upcoming(guard) % plan.every == 0
+            or writer.suspicious
             or not investigation.idle
             or investigation.replaying
             or self._recovery.awaits_step
         ):
+            return None
+        read = losses.on_host()
+        if read is None or read[1] or not losses.count:
             return None
         grads = list(map(grad_of, parameters_of(optimizer)))
         if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
             return None
         if not grads[0].is_cpu or not guard.norms.easy(grads):
             return None
-        reading = guard.norms.read(grads, True)
-        loss = losses.numbers[0]
-        if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
+        told = None if scale is None else guard.told_by_scaler(optimizer, scale)
+        if (scale is not None and told is None) or not guard.buffers_are_finite():
             return None
-        training.iteration = step
-        record = StepRecord(step, guard.index, self._row.copy())
+        reading = self._reading(guard, grads, early)
+        loss = read[0]
+        if reading is None or reading.bad:
+            return None
+        if not guard.outliers.baseline.usual(loss, reading.total):
+            return None
+        record = StepRecord(writer.number(guard), guard.index, plan.row.copy())
         record.usual = True
         record.positions, record.layers = guard.positions, len(grads)
         record.reading = reading
@@ -83,22 +119,56 @@ class FastPath:
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["loss"] = loss
         row["grad_norm"] = reading.total
+        if told is not None:
+            row["scale"], row["scaler_skipped"] = told
         row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = (
             guard.outliers.baseline.numbers
         )
         return guard, record
 
-    def forget(self) -> None:
-        """Something changed: the next step takes the full path."""
-        self._guard = None
+    @staticmethod
+    def _reading(
+        guard: OptimizerGuard, grads: list[Tensor], early: EarlyNorms | None
+    ) -> GradientReading | None:
+        """The norms; those from before clipping where they are of the same gradients."""
+        if early is None or not early.fits(grads):
+            return guard.norms.read(grads, True)
+        return early.on_host
+
+    def clip(self, parameters: Sequence[Tensor]) -> EarlyNorms | None:
+        """The script is about to clip these: measure them, as in the last step."""
+        plan = self._clipped.get(id(parameters[0])) if parameters else None
+        optimizer = None if plan is None else plan.optimizer()
+        if plan is None or optimizer is None:
+            return None
+        own = parameters_of(optimizer)
+        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
+            return None
+        grads = list(map(grad_of, own))
+        if any(map(operator.is_, grads, repeat(None))) or not grads[0].is_cpu:
+            return None
+        if not plan.guard.norms.easy(grads):
+            return None
+        early = EarlyNorms(grads)
+        early.on_host = read_on_host(grads)
+        return early
+
+    def forget(self, optimizer: Optimizer | None = None) -> None:
+        """Something changed, for one optimizer or for all: the next step takes the full path."""
+        if optimizer is None:
+            self._plans.clear()
+            self._clipped.clear()
+        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
+            self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
         writer = self._writer
         well = record.reading is not None and not (record.bad or record.outlier or record.late)
-        registry = writer.training.registry
-        alone = len(registry) == 1 and not registry.buffers.buffers
-        if not well or not alone or record.measured is not None or guard.detect_only:
+        if not well:
+            self.forget()
+            return
+        if record.measured is not None or guard.detect_only or record.still_scaled:
             return
         if guard.whole is not None:
             return  # the other ranks wait for its numbers
@@ -107,11 +177,7 @@ class FastPath:
         parameters = parameters_of(optimizer)
         if len(guard.positions) != len(parameters) or not all(p.is_cpu for p in parameters):
             return
-        self._guard = guard
-        self._optimizer = weakref.ref(optimizer)
-        self._groups = id(optimizer.param_groups)
-        self._every = math.gcd(LOOK, COST_EVERY, writer.often(UPDATES_EVERY), *writer.samples())
-        self._row = BLANK | {
+        row = BLANK | {
             "opt": float(guard.index),
             "skipped": 0.0,
             "grad_bad": 0.0,
@@ -119,5 +185,17 @@ class FastPath:
             "loss_bad": 0.0,
             "outlier": 0.0,
             "clip": 1.0,
-            "backwards": 1.0,
         }
+        if guard.has_buffers:
+            row |= {"buffer_bad": 0.0, "buffer_layer": -1.0}
+        sampled = (LOOK, COST_EVERY, writer.often(UPDATES_EVERY), *writer.samples())
+        plan = self._plans[id(optimizer)] = _Plan(
+            weakref.ref(optimizer),
+            guard,
+            id(optimizer.param_groups),
+            record.clipped,
+            math.gcd(*sampled),
+            row,
+        )
+        if record.clipped:
+            self._clipped[id(parameters[0])] = plan

@@ -6,8 +6,10 @@ the loss was. It is changed after a backward that freed its graph and without to
 nothing will be computed from the old value any more.
 
 On the host the memory of the loss is written, on bad steps only. On a device nobody knows in time
-which steps are bad: every loss gets new memory with what it is to read, mostly its own value, and
-the record has the old one. That takes three launches; to write and to keep a copy would be five.
+which steps are bad: one launch copies every loss for the record and writes those that are bad
+(``actions/_loss_kernel``). Without that kernel, or where the script holds several variables of one
+loss, every loss gets new memory with what it is to read, mostly its own value, and the record has
+the old one. That takes three launches; to write and to keep a copy would be five.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..actions._loss_kernel import LossWriter, writer_for
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, frames_from, kind_of
+from ..probes.loss import Losses
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
+_BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 # Numbers in a row that are followed, and callers whose variables are looked through.
 _HOPS = 3
 _CALLERS = 8
@@ -54,9 +59,11 @@ class _Last:
     a copy.
     """
 
-    __slots__ = ("_shared", "_version", "copies", "value")
+    __slots__ = ("_shared", "_version", "copies", "own", "value")
 
     def __init__(self, value: Tensor, variable: Tensor | None, before: _Last | None) -> None:
+        self.own = False
+        """Whether nobody else has this memory: then a kernel may write it."""
         self.copies = before is not None and (before.copies or before.changed)
         self.value = value.clone() if self.copies else value
         self._shared = None if variable is None or self.copies else variable.detach()
@@ -85,6 +92,7 @@ class FiniteLoss:
         # By place of the backward pass: the last finite loss, as a number or on its device.
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
+        self._writers: dict[tuple[torch.dtype, torch.device], LossWriter | None] = {}
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -120,19 +128,27 @@ class FiniteLoss:
             node = node.next_functions[0][0] if node is not None else None
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
-        hops = list(_hops(node))
-        if hops:
-            pending.made_of = self._variables(hops, frame)
+        if node is not None and node.name() in _BY_A_NUMBER:
+            hops = list(_hops(node))
+            if hops:
+                pending.made_of = self._variables(hops, frame)
 
-    def returned(self) -> None:
-        """Backward has returned and freed its graph: write the loss."""
+    def returned(self, losses: Losses) -> None:
+        """Backward has returned and freed its graph: write the loss.
+
+        ``losses`` has the one that is written, and keeps what it was.
+        """
         pending, self.pending = self.pending, None
         if pending is None:
             return
         if pending.on_host:
             self._write(pending)
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._write_on_device(pending)
+            written = self._write_at_once(pending)
+            if written is None:
+                self._write_on_device(pending)
+            else:
+                losses.was(pending.loss, written)
 
     def tell(self) -> bool:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
@@ -167,6 +183,32 @@ class FiniteLoss:
             if inner is not None and not math.isfinite(inner.item()):
                 inner.data.fill_(last)
 
+    def _write_at_once(self, pending: _Pending) -> Tensor | None:
+        """By one launch; what the loss was, or None where that cannot be had."""
+        loss = pending.loss
+        if pending.variable is None or pending.made_of:
+            return None
+        kind = loss.dtype, loss.device
+        if kind not in self._writers:
+            self._writers[kind] = writer_for(loss)
+        writer = self._writers[kind]
+        # A launch goes to the current device.
+        if writer is None or torch.cuda.current_device() != loss.device.index:
+            return None
+        key = pending.key, loss.device
+        last = self._tensors.get(key)
+        if last is None or not last.own or last.value.dtype != loss.dtype:
+            known = torch.full_like(loss, math.nan) if last is None else last.value.to(loss.dtype)
+            last = self._tensors[key] = _Last(known.detach().reshape(()).clone(), None, None)
+            last.own = True
+        self._written = True
+        try:
+            return writer.write(loss, last.value)
+        except Exception:
+            # No compiler, no place for its cache: the plain way gives the same answer.
+            self._writers[kind] = None
+            return None
+
     def _write_on_device(self, pending: _Pending) -> None:
         raw, variable = pending.loss.data, pending.variable
         key = pending.key, raw.device
@@ -192,11 +234,14 @@ class FiniteLoss:
         step, so that the names are kept by line.
         """
         outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
-        callers = list(islice(outside, _CALLERS))
-        if not callers:
+        first = next(outside, None)
+        if first is None:
             return []
-        spot = _spot(callers[0])
+        spot = _spot(first)
         names = self._names.get(spot)
+        if names is not None and not names:
+            return []
+        callers = [first, *islice(outside, _CALLERS - 1)]
         if names is None:
             nodes = [node for node, *_ in hops]
             names = self._names[spot] = [
@@ -252,7 +297,7 @@ def _spot(frame: FrameType) -> Spot:
 def _hops(node: Any) -> Iterator[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in (_DIVIDED, _MULTIPLIED):
+        if node is None or (name := node.name()) not in _BY_A_NUMBER:
             return
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:

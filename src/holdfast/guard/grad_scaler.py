@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..actions.scaler_policy import ScalerPolicy, policy_of
 from ..probes.step_record import StepRecord
@@ -25,10 +28,17 @@ class Scaling:
 
     def __init__(self) -> None:
         self.scaler: Any = None
+        self.last: Callable[[], Any] = _NOTHING
+        """The scaler that has scaled a loss last."""
         self._stepped = False
         self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self.variable: weakref.ref[Tensor] = _NOTHING
         """The loss that was scaled last, where it has memory of its own."""
+
+    def used(self, scaler: Any) -> None:
+        """A scaler is about to scale a loss."""
+        if self.last() is not scaler:
+            self.last = weakref.ref(scaler)
 
     def scaled(self, loss: Any, result: Any) -> None:
         """``result`` was made of ``loss``."""
@@ -83,6 +93,17 @@ class ScalerInUse:
         """``scaler.update()`` has run; one that carries a policy applies it by itself."""
         if self.policy is not None and policy_of(scaler) is None:
             self.policy.updated(scaler)
+
+
+def found_by(
+    scaler: Any, optimizer: Optimizer, device: torch.device
+) -> tuple[Tensor, Tensor] | None:
+    """Scale, and what ``unscale_`` has found in the gradients of an optimizer; mostly there."""
+    scale = None if scaler is None else scaler._get_scale_async()
+    found = None
+    if scale is not None:
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].get(device)
+    return None if scale is None or found is None else (scale, found)
 
 
 def note_skip(record: StepRecord, scaler: Any) -> None:

@@ -106,6 +106,7 @@ class OptimizerGuard:
         # Ranks that share parameters speak of the same ones, wherever the gradients are.
         record.positions = self.positions if whole is None else range(len(parameters))
         early = early if early is not None and early.fits(grads) else None
+        record.clipped = early is not None
         if not easy:
             grads = plain(grads)
         looked_at = parameters if look_at_parameters else []
@@ -147,13 +148,13 @@ class OptimizerGuard:
             measured = early.on_device if early is not None else None
             meter = self._meters.of(device)
             buffers: list[Tensor] = []
-            at_once = measured is None and scale is None and not looked_at and whole is None
+            at_once = measured is None and not looked_at and whole is None
             if self._buffers.buffers and at_once:
                 which, tensors = self._buffers.to_measure(device)
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
-            extras = self._extras(optimizer, record, scale, looked_at, device)
-            record.still_scaled = _still_scaled(optimizer)
+            extras = self._extras(record, looked_at, device)
+            scaler = self._scaler(optimizer, record, scale)
             unscaled = scale if record.still_scaled else None
             asked = self.outliers.question(
                 device,
@@ -170,6 +171,7 @@ class OptimizerGuard:
                     extras=extras,
                     buffers=buffers,
                     asked=asked,
+                    scaler=scaler,
                 )
             else:
                 if whole is not None:
@@ -181,6 +183,8 @@ class OptimizerGuard:
                 assert measured is not None
                 if asked is not None:
                     meter.judge(measured, asked)
+                if scaler is not None:
+                    extras = [*meter.apart(*scaler), *extras]
                 if extras and isinstance(measured.row, Tensor):
                     measured.row = torch.cat([measured.row, *extras])
             record.measured = measured
@@ -191,8 +195,102 @@ class OptimizerGuard:
             if leave_out:
                 record.told_to = True
                 measured.flag.fill_(1.0)
+                if measured.armed is not None:
+                    measured.armed.fill_(1.0)
             measured.hold()
             self._arm_on_device(optimizer, record, measured, grads, device)
+
+    def measure_on_device(
+        self,
+        grads: list[Tensor],
+        losses: Losses,
+        device: torch.device,
+        scaler: tuple[Tensor, Tensor | None] | None,
+        *,
+        still_scaled: bool,
+        clipped: bool,
+        decides: bool,
+    ) -> tuple[DeviceReading, Sequence[int]]:
+        """One launch that measures, judges and decides; the second are buffers measured along.
+
+        Args:
+            grads: dense gradients, all on ``device``.
+            losses: of the step.
+            device: where they are.
+            scaler: scale of a GradScaler and what it has found.
+            still_scaled: whether the gradients carry that scale.
+            clipped: whether the script is about to clip them.
+            decides: whether a bad loss alone makes the step bad.
+        """
+        meter = self._meters.of(device)
+        which: Sequence[int] = ()
+        buffers: list[Tensor] = []
+        extras: list[Tensor] = []
+        if self._buffers.buffers:
+            self._buffers.look()
+            which, buffers = self._buffers.to_measure(device)
+            if buffers and not meter.can_take(buffers, grads[0].dtype):
+                extras, buffers = [largest_on_device(buffers)], []
+        asked = self.outliers.question(
+            device,
+            alone=True,
+            clipped=clipped,
+            may_skip=True,
+            scale=scaler[0] if scaler is not None and still_scaled else None,
+        )
+        measured = meter.measure(
+            grads,
+            losses.on_device(device),
+            loss_decides=decides,
+            extras=extras,
+            buffers=buffers,
+            asked=asked,
+            scaler=scaler,
+        )
+        return measured, which
+
+    def decide_on_device(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        grads: list[Tensor],
+        losses: Losses,
+        device: torch.device,
+        scale: Tensor | None,
+        early: EarlyNorms | None,
+        *,
+        fused: bool,
+        decides: bool,
+    ) -> None:
+        """``before`` where nothing is new.
+
+        Args:
+            optimizer: about to step.
+            record: of the step.
+            grads: dense gradients, all on ``device``.
+            losses: of the step.
+            device: where they are.
+            scale: of a GradScaler.
+            early: decided before the script has clipped the gradients.
+            fused: whether the optimizer's kernel reads the flag itself.
+            decides: whether a bad loss alone makes the step bad.
+        """
+        scaler = None if scale is None else self._scaler(optimizer, record, scale)
+        record.losses_decide = decides
+        if early is not None and early.on_device is not None:
+            early.used = record.clipped = True
+            measured, record.buffers = early.on_device, early.buffers
+        else:
+            measured, record.buffers = self.measure_on_device(
+                *(grads, losses, device, scaler),
+                still_scaled=record.still_scaled,
+                clipped=False,
+                decides=decides,
+            )
+        record.measured, record.acted = measured, True
+        self.skip.on_device(
+            optimizer, measured.flag, self.positions, device, fused=fused, united=measured.armed
+        )
 
     def _learn(self, parameters: Sequence[Tensor]) -> None:
         """Another list of parameters: ask whether ranks share them, in the first step with them."""
@@ -228,6 +326,7 @@ class OptimizerGuard:
             record.see_buffers(record.buffers)
         if scale is not None:
             found = optimizer.__dict__.get("found_inf")
+            record.still_scaled = _still_scaled(optimizer)
             record.row["scale"] = scale.item()
             record.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
         record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
@@ -248,21 +347,21 @@ class OptimizerGuard:
             record.acted = True
             record.row["skipped"] = 1.0
 
+    def _scaler(
+        self, optimizer: Optimizer, record: StepRecord, scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Scale of a GradScaler and what it has found, for the row; None without one."""
+        if scale is None:
+            return None
+        record.scaled, record.still_scaled = True, _still_scaled(optimizer)
+        found = optimizer.__dict__.get("found_inf")
+        return scale, found if isinstance(found, Tensor) else None
+
     def _extras(
-        self,
-        optimizer: Optimizer,
-        record: StepRecord,
-        scale: Tensor | None,
-        parameters: Sequence[Tensor],
-        device: torch.device,
+        self, record: StepRecord, parameters: Sequence[Tensor], device: torch.device
     ) -> list[Tensor]:
         """What is not measured for everybody on every step rides behind norms and loss."""
         extras: list[Tensor] = []
-        if scale is not None:
-            record.scaled = True
-            found = optimizer.__dict__.get("found_inf")
-            found = found if isinstance(found, Tensor) else torch.zeros((), device=device)
-            extras = [t.reshape(1).to(device, non_blocking=True) for t in (scale, found)]
         if self._buffers.buffers and not record.buffers:
             record.buffers, largest = self._buffers.largest(device)
             if largest is not None:
@@ -297,7 +396,35 @@ class OptimizerGuard:
             return
         self.how = FUSED if fused else SNAPSHOT
         record.acted = True
-        self.skip.on_device(optimizer, measured.flag, self.positions, device, fused=fused)
+        self.skip.on_device(
+            optimizer, measured.flag, self.positions, device, fused=fused, united=measured.armed
+        )
+
+    # ------------------------------------------------------------------ for the fast path
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether there are buffers to be looked at in every step."""
+        return bool(self._buffers.buffers)
+
+    def buffers_are_finite(self) -> bool:
+        """Look at the buffers, on the host."""
+        if not self._buffers.buffers:
+            return True
+        self._buffers.look()
+        return self._buffers.finite_on_host()
+
+    def keep_buffers(self) -> None:
+        """An ordinary step on the host is over: what the buffers hold is good."""
+        if self._buffers.buffers and self._settings.restore_buffers:
+            self._buffers.keep()
+
+    def told_by_scaler(self, optimizer: Optimizer, scale: Tensor) -> tuple[float, float] | None:
+        """Scale, and whether the scaler skips; None while gradients still carry the scale."""
+        if _still_scaled(optimizer):
+            return None
+        found = optimizer.__dict__.get("found_inf")
+        return scale.item(), float(isinstance(found, Tensor) and found.item() > 0)
 
     # ------------------------------------------------------------------ after the step
 

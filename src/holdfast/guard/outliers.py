@@ -46,6 +46,7 @@ class Outliers:
         self._warmup = settings.spike.warmup
         self.baseline = Baseline(self._warmup)
         self._state: Tensor | None = None
+        self._question: tuple[tuple[bool, ...], Question | None] = (), None
         self._calm = _CALM
         self._alone = True
         self.agreed_to_clip = False
@@ -154,16 +155,24 @@ class Outliers:
             return None
         if self._state is None or self._state.device != device:
             self._state = fresh_state(device)
-        norm = self._asked.norm
-        terms = Terms(
-            warmup=self._warmup,
-            loss_counts=alone,
-            norm_counts=not clipped,
-            may_skip=self._skips and may_skip and self.detect,
-            adaptive=self._asked.adaptive or self.clipping,
-            clip=math.inf if norm is None else norm,
-        )
-        return Question(self._state, terms, scale)
+        may = self._skips and may_skip and self.detect
+        about = alone, clipped, may, self._asked.adaptive or self.clipping
+        # Asked in every step, mostly with the same words.
+        last, question = self._question
+        known = question is not None and question.state is self._state and question.scale is scale
+        if question is None or not known or last != about:
+            norm = self._asked.norm
+            terms = Terms(
+                warmup=self._warmup,
+                loss_counts=alone,
+                norm_counts=not clipped,
+                may_skip=may,
+                adaptive=about[3],
+                clip=math.inf if norm is None else norm,
+            )
+            question = Question(self._state, terms, scale)
+            self._question = about, question
+        return question
 
     def clip_on_device(
         self,

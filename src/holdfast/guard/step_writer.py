@@ -14,7 +14,9 @@ from torch import Tensor
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..probes import learning_rate
+from ..probes._norm_kernel import Landing
 from ..probes.cost_budget import LEAN, Budget
+from ..probes.gradients import DeviceReading
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
@@ -76,8 +78,14 @@ class StepWriter:
         self._checksums: dict[int, Table] = {}
         self._stepped: set[int] = set()
         self._passes: list[tuple[float, float]] = []
-        self._suspicious = False
+        self.suspicious = False
+        """Whether the last step that is known was bad: then the weights are looked at."""
         self._rows = 0
+
+    @property
+    def parameters_every(self) -> int:
+        """Every how many steps the weights are looked at."""
+        return self._settings.parameters_every
 
     @property
     def in_flight(self) -> int:
@@ -119,6 +127,10 @@ class StepWriter:
         self._stepped.add(guard.index)
         return self.training.iteration
 
+    def upcoming(self, guard: OptimizerGuard) -> int:
+        """What ``number`` will say to an optimizer that has stepped before."""
+        return self.training.iteration + (guard.index in self._stepped)
+
     def stepped_last(self, guard: OptimizerGuard | None) -> bool:
         """Whether an optimizer took part in the last iteration.
 
@@ -132,7 +144,7 @@ class StepWriter:
 
     def wants_parameters(self, record: StepRecord) -> bool:
         """Whether this step checks the weights too: at the start, periodically, after bad steps."""
-        return self._suspicious or record.step % self.often(self._settings.parameters_every) == 0
+        return self.suspicious or record.step % self.often(self._settings.parameters_every) == 0
 
     def samples(self) -> tuple[int, ...]:
         """Every how many steps something is looked at that is not on the others."""
@@ -143,7 +155,7 @@ class StepWriter:
     def at_ease(self, guard: OptimizerGuard) -> bool:
         """Whether the next step of this optimizer needs its row written and nothing else."""
         norms = self._norms.get(guard.index)
-        if norms is None or norms.excited or self._suspicious or self.in_flight:
+        if norms is None or norms.excited or self.suspicious or self.in_flight:
             return False
         return guard.announced and not guard.notes and self.scaler.policy is None
 
@@ -188,6 +200,11 @@ class StepWriter:
         if self.in_flight >= self.budget.together:
             self._readback.poll()
 
+    def discard(self, measured: DeviceReading) -> None:
+        """Nobody wants these numbers; the room they arrive in is used again."""
+        if isinstance(measured.row, Landing):
+            self._readback.send(measured.row, lambda values: None)
+
     def _arrived(
         self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None
     ) -> None:
@@ -217,7 +234,7 @@ class StepWriter:
                 data = {"what": why, "scale": scale, "opt": record.opt}
                 recorder.event("scaler", record.step, data)
         self._known(guard, record, late)
-        self._suspicious = record.bad or row["param_bad"] > 0
+        self.suspicious = record.bad or row["param_bad"] > 0
         self._put(guard, record)
 
     def _put(self, guard: OptimizerGuard, record: StepRecord) -> None:
@@ -307,14 +324,14 @@ class StepWriter:
         return {
             "iteration": self.training.iteration,
             "stepped": sorted(self._stepped),
-            "suspicious": self._suspicious,
+            "suspicious": self.suspicious,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.training.iteration = state["iteration"]
         self._stepped = set(state["stepped"])
-        self._suspicious = state["suspicious"]
+        self.suspicious = state["suspicious"]
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""

@@ -47,6 +47,8 @@ class TermsOnDevice:
 
     def of(self, asked: Question) -> Tensor:
         """The vector for a question."""
+        if asked.vector is not None:
+            return asked.vector
         key = asked.terms, asked.scale is not None
         known = self._known.get(key)
         if known is None:
@@ -56,6 +58,7 @@ class TermsOnDevice:
             values += [terms.adaptive, terms.clip, key[1], EVENTS, APART, FORGOTTEN, HIGHER]
             here = torch.tensor(values, dtype=torch.float64).pin_memory()
             known = self._known[key] = here.to(self._device, non_blocking=True)
+        asked.vector = known
         return known
 
 
@@ -174,7 +177,7 @@ def usual_function() -> Any:
 
 @functools.cache
 def judge_function() -> Any:
-    """The judgement itself, given the baseline, for a kernel to call."""
+    """The judgement itself, given the baseline, for a kernel to call; returns the flag."""
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
@@ -205,7 +208,8 @@ def judge_function() -> Any:
             by = tl.load(scale).to(tl.float64)
             square = square / (by * by)
         size = 0.5 * tl.log2(square)
-        usable = (tl.load(flag) == 0.0) & (tl.abs(size) < inf)
+        raised = tl.load(flag)
+        usable = (raised == 0.0) & (tl.abs(size) < inf)
         warmup = tl.load(terms + 15)
 
         l_count = tl.load(state + 1)
@@ -280,5 +284,6 @@ def judge_function() -> Any:
         tl.store(answer + 4, bits)
         tl.store(factor + 1, bits.to(tl.float32))
         tl.store(answer + 5, by)
+        return tl.where(out, 1.0, raised)
 
     return judge

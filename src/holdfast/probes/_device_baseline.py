@@ -62,6 +62,8 @@ class Question:
     state: Tensor
     terms: Terms
     scale: Tensor | None = None
+    vector: Tensor | None = None
+    """The terms on the device, once they have been asked for."""
 
 
 def fresh_state(device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,11 +27,19 @@ _WIDE = {torch.float32, torch.float64}
 _ORDINARY = {(Tensor, torch.strided, dtype) for dtype in _WIDE}
 
 
+class SupportsArray(Protocol):
+    """An array, or what becomes one when it is needed."""
+
+    def __array__(self) -> np.ndarray:
+        """The numbers."""
+        ...
+
+
 @dataclass(slots=True)
 class GradientReading:
     """What the gradients of one step looked like, once it is on the host."""
 
-    norms: Sequence[float] | np.ndarray
+    norms: Sequence[float] | SupportsArray
     total: float
     bad: list[int] = field(default_factory=list[int])
     largest: float = math.nan

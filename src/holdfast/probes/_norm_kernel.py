@@ -6,6 +6,8 @@ kernel writes the sum of squares of each block of memory in fp64 and raises the 
 them, or the loss, is not finite; the few thousand sums are added up on the host when they
 arrive. Module buffers ride along at the end and raise a flag of their own. The block that finishes
 last compares the sum of all with the baseline of this run, which the first one has computed.
+Where a GradScaler is used its scale and what it found go the same way, and the flag for the
+optimizer unites what both have found.
 Mostly the sums are written straight into pinned host memory (a ``Landing``): no copy, no event.
 Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 """
@@ -30,6 +32,7 @@ from ._baseline_kernel import (
     usual_function,
 )
 from ._device_baseline import ANSWERS, HEAD, Question
+from ._launch import launcher
 from .baseline import WINDOW
 
 _CHUNK = 4096
@@ -67,6 +70,31 @@ class Layout:
     def norms(self, sums: np.ndarray) -> np.ndarray:
         """L2 norm per tensor from the sums of its blocks."""
         return np.sqrt(np.add.reduceat(sums[: self.blocks], self.starts))
+
+
+class Sums:
+    """Norms of all tensors that are worked out when somebody asks: few steps write them."""
+
+    def __init__(self, layout: Layout, sums: np.ndarray) -> None:
+        self._layout, self._sums = layout, sums
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._layout.norms(self._sums).astype(dtype or np.float64, copy=False)
+
+
+@dataclass(slots=True)
+class ScalerOnDevice:
+    """A GradScaler in a step that is judged: everything on the device of the gradients."""
+
+    scale: Tensor
+    found: Tensor
+    """More than zero where the scaler has found something that is not finite."""
+    armed: Tensor
+    """The flag for the optimizer: raised if the step is bad, or if the scaler says so."""
+
+
+SCALER = 2
+"""Numbers of a scaler behind the answer: its scale, and what it has found."""
 
 
 class Landing:
@@ -129,11 +157,11 @@ class NormKernel:
         grads: Sequence[Tensor],
         loss: Tensor | None,
         flags: tuple[Tensor, Tensor],
-        *,
         decides: bool,
         landing: bool,
-        buffers: Sequence[Tensor] = (),
-        asked: Question | None = None,
+        buffers: Sequence[Tensor],
+        asked: Question | None,
+        scaler: ScalerOnDevice | None,
     ) -> tuple[Tensor | Landing, Layout] | None:
         """Launch; the row holds the sums of all blocks, the loss and the answer behind them.
 
@@ -147,6 +175,7 @@ class NormKernel:
             landing: whether the row may go straight to the host.
             buffers: of the same dtype.
             asked: what is to be judged, if anything.
+            scaler: what rides behind the answer, where a scaler is used and a step is judged.
         """
         measured = [*grads, *buffers] if buffers else grads
         addresses = list(map(Tensor.data_ptr, measured))
@@ -159,36 +188,26 @@ class NormKernel:
         assert layout is not None
         width = layout.blocks + (loss is not None)
         if asked is not None:
-            width = layout.blocks + 1 + ANSWERS
+            width = layout.blocks + 1 + ANSWERS + (0 if scaler is None else SCALER)
         if landing and self._landings:
             row: Tensor | Landing = self._landings.popleft().expect(width)
         else:
             count = max(width, layout.blocks + 1)
             row = torch.empty(count, dtype=torch.float64, device=self._device)
-        self._launch(layout, row, flags, loss, grads[0].dtype, decides, asked)
-        return row, layout
-
-    def _launch(
-        self,
-        layout: Layout,
-        row: Tensor | Landing,
-        flags: tuple[Tensor, Tensor],
-        loss: Tensor | None,
-        dtype: torch.dtype,
-        decides: bool,
-        asked: Question | None,
-    ) -> None:
         flag, spoilt = flags
         seen = loss if loss is not None else flag
         has_loss, judged = loss is not None, asked is not None
         scale = flag if asked is None or asked.scale is None else asked.scale
         state, terms = (flag, flag) if asked is None else (asked.state, self._terms.of(asked))
-        kind = (has_loss, decides, seen.dtype, judged, scale is flag, scale.dtype)
-        launcher = self._launchers.get(kind)
-        if launcher is not None:
-            # The compiled kernel without the dispatch around it, which costs more than the launch;
-            # addresses as numbers, because the driver is asked about every pointer of a tensor.
-            launcher(
+        found = armed = flag
+        if scaler is not None:
+            scale, found, armed = scaler.scale, scaler.found, scaler.armed
+        scaled = scaler is not None
+        kind = (has_loss, decides, seen.dtype, judged, scale is flag, scale.dtype, scaled)
+        start = self._launchers.get(kind)
+        if start is not None:
+            # Addresses as numbers, because the driver is asked about every pointer of a tensor.
+            start(
                 *self._fixed,
                 row.address if isinstance(row, Landing) else row.data_ptr(),
                 flag.data_ptr(),
@@ -202,16 +221,19 @@ class NormKernel:
                 self._work,
                 self._count,
                 self._factor,
+                found.data_ptr(),
+                armed.data_ptr(),
                 None,
                 decides,
                 has_loss,
                 judged,
+                scaled,
                 _CHUNK,
                 _CHUNKS,
                 HEAD,
                 WINDOW,
             )
-            return
+            return row, layout
         grid = (layout.blocks + has_loss + judged, 1, 1)
         compiled = _kernel()[grid](
             self._addresses,
@@ -228,17 +250,21 @@ class NormKernel:
             self._total,
             self._done,
             self.factor,
-            DTYPE=_triton_dtype(dtype),
+            found,
+            armed,
+            DTYPE=_triton_dtype(grads[0].dtype),
             DECIDES=decides,
             HAS_LOSS=has_loss,
             JUDGED=judged,
+            SCALED=scaled,
             CHUNK=_CHUNK,
             CHUNKS=_CHUNKS,
             HEAD=HEAD,
             WINDOW=WINDOW,
             num_warps=8,
         )
-        self._launchers[kind] = compiled[grid]
+        self._launchers[kind] = launcher(compiled, grid)
+        return row, layout
 
     def _lay_out(self, measured: Sequence[Tensor], gradients: int) -> None:
         sizes = list(map(Tensor.numel, measured))
@@ -251,7 +277,7 @@ class NormKernel:
         self._launchers = {}
         # Those still on their way keep their memory until they are read.
         self._landings = deque()
-        width = 2 * ((self._layout.blocks + ANSWERS) // 2 + 1)
+        width = 2 * ((self._layout.blocks + ANSWERS + SCALER) // 2 + 1)
         for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
             self._landings.append(Landing(self._landings, row))
 
@@ -334,10 +360,13 @@ def _kernel() -> Any:
         total,
         done,
         factor,
+        found_inf,
+        armed,
         DTYPE: tl.constexpr,
         DECIDES: tl.constexpr,
         HAS_LOSS: tl.constexpr,
         JUDGED: tl.constexpr,
+        SCALED: tl.constexpr,
         CHUNK: tl.constexpr,
         CHUNKS: tl.constexpr,
         HEAD: tl.constexpr,
@@ -385,7 +414,7 @@ def _kernel() -> Any:
                 else:
                     tl.store(row + blocks, value)
                 answer = row + blocks + 1
-                judge(
+                raised = judge(
                     square,
                     value,
                     HAS_LOSS,
@@ -399,5 +428,11 @@ def _kernel() -> Any:
                     HEAD,
                     WINDOW,
                 )
+                if SCALED:
+                    theirs = tl.load(found_inf).to(tl.float64)
+                    tl.store(answer + 6, tl.load(scale).to(tl.float64))
+                    tl.store(answer + 7, theirs)
+                    # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
+                    tl.store(armed, tl.where(theirs > 0.0, 1.0, raised))
 
     return measure

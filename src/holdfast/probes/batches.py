@@ -31,6 +31,7 @@ _COLUMNS = 3
 # Batches of one step that are remembered, and those whose contents are held for a look.
 _WINDOW = 64
 HELD = 16
+_INTEGERS = {int}
 
 
 def tensors(batch: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -221,7 +222,9 @@ class LoaderLedger:
             while self._drawn and next(iter(self._drawn)) < came:
                 del self._drawn[next(iter(self._drawn))]
         if isinstance(indices, list) and (not indices or indices[0] is not None):
-            self._drawn[number] = [i if type(i) is int else plain_index(i) for i in indices]
+            # Mostly numbers, and of a large batch there are thousands.
+            plain = set(map(type, indices)) <= _INTEGERS
+            self._drawn[number] = indices[:] if plain else list(map(plain_index, indices))
         elif isinstance(indices, int):
             self._drawn[number] = [indices]
 
@@ -253,9 +256,10 @@ class LoaderLedger:
         self._exhausted = False
         mark = fingerprint(content, indices)
         self._fresh.append(Batch(content, indices, worker, mark, dataset=_dataset_of(iterator)))
-        for old in self._fresh[:-keep]:
-            old.content = None
-        del self._fresh[:-_WINDOW]
+        if len(self._fresh) > keep:
+            for old in self._fresh[:-keep]:
+                old.content = None
+            del self._fresh[:-_WINDOW]
 
     def at_work(self) -> list[Batch]:
         """The batches the loop is working on, before their step has ended."""

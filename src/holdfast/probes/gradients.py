@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from ._norm_kernel import (
     Landing,
     Layout,
     NormKernel,
+    ScalerOnDevice,
+    Sums,
     available,
 )
 
@@ -35,6 +38,9 @@ COLUMNS = {
     "grad_bad": "number of non-finite gradient tensors",
     "grad_layer": "index of the layer to blame, -1 for none",
 }
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -66,7 +72,8 @@ def _norms(grads: list[Tensor]) -> Tensor:
 class DeviceReading:
     """Gradients measured on a device: the flag is good now, the numbers when they arrive.
 
-    The row is ``[norms or sums of blocks | loss | answer | extras]``, all fp64. The flag is exactly
+    The row is ``[norms or sums of blocks | loss | answer | extras]``, all fp64; of the extras scale
+    and findings of a scaler come first. The flag is exactly
     0.0 or 1.0, which is what the fused optimizer kernels compare with. Where ranks have summed
     their norms, how many of them cannot skip stands behind the loss.
     """
@@ -82,6 +89,8 @@ class DeviceReading:
     """Where a step was judged: the factor for the gradients, the outlier's bits."""
     summed: bool = False
     """Whether these are the norms of all ranks."""
+    armed: Tensor | None = None
+    """The flag united with what a scaler has found, where that was done along."""
 
     @property
     def _answer_at(self) -> int:
@@ -135,14 +144,29 @@ class DeviceReading:
             self.factor = torch.stack((answer[5], answer[4])).float()
         self.row = torch.cat([self.row[: self._answer_at], answer])
 
+    def usual(self, values: np.ndarray) -> tuple[GradientReading, list[float]] | None:
+        """The row of an ordinary step: its norms; loss, answer and extras. None for any other."""
+        layout = self.layout
+        if layout is None or self.factor is None or self.spoilt is not None or not self.has_loss:
+            return None
+        square = float(values[: layout.buffers_at].sum())
+        told = values[layout.blocks :].tolist()
+        if not (square < INF and -INF < told[0] < INF and told[5] == 0.0):
+            return None
+        return GradientReading(Sums(layout, values), math.sqrt(square)), told
+
     def read(self, values: np.ndarray) -> tuple[GradientReading, float, np.ndarray]:
         """The row has arrived: gradient reading, loss (NaN without one) and extras."""
         extras = values[self.end :]
         if self.layout is not None:
-            norms = self.layout.norms(values)
             loss = float(values[self.layout.blocks]) if self.has_loss else math.nan
+            square = float(values[: self.layout.buffers_at].sum())
+            if self.spoilt is None and square < INF:
+                return GradientReading(Sums(self.layout, values), math.sqrt(square)), loss, extras
+            norms = self.layout.norms(values)
             if self.spoilt is not None:
-                norms, extras = norms[: self.tensors], norms[self.tensors :]
+                extras = np.concatenate([extras, norms[self.tensors :]])
+                norms = norms[: self.tensors]
         else:
             norms = values[: self.tensors]
             loss = float(values[self.tensors]) if self.has_loss else math.nan
@@ -160,6 +184,7 @@ class Meter:
         self._device = device
         self._one = torch.ones((), dtype=torch.float32, device=device)
         self._flags: list[Tensor] = []
+        self._zero = torch.zeros((), dtype=torch.float32, device=device)
         self._kernels: dict[torch.dtype, NormKernel] = {}
         self._no_kernel = device.type != "cuda"
         self._alone: JudgeAlone | None = None
@@ -173,6 +198,7 @@ class Meter:
         extras: Sequence[Tensor] | None = (),
         buffers: Sequence[Tensor] = (),
         asked: Question | None = None,
+        scaler: tuple[Tensor, Tensor | None] | None = None,
     ) -> DeviceReading:
         """Start measuring and decide; nothing here waits for the device.
 
@@ -183,16 +209,21 @@ class Meter:
             extras: vectors that travel in the same row; None when they come later.
             buffers: measured along, where ``can_take`` says so.
             asked: whether the norm is an outlier, if that is to be judged.
+            scaler: scale of a GradScaler and what it has found, which are the first extras.
         """
         flag = self._flag()
         reading = None
         if not self._no_kernel:
+            along = None if asked is None or extras else self._along(scaler)
+            landing = extras is not None and not extras and (along is None) == (scaler is None)
+            about = grads, loss, flag, loss_decides, landing, buffers, asked, along
             try:
-                landing = extras is not None and not extras
-                reading = self._by_kernel(grads, loss, flag, loss_decides, landing, buffers, asked)
+                reading = self._by_kernel(*about)
             except Exception:
                 # No compiler, no place for its cache: the plain way gives the same answer.
                 self._no_kernel = True
+            if reading is not None and along is not None:
+                reading.armed, scaler = along.armed, None
         if reading is None:
             norms = norms_on_device(grads, self._device)
             row = norms if loss is None else torch.cat([norms, loss.reshape(1)])
@@ -200,9 +231,24 @@ class Meter:
             reading = DeviceReading(row, flag, len(grads), loss is not None)
             if asked is not None:
                 self.judge(reading, asked)
+        if scaler is not None:
+            extras = [*self.apart(*scaler), *(extras or ())]
         if extras and isinstance(reading.row, Tensor):
             reading.row = torch.cat([reading.row, *extras])
         return reading
+
+    def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
+        """What the kernel reads and writes for a scaler; None where it cannot reach that."""
+        if scaler is None:
+            return None
+        scale, found = scaler[0], self._zero if scaler[1] is None else scaler[1]
+        here = scale.device == self._device and found.device == self._device
+        return ScalerOnDevice(scale, found, self._flag()) if here else None
+
+    def apart(self, scale: Tensor, found: Tensor | None) -> list[Tensor]:
+        """What a scaler says, as extras of a row."""
+        told = self._zero if found is None else found
+        return [t.reshape(1).to(self._device, non_blocking=True) for t in (scale, told)]
 
     def judge(self, reading: DeviceReading, asked: Question) -> None:
         """Ask about gradients that were measured before the user clipped them."""
@@ -246,6 +292,7 @@ class Meter:
         landing: bool,
         buffers: Sequence[Tensor],
         asked: Question | None,
+        scaler: ScalerOnDevice | None,
     ) -> DeviceReading | None:
         dtype = grads[0].dtype
         kernel = self._kernels.get(dtype)
@@ -255,18 +302,11 @@ class Meter:
             kernel = self._kernels[dtype] = NormKernel(self._device)
         spoilt = self._flag() if buffers else None
         flags = (flag, flag if spoilt is None else spoilt)
+        about = grads, loss, flags, decides, landing, buffers, asked, scaler
         # Entering a device costs more than asking which one it is.
         here = torch.cuda.current_device() == self._device.index
-        with contextlib.nullcontext() if here else torch.cuda.device(self._device):
-            found = kernel.measure(
-                grads,
-                loss,
-                flags,
-                decides=decides,
-                landing=landing,
-                buffers=buffers,
-                asked=asked,
-            )
+        with _NOTHING if here else torch.cuda.device(self._device):
+            found = kernel.measure(*about)
         if found is None:
             return None
         factor = kernel.factor if asked is not None else None
@@ -298,9 +338,17 @@ class EarlyNorms:
     evidence which layer went first.
     """
 
+    decided: bool = False
+    """Whether ``on_device`` has been judged too, as part of one optimizer's step."""
+    used: bool = False
+    """Whether a step has taken it."""
+    buffers: Sequence[int] = ()
+    """Buffers that were measured along."""
+    loss_decides: bool = False
+
     def __init__(self, grads: list[Tensor]) -> None:
         self._grads = grads
-        self._seal: list[tuple[int, int]] = []
+        self._seal: tuple[list[int], list[int]] = [], []
         self.on_host: GradientReading | None = None
         self.on_device: DeviceReading | None = None
 
@@ -333,10 +381,13 @@ class EarlyNorms:
 
     def fits(self, grads: Sequence[Tensor]) -> bool:
         """Whether these are the gradients that were measured, untouched since."""
-        return bool(self._seal) and self._seal == _state(grads)
+        return bool(self._seal[0]) and self._seal == _state(grads)
 
 
-def _state(grads: Sequence[Tensor]) -> list[tuple[int, int]]:
+def _state(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     if {*map(type, grads)} != {Tensor}:
         grads = list(map(local, grads))
-    return [(id(g), g._version) for g in grads]
+    return list(map(id, grads)), list(map(_version_of, grads))
+
+
+_version_of: Callable[[Tensor], int] = operator.attrgetter("_version")

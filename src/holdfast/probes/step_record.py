@@ -48,7 +48,11 @@ class StepRecord:
     moved: Sequence[tuple[Any, float]] = ()
     late: bool = False
     usual: bool = False
-    """Its row is complete but for its times; see ``usual``."""
+    """Its row is complete but for its times; see ``fast_path``."""
+    clipped: bool = False
+    """Its gradients were measured before the script clipped them."""
+    planned: bool = False
+    """Its decision was made on a device as in the step before; see ``device_fast_path``."""
     weights: Before | None = None
     checksums: Tensor | None = None
     """Of the weights before the step, where ranks must have the same."""
@@ -116,7 +120,7 @@ class StepRecord:
 
     def arrive(self, values: np.ndarray) -> None:
         """The device row has reached the host."""
-        if self.measured is None:
+        if self.measured is None or (self.planned and self._arrives_usual(self.measured, values)):
             return
         reading, loss, extras = self.measured.read(values)
         if self.scaled:
@@ -143,6 +147,22 @@ class StepRecord:
             self.acted, self.refused = False, True
         self.bad = bool(reading.bad) or self.told_to or (self.losses_decide and self.loss_bad)
         self.row["skipped"] = float(self.left_out)
+
+    def _arrives_usual(self, measured: DeviceReading, values: np.ndarray) -> bool:
+        """Fill the columns of an ordinary step, as on nearly every step of a healthy run."""
+        more = self.still_scaled or self.parameters or len(self.buffers)
+        found = None if more else measured.usual(values)
+        if found is None:
+            return False
+        self.reading, told = found
+        row = self.row
+        row["grad_norm"], row["grad_bad"], row["grad_layer"] = self.reading.total, 0.0, -1.0
+        row["loss"], row["loss_bad"] = told[0], 0.0
+        row["loss_usual"], row["loss_limit"], row["norm_usual"], row["norm_limit"] = told[1:5]
+        row["outlier"], row["clip"] = 0.0, told[6]
+        if self.scaled:
+            row["scale"], row["scaler_skipped"] = told[7], float(told[8] > 0)
+        return True
 
     def norms_by_layer(self) -> np.ndarray:
         """One L2 norm per layer of the optimizer, NaN where there was no gradient."""

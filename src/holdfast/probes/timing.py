@@ -8,9 +8,10 @@ The marks are those of the loop itself, so an unmodified script needs no hook on
 Without a loader everything between the end of a step and the next backward counts as forward.
 Forward therefore includes the loss code; ``h2d`` (host time in ``.to(device)`` and ``.cuda()``
 of CPU tensors) is taken out of it. On CUDA the phases between device marks come from pooled
-events that are asked with ``query()`` and never waited for, on one step in eight (an event costs
-the host some microseconds, and on the steps between the phases are NaN); data wait is host time
-on both and there on every step.
+events that are asked with ``query()`` and never waited for, on one step in eight, and on one in 32
+after the first steps of a run whose steps are short (an event costs the host some microseconds, on
+slow ones 50; on the steps between the phases are NaN); data wait is host time on both and there on
+every step.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ import torch
 COLUMNS = {
     "data_wait": "seconds waiting for the next batch",
     "h2d": "host seconds copying tensors to the device",
-    "forward": "seconds from the batch to backward, loss code included",
-    "backward": "seconds in backward",
-    "optimizer": "seconds in optimizer.step",
-    "other": "seconds in everything else of the loop",
+    "forward": "seconds from the batch to backward, loss code included; sampled on a GPU",
+    "backward": "seconds in backward; sampled on a GPU",
+    "optimizer": "seconds in optimizer.step; sampled on a GPU",
+    "other": "seconds in everything else of the loop; sampled on a GPU",
 }
 
 # Beyond this many marks in one step (long accumulation) the rest is summed on the host clock.
 _MOST_MARKS = 64
+# Of how many steps one is timed by events, and of how many short ones after the first.
 _EVERY = 8
+_EVERY_SHORT = 32
+_FIRST = 64
+_SHORT = 0.02
 
 
 class EventPool:
@@ -56,7 +61,11 @@ class Phases:
     def __init__(self) -> None:
         self.pool = EventPool()
         self.on_device = False
+        self.alone = False
+        """Whether there is one rank; several must time the same steps."""
         self._steps = 0
+        self._every = _EVERY
+        self._since = perf_counter()
         self.last = perf_counter()
         self.guard = 0.0
         self.ours = False
@@ -80,9 +89,9 @@ class Phases:
     def _moment(self, phase: str) -> None:
         if phase == "data_wait" or len(self._marks) >= _MOST_MARKS:
             return
-        place = self._steps % _EVERY
+        place = self._steps % self._every
         # The last mark of the step before is where a timed step begins.
-        timed = place == 0 or (place == _EVERY - 1 and phase == "optimizer")
+        timed = place == 0 or (place == self._every - 1 and phase == "optimizer")
         # In a graph that is being captured an event would become part of the graph.
         if timed and not torch.cuda.is_current_stream_capturing():
             self._marks.append((phase, self.pool.record()))
@@ -102,9 +111,11 @@ class Phases:
     def take(self) -> Timed:
         """Close a step on a device and hand out what is on its way."""
         self._host["guard"], self.guard = self.guard, 0.0
-        if self._steps % _EVERY == 0:
+        if self._steps % self._every == 0:
             timed = Timed(self.pool, self._host, self._origin, self._marks)
             self._origin = None
+            if self._steps >= _FIRST:
+                self._pace()
         else:
             timed = Timed(self.pool, self._host)
             self._origin = self._marks[-1][1] if self._marks else None
@@ -112,6 +123,13 @@ class Phases:
         self._marks = []
         self._steps += 1
         return timed
+
+    def _pace(self) -> None:
+        """Time fewer of them where steps are short."""
+        seconds, self._since = perf_counter() - self._since, perf_counter()
+        short = seconds < _SHORT * self._every and self.alone
+        # Multiples of both: at the first of them the longer pace begins.
+        self._every = _EVERY_SHORT if short and self._steps % _EVERY_SHORT == 0 else _EVERY
 
 
 class Timed:

@@ -1,0 +1,224 @@
+"""Fast path for ordinary steps that are decided on a device.
+
+The host has nothing to decide there, but the full path asks some forty questions before it launches
+the kernel that does, and in a healthy run none of the answers changes: which parameters there are,
+whether the optimizer is fused, who judges, who skips. They are asked once, after a step on the
+full path; the steps that follow look only at what can change between two steps, and in any doubt
+take the full path. Both launch the same kernels and write the same rows, which a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..actions import switch_to_fused
+from ..diagnosis.nonfinite.investigation import Investigation
+from ..probes import learning_rate
+from ..probes._host_norms import plain
+from ..probes.gradients import EarlyNorms
+from ..probes.loss import Losses
+from ..probes.ranks import ranks
+from ..probes.step_record import StepRecord
+from ..probes.updates import EVERY as UPDATES_EVERY
+from ..recovery.rollback import Recovery
+from .grad_scaler import found_by
+from .kernel_cost import EVERY as COST_EVERY
+from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from .step_writer import StepWriter
+
+Opened = tuple[OptimizerGuard, StepRecord]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What holds for the steps of one optimizer until something changes."""
+
+    optimizer: Callable[[], Optimizer | None]
+    guard: OptimizerGuard
+    groups: int
+    """Loading a state makes a new list of groups."""
+    count: int
+    """How many groups there are."""
+    device: torch.device
+    fused: bool
+    scaled: bool
+    clips: bool
+    """Whether the script clips between backward and step."""
+    every: int
+    """On multiples of this something is measured that is not on others."""
+
+
+class DeviceFastPath:
+    """Plans by optimizer."""
+
+    def __init__(
+        self, writer: StepWriter, investigation: Investigation, recovery: Recovery
+    ) -> None:
+        self._writer = writer
+        self._investigation, self._recovery = investigation, recovery
+        self._plans: dict[int, _Plan] = {}
+        # By the first of the parameters that are clipped together.
+        self._clipped: dict[int, _Plan] = {}
+
+    def open(
+        self,
+        optimizer: Optimizer,
+        losses: Losses,
+        decides: Callable[[], bool],
+        scale: Tensor | None,
+        early: EarlyNorms | None,
+    ) -> Opened | None:
+        """Launch what decides about the next step; None when it must take the full path.
+
+        Args:
+            optimizer: about to step.
+            losses: since the last step.
+            decides: says whether a bad loss alone makes the step bad.
+            scale: of a GradScaler.
+            early: what ``clip`` has measured, or the full path in its place.
+        """
+        plan = self._plans.get(id(optimizer))
+        if plan is None or (early is not None and not early.decided):
+            return None
+        grads = self._gradients(plan, optimizer, losses)
+        if grads is None or (scale is not None) != plan.scaled:
+            return None
+        if early is not None and not early.fits(grads):
+            return None
+        loss_decides = decides() if early is None else early.loss_decides
+        # Ranks decide another way, and a process group may appear at any time.
+        if not loss_decides and ranks() > 1:
+            return None
+        guard = plan.guard
+        record = StepRecord(self._writer.number(guard), guard.index)
+        row = record.row
+        rate = optimizer.param_groups[0].get("lr")
+        row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
+        row["opt"], row["skipped"] = float(guard.index), 0.0
+        record.layers, record.positions, record.planned = len(grads), guard.positions, True
+        guard.decide_on_device(
+            *(optimizer, record, grads, losses, plan.device, scale, early),
+            fused=plan.fused,
+            decides=loss_decides,
+        )
+        return guard, record
+
+    def clip(
+        self,
+        parameters: Sequence[Tensor],
+        losses: Losses,
+        decides: Callable[[], bool],
+        scaler: Any,
+    ) -> EarlyNorms | None:
+        """The script is about to clip these: decide about the step now, by the same launch.
+
+        Only where it clipped the parameters of one optimizer in the last step too, and stepped with
+        them as they were left. Should it not step this time, its norm is one too many in the
+        baseline.
+        """
+        plan = self._clipped.get(id(parameters[0])) if parameters else None
+        optimizer = None if plan is None else plan.optimizer()
+        if plan is None or optimizer is None or self._writer.scaler.policy is not None:
+            return None
+        own = parameters_of(optimizer)
+        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
+            return None
+        grads = self._gradients(plan, optimizer, losses)
+        if grads is None:
+            return None
+        told = found_by(scaler, optimizer, plan.device) if plan.scaled else None
+        if plan.scaled and told is None:
+            return None
+        early = EarlyNorms(grads)
+        early.decided, early.loss_decides = True, decides()
+        early.on_device, early.buffers = plan.guard.measure_on_device(
+            *(grads, losses, plan.device, told),
+            still_scaled=False,
+            clipped=True,
+            decides=early.loss_decides,
+        )
+        return early
+
+    def _gradients(self, plan: _Plan, optimizer: Optimizer, losses: Losses) -> list[Tensor] | None:
+        """The gradients of the next step, where all is as it was; otherwise None."""
+        if not losses.passes or not self._holds(plan, optimizer):
+            return None
+        grads = list(map(grad_of, parameters_of(optimizer)))
+        if len(grads) != len(plan.guard.positions) or any(map(operator.is_, grads, repeat(None))):
+            return None
+        if grads[0].requires_grad or grads[0].device != plan.device:
+            return None
+        return grads
+
+    def _holds(self, plan: _Plan, optimizer: Optimizer) -> bool:
+        """Whether everything is as it was when the plan was made."""
+        guard, writer, investigation = plan.guard, self._writer, self._investigation
+        groups = optimizer.param_groups
+        return (
+            plan.optimizer() is optimizer
+            and id(groups) == plan.groups
+            and len(groups) == plan.count
+            and writer.upcoming(guard) % plan.every != 0
+            and not writer.suspicious
+            and not guard.detect_only
+            and not guard.skip.armed
+            and not investigation.alert
+            and not investigation.replaying
+            and not self._recovery.awaits_step
+            and not self._recovery.replay.running
+            and not guard.outliers.clipping
+        )
+
+    def __len__(self) -> int:
+        """How many optimizers have a plan: their bad steps are skipped."""
+        return len(self._plans)
+
+    def forget(self, optimizer: Optimizer | None = None) -> None:
+        """Something changed, for one optimizer or for all: the next step takes the full path."""
+        if optimizer is None:
+            self._plans.clear()
+            self._clipped.clear()
+        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
+            self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}
+
+    def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
+        """After a step on the full path: decide whether the next ones may take the fast path."""
+        if record.late or record.told_to:
+            return
+        if guard.whole is not None or guard.detect_only or guard.notes or not guard.announced:
+            return
+        if ranks() > 1 or not guard.outliers.passive:
+            return
+        parameters = parameters_of(optimizer)
+        grads = list(map(grad_of, parameters))
+        if not grads or len(guard.positions) != len(grads) or any(g is None for g in grads):
+            return
+        # Whatever is not dense and real is unwrapped on the full path.
+        device = grads[0].device
+        if plain(grads) is not grads or not all(g.device == device for g in grads):
+            return
+        writer = self._writer
+        sampled = (COST_EVERY, writer.often(UPDATES_EVERY), writer.often(writer.parameters_every))
+        plan = self._plans[id(optimizer)] = _Plan(
+            weakref.ref(optimizer),
+            guard,
+            id(optimizer.param_groups),
+            len(optimizer.param_groups),
+            device,
+            switch_to_fused.is_fused(optimizer),
+            record.scaled,
+            record.clipped,
+            math.gcd(*sampled),
+        )
+        if record.clipped and not record.still_scaled:
+            self._clipped[id(parameters[0])] = plan

@@ -1,0 +1,96 @@
+"""On a GPU a step in few words is the step the long way: one launch decides, the rows agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.guard.device_fast_path import DeviceFastPath
+from holdfast.probes.timing import COLUMNS as TIMES
+
+from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine
+
+__all__ = ["make_engine"]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
+
+# Of the host, of the clock, and of the allocator.
+_OTHER = {*TIMES, "time", "guard", "guard_device", "rss", "mem_allocated", "mem_reserved"}
+
+
+class Loop:
+    """A training of 150 steps with three bad batches and an outlier, as people write it."""
+
+    def __init__(self, kind: str, norm: bool) -> None:
+        torch.manual_seed(3)
+        middle = nn.BatchNorm1d(64) if norm else nn.Tanh()
+        self.model = nn.Sequential(nn.Linear(32, 64), middle, nn.Linear(64, 1)).cuda()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.kind, self.read = kind, [0.0]
+
+    def run(self) -> None:
+        scaler = torch.amp.GradScaler("cuda", init_scale=64.0, growth_interval=20)
+        scaler = scaler if "scaled" in self.kind else torch.amp.GradScaler("cuda", enabled=False)
+        read: list[Tensor] = []
+        for step in range(150):
+            loss = self.model(self.batch(step)).square().mean()
+            scaler.scale(loss).backward()
+            read.append(loss.detach())
+            if "clipped" in self.kind:
+                scaler.unscale_(self.optimizer)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+            scaler.step(self.optimizer)
+            scaler.update()
+            self.optimizer.zero_grad()
+        self.read = torch.stack(read).tolist()
+
+    @staticmethod
+    def batch(step: int) -> Tensor:
+        x = torch.randn(16, 32, generator=torch.Generator().manual_seed(step))
+        if step in (40, 41, 77):
+            x[3] = torch.nan
+        return (x * (300.0 if step == 120 else 1.0)).cuda()
+
+
+def trained(make_engine: MakeEngine, kind: str, norm: bool) -> tuple[MemoryRecorder, Loop]:
+    engine = make_engine(budget=1.0, explain=False)
+    loop = Loop(kind, norm)
+    loop.run()
+    engine.close()
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    return engine.memory, loop  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["", "batchnorm"])
+@pytest.mark.parametrize("kind", ["plain", "clipped", "scaled", "scaled and clipped"])
+def test_both_ways_are_one(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str, norm: bool
+) -> None:
+    opened: list[bool] = []
+    original = DeviceFastPath.open
+
+    def counted(self, *about):  # type: ignore[no-untyped-def]
+        found = original(self, *about)
+        opened.append(found is not None)
+        return found
+
+    monkeypatch.setattr(DeviceFastPath, "open", counted)
+    short, here = trained(make_engine, kind, norm)
+    assert sum(opened) > 100
+    for way in ("open", "clip"):
+        monkeypatch.setattr(DeviceFastPath, way, lambda *_: None)
+    long, there = trained(make_engine, kind, norm)
+    assert all(
+        map(torch.equal, here.model.state_dict().values(), there.model.state_dict().values())
+    )
+    assert here.read == there.read and np.isfinite(here.read).all()
+    rows, others = short.rows(), long.rows()
+    assert rows["loss_bad"].sum() == 3
+    for column in rows.dtype.names or ():
+        if column not in _OTHER:
+            # Blocks of a gradient are added up in any order.
+            np.testing.assert_allclose(rows[column], others[column], 1e-5, err_msg=column)
