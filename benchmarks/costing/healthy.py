@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import runpy
+import signal
 import statistics
 import subprocess
 import sys
@@ -169,20 +170,23 @@ def _run(case: Case, kind: str, *, timers: bool = False) -> tuple[float, int, An
     with tempfile.TemporaryDirectory() as folder:
         script = [os.path.abspath(sys.argv[0]), "--script", str(case.path)]
         script += ["--marks", f"{folder}/marks"]
+        process = subprocess.Popen(
+            command(kind, script, folder),
+            env=environment() | ({_TIMERS: "1"} if timers else {}),
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command(kind, script, folder),
-                env=environment() | ({_TIMERS: "1"} if timers else {}),
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_LIMIT,
-            )
+            said = process.communicate(timeout=_LIMIT)[1]
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the script, too, which is a child of ours
+            process.communicate()
             return f"more than {_LIMIT:.0f} s"
-        if done.returncode:
-            return " ".join(done.stderr.split())[-200:] or f"exit code {done.returncode}"
+        if process.returncode:
+            return " ".join(said.split())[-200:] or f"exit code {process.returncode}"
         marks = json.loads(Path(folder, "marks").read_text())
         if not marks["spent"]:
             return "no optimizer"
