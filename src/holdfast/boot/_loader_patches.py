@@ -4,10 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _DatasetKind
 
 from ..actions import replace_sample
 from ._patch import Function, GetEngine, Patch
+
+# What torch's __next__ of a loader is made of where the lines below do the same.
+_NEXT = {
+    *("torch", "autograd", "profiler", "record_function", "_profile_name", "_sampler_iter"),
+    *("_reset", "_next_data", "_num_yielded", "_dataset_kind", "_DatasetKind", "Iterable"),
+    *("_IterableDataset_len_called", "_dataset", "_num_workers", "warnings", "warn"),
+}
+_profiling = torch.autograd._profiler_enabled
+
+
+def without_span(original: Function) -> Function:
+    """Fetch a batch as torch does, but open no span for a profiler while there is none.
+
+    The span takes as long as all that the guard does with the batch, which it pays for like the
+    ones around a step (``_optimizer_patches``).
+    """
+    code = getattr(original, "__code__", None)
+    if code is None or set(code.co_names) != _NEXT:
+        return original
+
+    def fetch(iterator: Any) -> Any:
+        # A stream is counted too, and warned about if it is longer than it says; and whoever
+        # traces lines knows torch's.
+        if iterator._dataset_kind != _DatasetKind.Map or _profiling() or sys.gettrace():
+            return original(iterator)
+        if iterator._sampler_iter is None:
+            iterator._reset()
+        batch = iterator._next_data()
+        iterator._num_yielded += 1
+        return batch
+
+    return fetch
 
 
 def _get_iterator(engine_of: GetEngine, original: Function) -> Function:

@@ -59,6 +59,8 @@ def _backward(engine_of: GetEngine, original: Function) -> Function:
 
 
 def _loader_next(engine_of: GetEngine, original: Function) -> Function:
+    fetch = _loader_patches.without_span(original)
+
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         engine = engine_of()
@@ -69,7 +71,7 @@ def _loader_next(engine_of: GetEngine, original: Function) -> Function:
         if again is not None:
             return again[0]
         try:
-            batch = original(self)
+            batch = (fetch if engine.may_rewrite else original)(self)
         except StopIteration:
             engine.fetch_fails(self)
             raise

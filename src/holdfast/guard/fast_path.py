@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
-from ..probes._host_norms import GradientReading, read_on_host
+from ..probes._host_norms import read_on_host
 from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
@@ -45,6 +45,7 @@ class _Plan:
     """Loading a state makes a new list of groups."""
     clips: bool
     """Whether the script clips between backward and step."""
+    buffers: bool
     every: int
     """On multiples of this something is measured that is not on others."""
     row: dict[str, float]
@@ -93,8 +94,9 @@ class FastPath:
             or self._recovery.awaits_step
         ):
             return None
-        read = losses.on_host()
-        if read is None or read[1] or not losses.count:
+        numbers = losses.numbers
+        loss = numbers[0] if len(numbers) == 1 and not losses.values else _mean(losses)
+        if not math.isfinite(loss):
             return None
         grads = list(map(grad_of, parameters_of(optimizer)))
         if len(grads) != len(guard.layers) or any(map(operator.is_, grads, repeat(None))):
@@ -102,13 +104,15 @@ class FastPath:
         if not grads[0].is_cpu or not guard.norms.easy(grads):
             return None
         told = None if scale is None else guard.told_by_scaler(optimizer, scale)
-        if (scale is not None and told is None) or not guard.buffers_are_finite():
+        if scale is not None and told is None:
             return None
-        reading = self._reading(guard, grads, early)
-        loss = read[0]
-        if reading is None or reading.bad:
+        if plan.buffers and not guard.buffers_are_finite():
             return None
-        if not guard.outliers.baseline.usual(loss, reading.total):
+        clipped = early is not None and early.fits(grads)
+        reading = early.on_host if clipped and early is not None else None
+        if reading is None:
+            reading = guard.norms.read(grads, True)
+        if reading.bad or not guard.outliers.baseline.usual(loss, reading.total):
             return None
         record = StepRecord(writer.number(guard), guard.index, plan.row.copy())
         record.usual = True
@@ -125,15 +129,6 @@ class FastPath:
             guard.outliers.baseline.numbers
         )
         return guard, record
-
-    @staticmethod
-    def _reading(
-        guard: OptimizerGuard, grads: list[Tensor], early: EarlyNorms | None
-    ) -> GradientReading | None:
-        """The norms; those from before clipping where they are of the same gradients."""
-        if early is None or not early.fits(grads):
-            return guard.norms.read(grads, True)
-        return early.on_host
 
     def clip(self, parameters: Sequence[Tensor]) -> EarlyNorms | None:
         """The script is about to clip these: measure them, as in the last step."""
@@ -194,8 +189,15 @@ class FastPath:
             guard,
             id(optimizer.param_groups),
             record.clipped,
+            guard.has_buffers,
             math.gcd(*sampled),
             row,
         )
         if record.clipped:
             self._clipped[id(parameters[0])] = plan
+
+
+def _mean(losses: Losses) -> float:
+    """The loss of several backward passes; not finite where one is not, or not on the host."""
+    read = losses.on_host()
+    return math.nan if read is None or read[1] else read[0]
