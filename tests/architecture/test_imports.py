@@ -18,7 +18,7 @@ SRC = ROOT / "src"
 MODELS = ROOT / "models" / "src"
 
 BASE = "types errors config run"
-JUDGING = f"{BASE} plugins detectors policy report redaction"
+JUDGING = f"{BASE} plugins suspicion detectors policy report redaction"
 MEASURING = f"{BASE} probes checkpoint actions diagnosis resume recovery guard"
 SPINE = f"{JUDGING} {MEASURING} launcher boot boot.__init__ watching torch_version"
 
@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "config": "types errors",
     "run": "types errors",
     # the judging side: no torch
-    "detectors": f"{BASE} plugins",
+    "suspicion": "",  # what recovery, too, judges with
+    "detectors": f"{BASE} plugins suspicion",
     "policy": BASE,
     "report": f"{BASE} detectors policy",
     "launcher": f"{JUDGING} boot.__init__",
@@ -44,8 +45,8 @@ MAY_IMPORT = {
     "actions": f"{BASE} shards probes checkpoint",
     "diagnosis": f"{BASE} shards redaction probes checkpoint",
     "resume": f"{BASE} shards checkpoint diagnosis",
-    "recovery": f"{BASE} shards policy detectors probes checkpoint actions resume",
-    "guard": f"{BASE} shards policy detectors probes checkpoint actions diagnosis recovery",
+    "recovery": f"{BASE} shards policy suspicion probes checkpoint actions resume",
+    "guard": f"{BASE} shards policy suspicion probes checkpoint actions diagnosis recovery",
     "boot.__init__": "",
     "boot": f"{BASE} torch_version actions diagnosis guard boot.__init__",
     # where both meet
@@ -84,7 +85,7 @@ THIRD_PARTY = {  # package -> the rooms that may import it; any other package is
 # Folders that hold many files of one shape: no member knows another.
 PLURAL = {"detectors", "probes", "actions", "faults", "integrations", "cli"}
 # What stands beside the detectors: who asks them, who ranks, what others judge with too.
-SHARED = {"suspicion", "ranking", "kills", "peers"}
+SHARED = {"ranking", "kills", "peers"}
 JOINS = {
     "holdfast.probes.step_record",
     "holdfast.detectors.judge",
@@ -94,7 +95,7 @@ JOINS = {
 
 
 # Packages that offer names of their members and import them when they are asked for.
-LAZY = {"holdfast.training"}
+LAZY = {"holdfast.run", "holdfast.training"}
 
 
 @dataclass(frozen=True)

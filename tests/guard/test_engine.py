@@ -289,8 +289,9 @@ def test_a_guard_over_budget_backs_off_and_says_so(make_engine: MakeEngine) -> N
         opt.step()
         opt.zero_grad()
     rows = rows_of(engine)
-    (told,) = engine.memory.of_kind("backed_off")  # type: ignore[attr-defined]
-    assert told["cost"] > 1e-6
+    told = engine.memory.of_kind("backed_off")  # type: ignore[attr-defined]
+    assert [each["part"] for each in told] == ["measurements", "look-outs", "floor"]
+    assert all(each["cost"] > 1e-6 and each["per_step"] > 0 for each in told)
     assert rows["skipped"].sum() == 1
     measured = np.flatnonzero(np.isfinite(rows["rss"])).tolist()
     assert measured[:8] == [0, 16, 32, 48, 64, 80, 96, 112] and measured[-1] - measured[-2] > 16

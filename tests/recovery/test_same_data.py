@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.config import Settings, load
-from holdfast.detectors.suspicion import Suspicion
 from holdfast.recovery.trial import clearly_better
+from holdfast.suspicion import Suspicion
 
 from ..guard.conftest import MakeEngine
 

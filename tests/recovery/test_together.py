@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.detectors.suspicion import Suspicion
 from holdfast.recovery.agreement import Question
 from holdfast.recovery.together import (
     CLIP,
@@ -20,6 +19,7 @@ from holdfast.recovery.together import (
     Together,
     asked_for,
 )
+from holdfast.suspicion import Suspicion
 
 SPIKE = Suspicion("OPT001", "loss", 56, 51, 90.0, 1.0, 3.0)
 

@@ -56,19 +56,39 @@ def test_bad_steps_are_told_apart(make_rows):
     assert cost is not None and cost.share == pytest.approx(0.85 / 11, rel=0.01)
 
 
-def test_a_short_run_says_that_it_was_too_short(make_rows):
+def test_a_short_run_tells_it_roughly(make_rows):
     bad = {5: 1}
     short = make_rows(41, guard=0.002)
     assert told(cost_of(short, 41)) == (
-        "Guard cost 80 ms of 400 ms; the run was too short to tell it per step."
+        "Guard cost about 2 ms per step (20 %), 80 ms of 400 ms; in a run this short that is rough."
     )
     start = make_rows(201, guard=0.002)
     start["time"] = np.arange(201) * 0.1  # nearly all of it is start
-    assert told(cost_of(start, 201)).endswith("the run was too short to tell it per step.")
+    assert told(cost_of(start, 201)).endswith("in a run this short that is rough.")
     start["time"] = np.arange(201)  # but it took minutes
     assert told(cost_of(start, 201)) == "Guard cost 2 ms per step (0.2 %)."
     short = make_rows(41, guard={5: 0.05}, loss_bad=bad)
-    assert "50 ms of it to look into 1 bad step; the run" in told(cost_of(short, 41))
+    assert "50 ms of it to look into 1 bad step; in a run" in told(cost_of(short, 41))
+
+
+def test_what_was_dropped_is_told_in_its_order_with_the_floor(make_rows, make_event):
+    """244 of 246 short scripts were above the budget, and none said so."""
+    rows = make_rows(2001, guard=5e-4)
+    events = [
+        make_event("backed_off", 0, 127 + 64 * i, part=part, budget=0.02)
+        for i, part in enumerate(("measurements", "look-outs", "floor"))
+    ]
+    cost = cost_of(rows, 2001, events)
+    assert told(cost) == "Guard cost 500 µs per step (5.0 %; budget 2.0 %)."
+    note = cost_note(cost).replace(NBSP, " ")
+    assert note.endswith(
+        "Above its budget of 2.0 % weights, layers, updates and memory were measured less often "
+        "and leaks and lost time were looked for in some of the steps only; the rest is what "
+        "skipping a bad step needs."
+    )
+    held = cost_of(rows, 2001, events[:1])
+    assert "budget" not in told(held) and "rest" not in cost_note(held)
+    assert joined([cost, held]).dropped == ("measurements", "look-outs", "floor")
 
 
 def test_thinned_rows_stand_for_those_that_are_gone(make_rows):

@@ -102,14 +102,17 @@ def test_deeds_from_events(make_run, make_event):
         make_event("switched_to_fused", 0, 0, cls="Adam"),
         make_event("switched_to_capturable", 0, 0, cls="NAdam", why="counters"),
         make_event("backed_off", 0, 127, why="the guard took 13 %"),
+        make_event("backed_off", 0, 191, part="look-outs", why="the guard took 11 %"),
+        make_event("backed_off", 0, 255, part="floor", why="the guard took 10 %"),
     ]
     actions_taken = read_record(make_run(events=events)).summary.actions_taken
     assert [action.what for action in actions_taken] == [
         "Switched Adam to its fused kernel",
         "Moved the step counters of NAdam to the device",
         "Reduced optional measurements",
+        "Looked for leaks and lost time less often",
     ]
-    assert actions_taken[-1].when == "step 127"
+    assert [action.when for action in actions_taken[-2:]] == ["step 127", "step 191"]
 
 
 def test_spans():

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.checkpoint.tree import flatten, unflatten
 from holdfast.config import Settings
-from holdfast.detectors.suspicion import DamageWatch
 from holdfast.guard.registry import OptimizerRegistry
 from holdfast.guard.training import GuardedTraining
 from holdfast.policy import Policy, Rule
 from holdfast.recovery.rollback import Recovery
+from holdfast.suspicion import DamageWatch
 
 from .conftest import Bench, Ended
 from .test_script import SCRIPTS

@@ -151,9 +151,8 @@ class RunCommand:
 
     @staticmethod
     def _run_guarded(command: Command, settings: config.Settings, resume: str | None) -> int:
-        from ..launcher.restart import run_to_the_end
         from ..launcher.start import start_run
-        from ..launcher.supervisor import finish, leave_like, say
+        from ..launcher.supervisor import finish, leave_like, say, supervise
         from ..launcher.tracking import Follower
 
         point = None
@@ -167,7 +166,12 @@ class RunCommand:
         main = os.environ.get("RANK", "0") == "0"
         follower = Follower.start(run.path, settings, say) if main else None
         try:
-            status = run_to_the_end(command.argv, run, settings)
+            if settings.restart.times:
+                from ..launcher.restart import run_to_the_end
+
+                status = run_to_the_end(command.argv, run, settings)
+            else:
+                status = supervise(command.argv, run, settings).status
         except UsageError:
             run.remove_if_empty()
             raise

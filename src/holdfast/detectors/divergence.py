@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..suspicion import wandered
 from ..types import Event, Finding, Severity
 from ._events import (
     event_at,
@@ -25,7 +26,6 @@ from ._window import (
     column,
 )
 from .base import Detector
-from .suspicion import wandered
 
 
 class Divergence(Detector):

@@ -2,7 +2,7 @@
 
 Two watchers, each cheap on nearly every step. What one of them notices starts an investigation,
 whose result is an Event; detectors make findings of these. Where steps are so short that the guard
-is above its allowance, they watch the first steps and rest most of the time from then on.
+stays above its budget, they watch the first steps and rest most of the time from then on.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Watchers:
             self.memory.step_ended(record, frame)
         if self.time is not None:
             self.time.goes_on(frame)
-        if record.step >= self._rests and self._budget.lean and not self._busy():
+        if record.step >= self._rests and self._budget.resting and not self._busy():
             self.on, self.resumes = False, record.step + _ROUND - _WATCHED
 
     def resume(self) -> None:

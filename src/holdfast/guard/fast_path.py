@@ -19,7 +19,6 @@ from itertools import repeat
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..detectors.suspicion import LOOK
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
@@ -28,6 +27,7 @@ from ..probes.loss import Losses
 from ..probes.step_record import BLANK, StepRecord
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.rollback import Recovery
+from ..suspicion import LOOK
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
 from .step_writer import StepWriter

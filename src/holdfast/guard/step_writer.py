@@ -244,17 +244,8 @@ class StepWriter:
             return
         if record.batches:
             self.training.bad_batches.write(recorder, record)
-        if self.budget.spend(row["guard"], record.time):
-            recorder.event(
-                "backed_off",
-                record.step,
-                {
-                    "cost": self.budget.measured,
-                    "why": f"the guard took {self.budget.measured:.1%} of the step time: weights, "
-                    f"memory and layers are measured {LEAN} times less often; "
-                    "skipping goes on as before",
-                },
-            )
+        if dropped := self.budget.spend(row["guard"], record.time):
+            recorder.event("backed_off", record.step, self.budget.facts(dropped))
         steps.put(record.step, record.time, row)
         self.latest = row
         for listener in self.listeners:

@@ -2,7 +2,8 @@
 
 The command runs in a child of its own, in the same process group and on the same terminal, so
 that nothing about it changes. The supervisor drains the rings while it runs and once more when it
-has ended, however it ended, and then exits with the script's own exit status.
+has ended, however it ended, and then exits with the script's own exit status. What judges and
+reports is imported when the script has been started, and is there before the script has torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from .. import config
 from ..boot import (
@@ -27,17 +29,16 @@ from ..boot import (
     SITE,
 )
 from ..config import Settings
-from ..detectors import ALL, load_plugins
 from ..errors import UsageError
-from ..report import Terminal, end_summary, make_page
 from ..run import Run
 from ..run.resumption import RESUMED_FROM
 from ..types import Finding
-from .drain import Drain
-from .heartbeat import Heartbeat
 from .hung import HungProcess
 from .memory_gauge import Ended
 from .signal_probe import SignalProbe
+
+if TYPE_CHECKING:
+    from .drain import Drain
 
 _TICK = 0.5
 
@@ -93,11 +94,6 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
     """
     _fill_standard_streams()
     owner = uuid.uuid4().hex
-    plugins = load_plugins(os.environ, ALL)
-    for warning in plugins.warnings:
-        say(f"holdfast: {warning}")
-    after = settings.run.hang_after
-    drain = Drain(run, owner, settings, (*ALL, *plugins.detectors), say, Heartbeat(after))
     watched = {*_FORWARDED, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     with SignalProbe(set(_FORWARDED)) as signal_probe:
@@ -107,10 +103,16 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
             )
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            drain.close()
             raise UsageError(
                 f"cannot start {argv[0]}: {error.strerror}; check that it runs without holdfast"
             ) from error
+        try:
+            drain = _open_drain(run, owner, settings)
+        except Exception as error:
+            say(f"holdfast: nothing of this run is recorded: {error}")
+            status = os.waitpid(pid, 0)[1]
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return Outcome(pid=pid, status=status)
         drain.child = pid
         ended, asked = None, list[int]()
         ending = {*ENDING, *(signal.Signals[name] for name in settings.checkpoint.signals)}
@@ -131,6 +133,19 @@ def supervise(argv: Sequence[str], run: Run, settings: Settings) -> Outcome:
     told = ended.signal if hung.ended_for is None and ended.signal in names else ""
     told = signal.Signals(asked[0]).name if asked else told
     return Outcome(pid=pid, status=ended.status, asked=told, hung=hung.ended_for)
+
+
+def _open_drain(run: Run, owner: str, settings: Settings) -> Drain:
+    """What records and judges, with the detectors of plugins."""
+    from ..detectors import ALL, load_plugins
+    from .drain import Drain
+    from .heartbeat import Heartbeat
+
+    plugins = load_plugins(os.environ, ALL)
+    for warning in plugins.warnings:
+        say(f"holdfast: {warning}")
+    heartbeat = Heartbeat(settings.run.hang_after)
+    return Drain(run, owner, settings, (*ALL, *plugins.detectors), say, heartbeat)
 
 
 def _wait(
@@ -167,6 +182,8 @@ def _wait(
 
 def finish(run: Run, status: int, *, quiet: bool, main: bool) -> None:
     """Finish the record of a run; an error here must not affect the script's exit code."""
+    from ..report import Terminal, end_summary, make_page
+
     try:
         if not run.path.exists():
             say(f"holdfast: the run folder {run.path} was removed; nothing was recorded")

@@ -30,13 +30,13 @@ from typing import Any
 from torch.optim import Optimizer
 
 from ..config import Settings
-from ..detectors.suspicion import LOOK, DamageWatch, Suspicion
 from ..errors import Stopped
 from ..policy import Decision, Policy
 from ..probes.baseline import NORM, SKIPS
 from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.step_record import StepRecord
+from ..suspicion import LOOK, DamageWatch, Suspicion
 from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState
 from .restoring import Restoring

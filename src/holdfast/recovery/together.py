@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from ..detectors.suspicion import Suspicion
 from ..probes.ranks import ranks
+from ..suspicion import Suspicion
 from .agreement import Agreed, Agreement, Facts, Question
 from .snapshots import Snapshot, Snapshots
 from .training import Training

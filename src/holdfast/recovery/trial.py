@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from ..detectors.suspicion import Suspicion
 from ..probes.batches import Batch
 from ..probes.loss import Losses
 from ..probes.readback import read_with_event, wait_for
 from ..probes.step_record import StepRecord
+from ..suspicion import Suspicion
 from .snapshots import Snapshot
 from .training import Guarded
 

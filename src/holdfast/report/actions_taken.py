@@ -12,6 +12,7 @@ import numpy as np
 from ..run import LaneData
 from ..types import Event
 from . import words
+from .cost import LOOK_OUTS, MEASUREMENTS
 from .lanes import LaneSummary, column, left_out
 from .rescue_words import (
     KINDS,
@@ -25,6 +26,10 @@ _REPLAYED = {
     "replay": "Reran a bad batch to find the line",
     "next": "Traced a later step to find the line",
     "look": "Inspected the values of a bad step",
+}
+_DROPPED = {
+    MEASUREMENTS: "Reduced optional measurements",
+    LOOK_OUTS: "Looked for leaks and lost time less often",
 }
 _TOLD = 6
 # More events of one kind than this are summed up in one line.
@@ -179,7 +184,10 @@ def _from_event(event: Event) -> ActionTaken | None:
             when = f"from {when} on"
             why = "the script's averages stay numbers; the record keeps NaN; --keep-nan leaves it"
         case "backed_off":
-            what = "Reduced optional measurements"
+            part = str(event.data.get("part", MEASUREMENTS))
+            if part not in _DROPPED:
+                return None  # nothing was left to drop
+            what = _DROPPED[part]
         case _:
             return None
     return ActionTaken(what=what, when=when, why=why)

@@ -2,7 +2,8 @@
 
 Told apart are an ordinary step, the start of a run (names are recorded, tests are made once), and
 steps with non-finite values: finding their cause takes as long as it takes, and says nothing about
-the price of an ordinary step.
+the price of an ordinary step. Above its budget the guard drops parts in an order; what cannot be
+dropped is the floor that skipping a bad step needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..run import Rows
 from ..run.thinning import INCIDENTS
+from ..types import Event
 from . import words
 
 # Steps in which a run is looked at more closely: baselines, memory, loader, lines. A guess; in
@@ -25,6 +27,13 @@ _START = 128
 # With fewer ordinary steps after it, or shorter ones, chance outweighs them; over a minute the
 # start does not matter. Guesses.
 _STEPS, _SECONDS, _LONG = 100, 5.0, 60.0
+MEASUREMENTS, LOOK_OUTS, FLOOR = "measurements", "look-outs", "floor"
+# In the order in which they are dropped, by the names in the events of the guard.
+_DROPPED = {
+    MEASUREMENTS: "weights, layers, updates and memory were measured less often",
+    LOOK_OUTS: "leaks and lost time were looked for in some of the steps only",
+    FLOOR: "the rest is what skipping a bad step needs",
+}
 # Time for bad steps and for the start below this share of the run is not worth a word.
 _WORTH = 0.01
 
@@ -50,6 +59,10 @@ class Cost:
     """Our part of the very first step, which sets everything up."""
     device: bool = False
     """Whether a device computed beside the host, which hides part of our time."""
+    budget: float = 0.0
+    """The share that was allowed, where it was exceeded."""
+    dropped: tuple[str, ...] = ()
+    """What was dropped because of that, in this order; the floor where nothing else could be."""
 
     @property
     def share(self) -> float:
@@ -88,15 +101,18 @@ class Cost:
             start_ours=self.start_ours + other.start_ours,
             first=self.first + other.first,
             device=self.device or other.device,
+            budget=max(self.budget, other.budget),
+            dropped=tuple(part for part in _DROPPED if part in (*self.dropped, *other.dropped)),
         )
 
 
-def cost_of(rows: Rows, written: int) -> Cost | None:
+def cost_of(rows: Rows, written: int, events: Iterable[Event] = ()) -> Cost | None:
     """The cost of one lane; None where nothing was measured.
 
     Args:
         rows: of the lane; thinned rows stand for those that are gone.
         written: how many rows there were before.
+        events: of the lane, which say what was dropped.
     """
     if len(rows) < 2:
         return None
@@ -125,6 +141,8 @@ def cost_of(rows: Rows, written: int) -> Cost | None:
         # The first sample has compiled them. Where the device is the limit they are what is paid.
         ours = max(ours, count * float(np.median(kernels[1:])))
     first = float(_column(rows, "guard")[0])
+    over = [event.data for event in events if event.kind == "backed_off"]
+    parts = {str(data.get("part", MEASUREMENTS)) for data in over}
     return Cost(
         steps=round(count),
         seconds=float(took[late].sum()),
@@ -136,6 +154,8 @@ def cost_of(rows: Rows, written: int) -> Cost | None:
         start_ours=float((guard * stands_for)[early].sum()),
         first=first if math.isfinite(first) else 0.0,
         device=len(kernels) > 0,
+        budget=max((_number(data.get("budget")) for data in over), default=0.0),
+        dropped=tuple(part for part in _DROPPED if part in parts),
     )
 
 
@@ -161,14 +181,20 @@ def cost_words(cost: Cost | None) -> str:
     if not cost.tells:
         most = f", {odd.format(' of it')}" if odd else ""
         return (
-            f"Guard cost {words.duration(cost.whole)} of {words.duration(cost.wall)}{most}; "
-            "the run was too short to tell it per step."
+            f"Guard cost about {_each(cost)}, {words.duration(cost.whole)} of "
+            f"{words.duration(cost.wall)}{most}; in a run this short that is rough."
         )
     most = "at most " if cost.device else ""
-    each = f"{words.duration(cost.per_step)} per step ({words.percent(cost.ours / cost.seconds)})"
+    each = _each(cost)
     start = cost.start_ours + cost.first
     begin = f"{words.duration(start)} at the start" if start > _WORTH * cost.wall else ""
     return f"Guard cost {words.listed([f'{most}{each}', *filter(None, [begin, odd.format('')])])}."
+
+
+def _each(cost: Cost) -> str:
+    share = words.percent(cost.ours / cost.seconds)
+    budget = f"; budget {words.percent(cost.budget)}" if FLOOR in cost.dropped else ""
+    return f"{words.duration(cost.per_step)} per step ({share}{budget})"
 
 
 def cost_figure(cost: Cost | None) -> str:
@@ -185,8 +211,21 @@ def cost_note(cost: Cost | None) -> str:
     bound = "; the device computes meanwhile, so that the loop lost no more" if cost.device else ""
     return (
         f"{cost_words(cost)} Measured: time inside holdfast on the training thread over the wall "
-        f"time of the same steps{bound}."
+        f"time of the same steps{bound}.{_over_budget(cost)}"
     )
+
+
+def _over_budget(cost: Cost) -> str:
+    if not cost.dropped:
+        return ""
+    above = f" of {words.percent(cost.budget)}" if cost.budget else ""
+    done = words.listed([_DROPPED[part] for part in cost.dropped if part != FLOOR])
+    rest = f"; {_DROPPED[FLOOR]}" if FLOOR in cost.dropped else ""
+    return f" Above its budget{above} {done}{rest}."
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _column(rows: Rows, name: str) -> NDArray[np.float32]:

@@ -164,7 +164,7 @@ def summarize_lane(data: LaneData) -> LaneSummary:
         finite_step=int(steps[mine][finite[-1]]) if finite.size else -1,
         bad_losses=int(np.sum(bad)),
         mean_loss=_mean(losses),
-        cost=cost_of(rows, written),
+        cost=cost_of(rows, written, data.events),
         phases=phases,
         pace=pace.verdict(rows[first_optimizer(rows)], phases),
         peak_bytes=_peaks(rows, ("mem_allocated", "mem_reserved", "rss")),

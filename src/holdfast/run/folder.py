@@ -27,7 +27,6 @@ from holdfast.errors import RunFolderError
 from holdfast.run import jsonl
 from holdfast.run.durable import BINARY, TEMPORARY, replace_file
 from holdfast.run.ring import Ring
-from holdfast.run.table import read_header
 
 FORMAT = 1
 META = "run.json"
@@ -292,6 +291,9 @@ class Run:
 
     def is_empty(self) -> bool:
         """True when no step was recorded and nothing found; damaged files count as content."""
+        # Not above: with it comes numpy, before a script is started.
+        from holdfast.run.table import read_header
+
         if any(path.name.startswith("traceback.") for path in _children(self.path)):
             return False
         for path, match in self._files():

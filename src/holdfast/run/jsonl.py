@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 from holdfast.errors import RunFolderError
 
@@ -104,7 +103,9 @@ def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Lines:
 
 def _plain(value: Any) -> Any:
     """Copy ``value`` with every number in a form that JSON has."""
-    if isinstance(value, np.generic | np.ndarray):
+    # Where nobody has imported numpy nothing is an array; it takes as long as all of ours.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic | numpy.ndarray):
         value = cast("Any", value).tolist()
     if isinstance(value, float):
         if math.isfinite(value):

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from holdfast.run import jsonl
 from holdfast.run.folder import Run
-from holdfast.run.reader import LaneReader
 from holdfast.types import Event
 
 RESUMED_FROM = "resumed_from"
@@ -50,6 +49,8 @@ class Resumable:
 
 def resumable(run: Run) -> Resumable:
     """From which checkpoint a run can be gone on with, or why it cannot."""
+    from holdfast.run.reader import LaneReader
+
     return resumable_from(
         run, [event for lane in run.lanes() for event in LaneReader(run, lane).events()]
     )

@@ -1,0 +1,47 @@
+"""Above its budget the guard drops parts in a stated order, and then states its floor."""
+
+from __future__ import annotations
+
+from holdfast.probes.cost_budget import FLOOR, LOOK_OUTS, MEASUREMENTS, ORDER, Budget
+
+STEP = 1e-3
+WINDOW = 64
+
+
+def windows(budget: Budget, *ours: float) -> list[str]:
+    """What each window of steps of a millisecond says; the first one is never judged."""
+    said = [budget.spend(each, WINDOW * i * STEP + n * STEP) for i, each in enumerate(ours)
+            for n in range(WINDOW)]  # fmt: skip
+    assert not any(word for n, word in enumerate(said, 1) if n % WINDOW)
+    return said[WINDOW - 1 :: WINDOW]
+
+
+def test_parts_are_dropped_one_by_one_in_the_stated_order() -> None:
+    budget = Budget(0.02)
+    assert windows(budget, 1e-4, 1e-4) == ["", MEASUREMENTS]
+    assert budget.lean and not budget.resting
+    budget = Budget(0.02)
+    assert windows(budget, *[1e-4] * 6) == ["", *ORDER, FLOOR, "", ""]
+    assert budget.lean and budget.resting
+    assert list(ORDER) == [MEASUREMENTS, LOOK_OUTS]
+
+
+def test_no_more_is_dropped_than_the_budget_needs() -> None:
+    budget = Budget(0.02)
+    assert windows(budget, 1e-4, 1e-4, 1e-5, 1e-5) == ["", MEASUREMENTS, "", ""]
+    assert not budget.resting
+
+
+def test_within_the_budget_nothing_is_said_and_the_start_does_not_count() -> None:
+    assert windows(Budget(0.02), 5e-3, 1e-5, 1e-5) == ["", "", ""]
+
+
+def test_an_event_has_microseconds_and_percent() -> None:
+    budget = Budget(0.02)
+    windows(budget, 1e-4, 1e-4)
+    facts = budget.facts(MEASUREMENTS)
+    assert facts["part"] == MEASUREMENTS and facts["budget"] == 0.02
+    why = str(facts["why"])
+    assert "100 µs per step, 10.0% of the time, above its budget of 2.0%" in why
+    assert "16 times less often" in why and "skipping goes on" in why
+    assert "what skipping a bad step needs" in str(budget.facts(FLOOR)["why"])
