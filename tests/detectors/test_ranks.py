@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.line_events import look
 from tests.rank_lanes import event, found, lane
 
 from holdfast.detectors import ALL, SECTIONS, document
@@ -212,6 +213,47 @@ def test_waiting_in_forward_is_no_slowness_of_its_own():
     """With a collective in the forward pass the others wait there for a rank without data."""
     lanes = [lane(0, columns={"forward": 0.014}), lane(1, columns={"data_wait": 0.011})]
     assert (one(lanes).rank, one(lanes).evidence["phase"]) == (1, "data_wait")
+
+
+def in_forward() -> dict[str, Any]:
+    """FSDP: the others wait in the forward pass, where weights are gathered."""
+    slow = look("look", [(57, 0.0101, {}), (58, 0.004, {"mark": "model", "direct": False})])
+    quick = look("look", [(57, 0.0001, {}), (58, 0.014, {"mark": "model", "direct": False})])
+    facts = {"wrapper": "fsdp"}
+    return {
+        "quick": lambda rank: lane(
+            rank, facts=facts, columns={"collective": 0.010}, events=[timed(rank, quick)]
+        ),
+        "slow": lambda rank: lane(
+            rank, facts=facts, columns={"forward": 0.014}, events=[timed(rank, slow)]
+        ),
+    }
+
+
+def timed(rank: int, given: tuple[str, dict[str, Any]]) -> Any:
+    kind, data = given
+    return event(rank, kind, 40, **data)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_slow_rank_that_others_wait_for_in_the_forward_pass(at):
+    kinds = in_forward()
+    lanes = [kinds["slow" if rank == at else "quick"](rank) for rank in (0, 1)]
+    finding = one(lanes)
+    assert (finding.code, finding.rank, finding.line) == ("RNK002", at, 57)
+    assert finding.evidence["seconds"] == pytest.approx(0.014, rel=0.05)
+    assert finding.evidence["others"] == pytest.approx(0.004, rel=0.1)
+    # Nobody loses more than it waits: backward and collectives of the other one.
+    assert 0.010 <= finding.evidence["lost"] <= 0.0185
+
+
+def test_a_line_that_all_ranks_spend_as_long_at_is_not_to_blame():
+    kinds = in_forward()
+    both = look("look", [(57, 0.0101, {})])
+    lanes = [kinds["quick"](0), kinds["slow"](1)]
+    for each in lanes:
+        each.events[-1] = timed(each.rank, both)
+    assert (one(lanes).rank, one(lanes).line) == (1, 0)
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_not_slow():

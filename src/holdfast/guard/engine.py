@@ -243,6 +243,11 @@ class Engine:
         """Tensors went from the host to the device."""
         self.phases.add("h2d", seconds)
 
+    def waited(self, seconds: float) -> None:
+        """A collective has returned after so long; in backward it belongs to that phase."""
+        if not self._depth:
+            self.phases.waited(seconds)
+
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when the step is lost already, and it need not run."""
         self._depth += 1
