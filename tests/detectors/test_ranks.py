@@ -448,6 +448,16 @@ def test_which_rank_was_killed_first(first, second, lost):
     assert [f.rank for f in compare(lanes)] == ([] if lost is None else [lost])
 
 
+def test_a_rank_that_its_launcher_ended_was_not_the_first():
+    """Others had raised before they were told to end, and one had not."""
+    facts, ends = {"group": 3}, [{"at": 1.7e9}, {"at": 1.7e9 - 0.1}]
+    lanes = [lane(r, facts=facts, events=[event(r, "died", 200, signal="", **ends[r])])
+             for r in (0, 1)]  # fmt: skip
+    raised = [event(2, "exception", 200, **PEER), event(2, "end", 199, steps=200)]
+    lanes.append(lane(2, facts=facts, events=raised))
+    assert one(lanes).evidence["lost"] == [1]
+
+
 def test_an_error_of_its_own_is_no_lost_rank():
     raised = lane(1, events=[event(1, "exception", 200, type="KeyError", message="'cat'"),
                              event(1, "end", 199, steps=200)])  # fmt: skip

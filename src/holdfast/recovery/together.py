@@ -3,7 +3,8 @@
 Ranks that train one model see the same reduced gradients, so that a bad step is skipped by all of
 them without a word. Whatever depends on a loss, a clock or a loader of its own is agreed on first
 (``agreement``): going back, stopping, lowering the learning rate, saving, clipping after an
-explosion, whether finite outliers are skipped, and how often snapshots are taken.
+explosion, whether finite outliers are skipped, how often snapshots are taken, and the end by a
+signal.
 
 That they train one model is not assumed but seen: their gradient norms are the same.
 """
@@ -27,8 +28,11 @@ from .training import Training
 from .trial import all_finite, clearly_better
 
 ROLLBACK, STOP, LOWER, SAVE = "rollback", "stop", "lower_lr", "checkpoint"
+END = "end"
 CLIP, OUTLIERS, PACE = "clip", "outliers", "pace"
 
+# Seconds that ranks have to answer when a signal ends the run: their threads look far more often.
+_PROMPT = 2.0
 # Rows that are compared. On a GPU the host of one rank may be some steps ahead of another's.
 _RECENT = 64
 # Steps until something that was refused is asked for again.
@@ -86,9 +90,9 @@ class Together:
         if self._agreement is None or self._over or self._agreement.over:
             return False
         refused = self._refused.get(kind, -_AGAIN)
-        if kind != STOP and self._training.iteration - refused < _AGAIN:
+        if kind not in (STOP, END) and self._training.iteration - refused < _AGAIN:
             return False
-        self._agreement.ask(kind, facts, hasty=hasty)
+        self._agreement.ask(kind, facts, hasty=hasty, patience=_PROMPT if kind == END else None)
         return True
 
     def withdraw(self, kind: str) -> None:
@@ -105,6 +109,11 @@ class Together:
     def busy(self) -> bool:
         """Whether something is being agreed on."""
         return self._agreement is not None and self._agreement.busy
+
+    @property
+    def why_over(self) -> str:
+        """Why nothing can be agreed on any more; empty while it can."""
+        return "" if self._agreement is None else self._agreement.why_over
 
     @property
     def goes_back(self) -> bool:
@@ -191,7 +200,7 @@ class Together:
 
     def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
         """Why nothing is done, or "" and what is; for all ranks."""
-        if question.kind == SAVE:
+        if question.kind in (SAVE, END):
             return "", question.facts
         if question.kind == STOP:
             return "", {**question.facts, "to": _common(question, answers)}
