@@ -50,6 +50,7 @@ from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.last_state import LastState, Moment
 from ..recovery.rollback import Recovery
+from ..recovery.together import END
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
@@ -895,6 +896,26 @@ class Engine:
         """Whether the loop, which asks for its next batch, can be resumed from there."""
         between = not self._losses.passes and not self.recovery.checkpoints.script.waits()
         return between and bool(self.asks_soon())
+
+    def ends_together(self, why: str) -> bool:
+        """Ask all ranks to save and end after one step; False where that is not possible.
+
+        Called in a thread, as those below: the clock of the loop must not be touched.
+        """
+        with contextlib.suppress(Exception):
+            together = self.recovery.together
+            return together.begin() and together.ask(END, {"signal": why})
+        return False
+
+    def left_alone(self) -> str:
+        """Why the other ranks will not do so; empty while they may."""
+        return self.recovery.together.why_over
+
+    def not_saved(self, why: str) -> None:
+        """A signal ends the process, whose training thread is somewhere in native code."""
+        reason = self.left_alone() or "there was no step that all ranks came to"
+        with contextlib.suppress(Exception):
+            self._last_state.not_saved(why, f"{reason}; this one waits in a collective")
 
     @fail_open("last state")
     def save_last_state(self, why: str, at: FrameType | None = None) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
@@ -41,7 +41,7 @@ from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
-from .together import CLIP, LOWER, OUTLIERS, PACE, ROLLBACK, SAVE, STOP, Together, asked_for
+from .together import CLIP, END, LOWER, OUTLIERS, PACE, ROLLBACK, SAVE, STOP, Together, asked_for
 from .training import Guarded, Training
 from .trial import Replay, Trial, all_finite, clearly_better, read_loss, was_skipped
 
@@ -75,6 +75,8 @@ class Recovery:
         self._best_left = settings.rollback.best
         self._trial: Trial | None = None
         self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
+        self.ends_by: Callable[[str, Snapshot | None], None] = lambda signal, state: None
+        """Saves a state that all ranks have, and ends this process by a signal."""
         self.replay = Replay()
         self._look_at = 0.0
         self._epoch = 0
@@ -250,6 +252,8 @@ class Recovery:
         if self.together.due(step) and self._act_together(step, fed, batches, at, steps):
             return
         for refused in self.together.tell(step):
+            if refused.kind == END:
+                self.ends_by(refused.facts["signal"], None)
             if refused.kind == STOP:  # a launcher ends the others when this one ends
                 self._stop(*_stopping(refused.facts), step, self._last_good(refused.facts["code"]))
         if self._ending is not None:
@@ -293,7 +297,9 @@ class Recovery:
         steps: int,
     ) -> bool:
         """Do what ranks have agreed on, if this is the step for it; True when that was all."""
-        met = self.together.arrive(step, {"again": bool(batches)})
+        kept = [one.step for one in self.snapshots.taken() if one.step < self._began(1 << 62)]
+        mine = {"again": bool(batches), "calm": self._quiet(), "kept": kept}
+        met = self.together.arrive(step, mine)
         if met is None:
             return False
         (agreed, every), training = met, self._training
@@ -315,7 +321,12 @@ class Recovery:
             self.snapshots.pace.every = facts["every"]
         elif kind == LOWER:
             self._lower_rates({**facts, "asked_by": asked_by}, step + 1)
-        elif kind == SAVE and self._quiet():
+        elif kind == END:
+            common = set.intersection(*(set(one["kept"]) for one in every))
+            old = self.snapshots.of(max(common, default=-1))
+            calm = all(one["calm"] for one in every)
+            self.ends_by(facts["signal"], self._take(step) if calm else old)
+        elif kind == SAVE and all(one["calm"] for one in every):
             taken = self._take(step)
             if taken is not None:
                 self.checkpoints.save(taken, facts["kind"], at=at, steps=steps)
