@@ -486,5 +486,50 @@ def test_who_ends_a_run_that_hangs_has_killed_no_rank():
     assert codes(lanes) == ["RNK008"]
 
 
+# ---------------------------------------------------------------------- lines
+
+
+LOADER = {"loader": {"file": "src/train.py", "line": 12}}
+OPTIMIZER = {"made": {"file": "src/train.py", "line": 20}}
+
+
+def test_the_loader_is_named_where_the_data_is_to_blame():
+    same = {"batch": lane(0).rows["batch"], "loss": 1.1 * lane(0).rows["loss"]}
+    finding = one([lane(0, facts=LOADER), lane(1, facts=LOADER, columns=same)])
+    assert (finding.code, finding.line) == ("RNK004", 12) and "train.py:12" in finding.message
+    ends = [[event(r, "pass_ends", 42 - 2 * r, number=1, samples=8)] for r in (0, 1)]
+    finding = one([lane(r, facts=LOADER, events=ends[r]) for r in (0, 1)])
+    assert (finding.code, finding.file, finding.line) == ("RNK005", "src/train.py", 12)
+    finding = one([lane(0, facts=LOADER), lane(1, facts={**LOADER, "batch_size": 16})])
+    assert (finding.code, finding.line) == ("RNK006", 12)
+
+
+def test_the_optimizer_is_named_where_its_settings_differ():
+    lanes = [lane(0, facts=OPTIMIZER), lane(1, facts=OPTIMIZER, columns={"lr": 0.02})]
+    assert (one(lanes).code, one(lanes).line) == ("RNK006", 20)
+    other = {**OPTIMIZER, "source": "ffff0000"}
+    assert one([lane(0, facts=OPTIMIZER), lane(1, facts=other)]).line == 0
+
+
+def test_the_part_of_the_model_that_is_never_used():
+    parts = [{}, {}, {"file": "src/model.py", "line": 31}]
+    facts = {"find_unused": True, "parts": parts}
+    layers = np.array([[1, 1, np.nan]] * 4)
+    finding = one([lane(rank, facts=facts, layers=layers) for rank in (0, 1)])
+    assert (finding.code, finding.file, finding.line) == ("RNK003", "src/model.py", 31)
+
+
+def test_the_line_that_calls_a_model_past_its_wrapper():
+    given = look("look", [(57, 0.004, {"mark": "model", "direct": False}), (60, 0.009, {})])
+    other = {"grad_norm": 5 + np.random.default_rng(3).random(200)}
+    lanes = [
+        lane(0, events=[timed(0, given)]),
+        lane(1, weights=all_changed, columns=other, events=[timed(1, given)]),
+    ]
+    assert (one(lanes).code, one(lanes).line) == ("RNK001", 57)
+    averaged = [lanes[0], lane(1, weights=changed, events=[timed(1, given)])]
+    assert one(averaged).line == 0
+
+
 def test_names_of_ranks():
     assert named([0, 1]) == "ranks 0 and 1"

@@ -11,7 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._ranks import DDP, FSDP, Lane, RankDetector, named, replicas, same_model, side_by_side
+from ._lines import Line
+from ._ranks import (
+    DDP,
+    FSDP,
+    Lane,
+    Origin,
+    RankDetector,
+    named,
+    replicas,
+    same_model,
+    side_by_side,
+    spot,
+)
 
 _SHOWN = 4
 
@@ -126,11 +138,15 @@ class ReplicasOutOfSync(RankDetector):
             f"the weights of {named(odd)} differ from those of {named(others)}{part} "
             f"({len(which)} of {total} layers): {how}"
         )
+        # Gradients of wrapped models are averaged unless these are called past their wrapper.
+        at = _called(lanes[0]) if wrapped and gradients else ("", 0)
         return self.about(
             lanes,
             step=step,
             rank=odd[0],
-            what=what,
+            what=f"{what}{f' (called{spot(at)})' if at[1] else ''}",
+            file=at[0],
+            line=at[1],
             advice=advice,
             severity=self.severity if wrapped else Severity.WARNING,
             confidence=1.0 if wrapped else 0.7,
@@ -144,6 +160,18 @@ class ReplicasOutOfSync(RankDetector):
                 "wrapper": DDP if wrapped else "",
             },
         )
+
+
+def _called(lane: Lane) -> Origin:
+    """The line of the loop that calls the model for the longest time."""
+    lines = [] if lane.look is None else [one for one in lane.look.now.lines if one.mark == "model"]
+    outer = min((len(one.path) for one in lines), default=0)
+    longest = max((one for one in lines if len(one.path) == outer), key=_seconds, default=None)
+    return ("", 0) if longest is None else (longest.at.file, longest.at.line)
+
+
+def _seconds(line: Line) -> float:
+    return line.seconds
 
 
 def _checksums(lanes: Sequence[Lane]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._lines import Place, by_place, read_look
-from ._ranks import Lane, RankDetector, named, same_model, side_by_side
+from ._lines import Place, by_place
+from ._ranks import Lane, RankDetector, named, same_model, side_by_side, spot
 
 # Phases in which a rank is slow by itself, the earliest of a step first: what comes later in a step
 # may be a wait for what came before it.
@@ -160,14 +160,14 @@ class Straggler(RankDetector):
         length = sum(float(seconds[found.at].mean()) for seconds in phases.values())
         waiting = [other.rank for other in lanes if other is not lane]
         file, line = _line(lanes, lane, kind, found.ahead)
-        at = f" at {file.rpartition('/')[2]}:{line}" if line else ""
         wait = "waits" if len(waiting) == 1 else "wait"
         return self.about(
             lanes,
             step=int(steps[0]),
             rank=lane.rank,
-            what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{at}, the others "
-            f"{_ms(own - found.ahead)}: {named(waiting)} {wait} {_ms(found.lost)} of {_ms(length)}",
+            what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{spot((file, line))}, the "
+            f"others {_ms(own - found.ahead)}: {named(waiting)} {wait} {_ms(found.lost)} of "
+            f"{_ms(length)}",
             advice=f"look at what that line does on rank {lane.rank} alone; {_ADVICE[kind]}"
             if line
             else _ADVICE[kind],
@@ -221,11 +221,9 @@ def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[s
 
 def _timed(lane: Lane) -> dict[Place, float]:
     """Seconds of each line in an ordinary step, as a rank has timed them last."""
-    looks = [look for event in lane.events_of("line_times") if (look := read_look(event))]
-    ordinary = [look for look in looks if look.purpose in ("reference", "look")]
-    if not ordinary:
+    if lane.look is None:
         return {}
-    return {at: line.seconds for at, line in by_place(ordinary[-1].now.lines).items()}
+    return {at: line.seconds for at, line in by_place(lane.look.now.lines).items()}
 
 
 def _ms(seconds: float) -> str:

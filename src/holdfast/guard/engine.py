@@ -197,6 +197,7 @@ class Engine:
         if ledger is not self._ledger:
             self._ledger = ledger
             self.training.comparability.feeds(iterator)
+            self.training.origins.feeds(iterator)
         self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
@@ -392,6 +393,7 @@ class Engine:
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_path.forget()
+        self.training.origins.made(optimizer, sys._getframe())
         self.training.registry.of(optimizer, models)
         self.training.memory.made(self.training.models())
 
@@ -685,14 +687,21 @@ class Engine:
             self.training.record("skipped_batch", {"samples": samples})
         return (kept,)
 
+    @fail_open("origins")
+    def loader_made(self, loader: Any) -> None:
+        """A loader exists."""
+        self.training.origins.made(loader, sys._getframe())
+
     @fail_open("unreadable samples")
     def loader_begins(self, loader: Any, trains: bool = False) -> None:
         """A loop over a loader is about to begin; ``trains``: it is known to train."""
+        self.training.origins.pass_begins(loader)
         self.training.bad_batches.loader_begins(loader, trains=trains)
 
     @fail_open("unreadable samples")
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""
+        self.training.origins.pass_began(iterator)
         self.training.bad_batches.loader_began(iterator)
 
     @fail_open("unreadable samples")

@@ -97,7 +97,7 @@ class LastState:
         self._began = time.time()
         self._done = not settings.at_end
         self._signals: EndSignals | None = None
-        recovery.ends_by = self._end_together
+        recovery.together.ends_by = self._end_together
 
     def watch_signals(self, training: Ending) -> None:
         """Training begins: have it saved before a signal ends the process."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import FrameType
 from typing import Any
@@ -75,8 +75,6 @@ class Recovery:
         self._best_left = settings.rollback.best
         self._trial: Trial | None = None
         self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
-        self.ends_by: Callable[[str, Snapshot | None], None] = lambda signal, state: None
-        """Saves a state that all ranks have, and ends this process by a signal."""
         self.replay = Replay()
         self._look_at = 0.0
         self._epoch = 0
@@ -253,7 +251,7 @@ class Recovery:
             return
         for refused in self.together.tell(step):
             if refused.kind == END:
-                self.ends_by(refused.facts["signal"], None)
+                self.together.ends_by(refused.facts["signal"], None)
             if refused.kind == STOP:  # a launcher ends the others when this one ends
                 self._stop(*_stopping(refused.facts), step, self._last_good(refused.facts["code"]))
         if self._ending is not None:
@@ -325,7 +323,7 @@ class Recovery:
             common = set.intersection(*(set(one["kept"]) for one in every))
             old = self.snapshots.of(max(common, default=-1))
             calm = all(one["calm"] for one in every)
-            self.ends_by(facts["signal"], self._take(step) if calm else old)
+            self.together.ends_by(facts["signal"], self._take(step) if calm else old)
         elif kind == SAVE and all(one["calm"] for one in every):
             taken = self._take(step)
             if taken is not None:

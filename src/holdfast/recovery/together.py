@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -45,6 +45,8 @@ class Together:
     """Agreements about the training in this process; nothing at all where there is one rank."""
 
     def __init__(self, training: Training, snapshots: Snapshots) -> None:
+        self.ends_by: Callable[[str, Snapshot | None], None] = lambda signal, state: None
+        """Saves a state that all ranks have, and ends this process by a signal."""
         self._training, self._snapshots = training, snapshots
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
         self._level = (math.nan, math.nan)
