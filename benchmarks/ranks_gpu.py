@@ -45,7 +45,7 @@ class Syncs:
         warnings.showwarning = self._saw
 
     def _saw(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
-        if "synchroniz" in str(message) and threading.get_ident() == self._thread:
+        if "called a synchronizing" in str(message) and threading.get_ident() == self._thread:
             self.found[f"{'/'.join(filename.split('/')[-3:])}:{lineno}"] += 1
 
     def on(self, wanted: bool) -> None:

@@ -222,16 +222,20 @@ class Agreement:
                 self._number += 1
                 self._changed.notify_all()
 
-    def exchange(self, name: str, mine: Facts) -> list[Facts] | None:
-        """What each rank brings to something that all of them are at; None where one is missing."""
+    def exchange(self, name: str, mine: Facts, patience: float | None = None) -> list[Facts] | None:
+        """What each rank brings to something that all of them are at; None where one is missing.
+
+        ``patience``: seconds that it may come later than others.
+        """
+        limit = self._limit() if patience is None else patience
         common = f"{name}/all"
         self._put(f"{name}/{self._rank}", mine)
         keys = [f"{name}/{rank}" for rank in range(self._world)]
         if self._rank == 0:
-            there = self._await(keys, self._limit())
+            there = self._await(keys, limit)
             every = [self._get(key) for key in keys] if there else None
             return self._first(common, {"every": every})["every"]
-        if self._await([common], 2 * self._limit()):  # the first may come last
+        if self._await([common], 2 * limit):  # the first may come last
             return self._get(common)["every"]
         return self._first(common, {"every": None})["every"]
 

@@ -22,13 +22,13 @@ import torch
 
 from ..detectors.suspicion import Suspicion
 from ..probes.ranks import ranks
-from .agreement import Agreed, Agreement, Facts, Question
+from .agreement import PATIENCE, Agreed, Agreement, Facts, Question
 from .snapshots import Snapshot, Snapshots
 from .training import Training
 from .trial import all_finite, clearly_better
 
 ROLLBACK, STOP, LOWER, SAVE = "rollback", "stop", "lower_lr", "checkpoint"
-END = "end"
+END, BEST = "end", "restore_best"
 CLIP, OUTLIERS, PACE = "clip", "outliers", "pace"
 
 # Seconds that ranks have to answer when a signal ends the run: their threads look far more often.
@@ -144,6 +144,17 @@ class Together:
             return False, tried, before
         tried, before = (_mean([one[name] for one in every]) for name in ("tried", "before"))
         return clearly_better(found, tried, before), tried, before
+
+    def same(self, name: str, value: object) -> bool:
+        """Whether all ranks, which are at the same place, have the same; alike on all of them."""
+        if not self.begin():
+            return True
+        agreement = self._agreement
+        if agreement is None or agreement.over:
+            return False
+        # They may have read something large before they came here.
+        every = agreement.exchange(name, {"value": value}, PATIENCE)
+        return every is not None and all(one["value"] == value for one in every)
 
     def tell(self, step: int) -> list[Question]:
         """Record what was refused; the questions."""
