@@ -247,6 +247,16 @@ def test_a_slow_rank_that_others_wait_for_in_the_forward_pass(at):
     assert 0.010 <= finding.evidence["lost"] <= 0.0185
 
 
+def test_more_work_of_the_same_model_is_named_in_the_loop():
+    """Longer samples: the model is the same on all ranks, what it is given is not."""
+    kinds = in_forward()
+    lanes = [kinds["quick"](0), kinds["slow"](1)]
+    for each, seconds in zip(lanes, (0.004, 0.014), strict=True):
+        inside = {"mark": "model", "direct": False, "path": (55, 31)}
+        each.events[-1] = timed(each.rank, look("look", [(31, seconds, inside)]))
+    assert (one(lanes).rank, one(lanes).line) == (1, 55)
+
+
 def test_a_line_that_all_ranks_spend_as_long_at_is_not_to_blame():
     kinds = in_forward()
     both = look("look", [(57, 0.0101, {})])
@@ -527,6 +537,10 @@ def test_the_line_that_calls_a_model_past_its_wrapper():
         lane(1, weights=all_changed, columns=other, events=[timed(1, given)]),
     ]
     assert (one(lanes).code, one(lanes).line) == ("RNK001", 57)
+    past = {59: {"calls": ["model.module.encode"]}}
+    deep = {"mark": "model", "direct": False, "path": (57, 59, 31)}
+    lanes[0] = lane(0, events=[timed(0, look("look", [(31, 0.004, deep)], sources=past))])
+    assert one(lanes).line == 59, "the line that shows it, not the one that the time goes to"
     averaged = [lanes[0], lane(1, weights=changed, events=[timed(1, given)])]
     assert one(averaged).line == 0
 

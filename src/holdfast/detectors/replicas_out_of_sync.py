@@ -26,6 +26,8 @@ from ._ranks import (
 )
 
 _SHOWN = 4
+# The attribute of a wrapper that is the model itself.
+_PAST = "module"
 
 
 class ReplicasOutOfSync(RankDetector):
@@ -163,11 +165,15 @@ class ReplicasOutOfSync(RankDetector):
 
 
 def _called(lane: Lane) -> Origin:
-    """The line of the loop that calls the model for the longest time."""
-    lines = [] if lane.look is None else [one for one in lane.look.now.lines if one.mark == "model"]
-    outer = min((len(one.path) for one in lines), default=0)
-    longest = max((one for one in lines if len(one.path) == outer), key=_seconds, default=None)
-    return ("", 0) if longest is None else (longest.at.file, longest.at.line)
+    """The line that calls the model for the longest time, past its wrapper if one shows it."""
+    if lane.look is None:
+        return "", 0
+    calls = sorted((line for line in lane.look.now.lines if line.mark == "model"), key=_seconds)
+    for line in reversed(calls):
+        for place in line.path:
+            if any(_PAST in call.split(".") for call in place.calls):
+                return place.file, place.line
+    return (calls[-1].at.file, calls[-1].at.line) if calls else ("", 0)
 
 
 def _seconds(line: Line) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._lines import Place, by_place
+from ._lines import Place
 from ._ranks import Lane, RankDetector, named, same_model, side_by_side, spot
 
 # Phases in which a rank is slow by itself, the earliest of a step first: what comes later in a step
@@ -221,9 +221,13 @@ def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[s
 
 def _timed(lane: Lane) -> dict[Place, float]:
     """Seconds of each line in an ordinary step, as a rank has timed them last."""
-    if lane.look is None:
-        return {}
-    return {at: line.seconds for at, line in by_place(lane.look.now.lines).items()}
+    spent: dict[Place, float] = {}
+    for line in () if lane.look is None else lane.look.now.lines:
+        turn = lane.look.turn if lane.look is not None and line.mark == "model" else None
+        # The model is the same on all ranks: what differs is what the loop gives to it.
+        at = turn.inner(line) if turn is not None and turn.holds(line) else line.at
+        spent[at] = spent.get(at, 0.0) + line.seconds
+    return spent
 
 
 def _ms(seconds: float) -> str:
