@@ -276,6 +276,10 @@ def test_ranks_are_asked_and_end_after_a_step_of_all(raised: list[Any], ended: l
     training = Stub(lambda name: pytest.fail("not by itself"))
     signals = EndSignals(training, wait=60.0)
     signals.install()
+    other = signal.signal(signal.SIGRTMIN + 5, lambda number, frame: None)
+    os.kill(os.getpid(), signal.SIGRTMIN + 5)  # somebody's own, without a name
+    time.sleep(0.05)
+    signal.signal(signal.SIGRTMIN + 5, other)
     os.kill(os.getpid(), signal.SIGTERM)
     wait_for(lambda: training.asked)
     assert signals.pending and not raised and not signals.alone

@@ -188,9 +188,9 @@ class EndSignals:
 
     def _heard(self, number: int) -> None:
         """In a thread, with several ranks: see to it that the process ends in time."""
-        name, training = signal.Signals(number).name, self._training
         if not self._ours(number) or self._saving:
-            return
+            return  # others are heard of too: real-time ones have no name
+        name, training = signal.Signals(number).name, self._training
         asked = training.ends_together(name)
         if asked and not self._waits(number, self._wait, lambda: not training.left_alone()):
             return
