@@ -34,7 +34,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 RESULTS = Path(__file__).parent / "results"
-WIDTHS = {"small": (64, 4), "medium": (512, 6)}
+# Width, layers, samples of a batch.
+SIZES = {"small": (64, 4, 32), "medium": (512, 6, 32), "large": (352, 25, 128)}
 
 Step = Callable[[], None]
 
@@ -42,7 +43,7 @@ Step = Callable[[], None]
 def network(size: str) -> nn.Module:
     """A stack of equal layers."""
     torch.manual_seed(0)
-    width, depth = WIDTHS[size]
+    width, depth, _ = SIZES[size]
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.GELU())]
     return nn.Sequential(*layers)
 
@@ -59,7 +60,7 @@ def training(form: str, size: str) -> Step:
                 fully_shard(layer, mesh=mesh)
         fully_shard(net, mesh=mesh)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
-    x = torch.randn(32, WIDTHS[size][0])
+    x = torch.randn(SIZES[size][2], SIZES[size][0])
 
     def step() -> None:
         optimizer.zero_grad()
@@ -122,9 +123,9 @@ def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
     lines = [head, "|" + "---|" * 9]
     for name, times in found.items():
         form, size = name.split()
-        width, depth = WIDTHS[size]
+        width, depth, batch = SIZES[size]
         for variant in ("plain", "again", "guarded"):
-            line = f"| {depth} × {width} | {form} | {variant} |"
+            line = f"| {depth} × {width}, batch {batch} | {form} | {variant} |"
             for kind in ("", " cpu"):
                 mine, plain = times[variant + kind], times["plain" + kind]
                 ratios = [one / other for one, other in zip(mine, plain, strict=True)]
@@ -142,7 +143,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--sizes", nargs="+", choices=WIDTHS, default=list(WIDTHS))
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--to", help=argparse.SUPPRESS)
     about = parser.parse_args()

@@ -56,7 +56,7 @@ COLUMNS = [
     "loss", "loss_bad", "backwards", "grad_norm", "grad_max", "grad_bad", "grad_layer",
     "skipped", "scaler_skipped", "scale", "lr", "opt", "param_bad", "param_layer", "buffer_bad",
     "buffer_layer", "input_bad", "data_wait", "h2d", "forward", "backward", "optimizer", "other",
-    "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
+    "collective", "mem_allocated", "mem_reserved", "mem_retries", "rss", "batch", "worker", "guard",
     "guard_device", "loss_usual", "loss_limit", "norm_usual", "norm_limit", "outlier", "clip",
 ]  # fmt: skip
 
@@ -75,7 +75,8 @@ def healthy(count: int, *, start: int = 0, seed: int = 0) -> Any:
     rows["grad_norm"] = 1.0 + noise.random(count)
     rows["lr"] = 1e-3
     rows["backwards"] = 1
-    for name in ("grad_max", "scale", "param_bad", "input_bad", "guard_device", "h2d"):
+    unknown = ("grad_max", "scale", "param_bad", "input_bad", "guard_device", "h2d", "collective")
+    for name in unknown:
         rows[name] = np.nan
     rows["param_bad"][rows["step"] % 128 == 0] = 0
     for name in ("grad_layer", "param_layer", "buffer_layer", "worker"):

@@ -19,7 +19,7 @@ FACTS = {
 # Milliseconds of a typical step of the rank, in the order of the columns.
 PHASES = {"data_wait": 1.0, "h2d": 0.0, "forward": 4.0, "backward": 8.0, "optimizer": 1.0,
           "other": 1.0}  # fmt: skip
-_COLUMNS = ("loss", "grad_norm", "lr", "batch", "opt", *PHASES)
+_COLUMNS = ("loss", "grad_norm", "lr", "batch", "opt", "collective", *PHASES)
 
 
 def event(rank: int, kind: str, step: int = 0, /, time: float = 1.7e9, **data: Any) -> Event:
@@ -62,7 +62,7 @@ def lane(
     rows["time"] = 1.7e9 + 0.015 * np.arange(count)
     rows["loss"] = 1 + noise.random(count)
     rows["grad_norm"] = 1 + np.random.default_rng(99).random(count)
-    rows["lr"] = 0.01
+    rows["lr"], rows["collective"] = 0.01, np.nan
     rows["batch"] = noise.integers(0, 1 << 24, count)
     for name, ms in PHASES.items():
         rows[name] = ms * 1e-3 * noise.lognormal(0, 0.1, count)

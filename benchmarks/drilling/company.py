@@ -24,7 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-SAMPLES, BATCH, EPOCHS = 2048, 16, 3
+SAMPLES, BATCH, STEPS = 2048, 16, 192
 
 
 class Table(Dataset[Any]):
@@ -108,7 +108,7 @@ def main() -> None:
         data, batch_size=BATCH, sampler=sampler, num_workers=int(args.fault == "worker")
     )
     step, loss = 0, torch.tensor(0.0)
-    for epoch in range(EPOCHS):
+    for epoch in range(STEPS // len(loader)):  # as many with two ranks as with four
         sampler.set_epoch(epoch)
         for x, y in loader:
             if mine and step == args.at:

@@ -75,6 +75,8 @@ def _judged(
         lost = "a rank hangs"
     elif fault in SURVIVED and (ended.code, len(told)) != (0, world):
         lost = f"it ended with {ended.code}, {len(told)} of {world} ranks came to their end"
+        errors = [line for line in ended.err.splitlines() if "Error" in line]
+        lost += f" ({errors[0].strip()[:200]})" if errors else ""
     elif fault not in SURVIVED and ended.code == 0:
         lost = "it ended with 0"
     elif len({words[2] for words in told}) > 1:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+import torch.distributed as dist
 
 from holdfast.boot import patches
 
@@ -62,6 +65,28 @@ def test_tensor_backward_goes_through_the_patched_name() -> None:
     finally:
         patches.uninstall()
     assert seen[0] is y and seen[-1] == "end"
+
+
+def test_collectives_called_from_python_wait_at_the_patched_name(tmp_path: Path) -> None:
+    """If torch changed this, a rank that waits in forward would look like a slow one."""
+    seen: list[float] = []
+
+    class Spy:
+        def waited(self, seconds: float) -> None:
+            seen.append(seconds)
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    patches.install(lambda: Spy())  # type: ignore[arg-type,return-value]
+    try:
+        numbers = torch.ones(2)
+        dist.all_reduce(numbers)
+        dist.broadcast(numbers, 0, async_op=True).wait()
+        dist._broadcast_coalesced(dist.group.WORLD, [numbers], 1 << 20, 0)
+        dist.barrier()
+    finally:
+        patches.uninstall()
+        dist.destroy_process_group()
+    assert len(seen) == 4 and all(seconds > 0 for seconds in seen)
 
 
 def test_without_an_engine_everything_works_as_ever() -> None:

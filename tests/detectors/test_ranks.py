@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.line_events import look
 from tests.rank_lanes import event, found, lane
 
 from holdfast.detectors import ALL, SECTIONS, document
@@ -214,6 +215,57 @@ def test_waiting_in_forward_is_no_slowness_of_its_own():
     assert (one(lanes).rank, one(lanes).evidence["phase"]) == (1, "data_wait")
 
 
+def in_forward() -> dict[str, Any]:
+    """FSDP: the others wait in the forward pass, where weights are gathered."""
+    slow = look("look", [(57, 0.0101, {}), (58, 0.004, {"mark": "model", "direct": False})])
+    quick = look("look", [(57, 0.0001, {}), (58, 0.014, {"mark": "model", "direct": False})])
+    facts = {"wrapper": "fsdp"}
+    return {
+        "quick": lambda rank: lane(
+            rank, facts=facts, columns={"collective": 0.010}, events=[timed(rank, quick)]
+        ),
+        "slow": lambda rank: lane(
+            rank, facts=facts, columns={"forward": 0.014}, events=[timed(rank, slow)]
+        ),
+    }
+
+
+def timed(rank: int, given: tuple[str, dict[str, Any]]) -> Any:
+    kind, data = given
+    return event(rank, kind, 40, **data)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_slow_rank_that_others_wait_for_in_the_forward_pass(at):
+    kinds = in_forward()
+    lanes = [kinds["slow" if rank == at else "quick"](rank) for rank in (0, 1)]
+    finding = one(lanes)
+    assert (finding.code, finding.rank, finding.line) == ("RNK002", at, 57)
+    assert finding.evidence["seconds"] == pytest.approx(0.014, rel=0.05)
+    assert finding.evidence["others"] == pytest.approx(0.004, rel=0.1)
+    # Nobody loses more than it waits: backward and collectives of the other one.
+    assert 0.010 <= finding.evidence["lost"] <= 0.0185
+
+
+def test_more_work_of_the_same_model_is_named_in_the_loop():
+    """Longer samples: the model is the same on all ranks, what it is given is not."""
+    kinds = in_forward()
+    lanes = [kinds["quick"](0), kinds["slow"](1)]
+    for each, seconds in zip(lanes, (0.004, 0.014), strict=True):
+        inside = {"mark": "model", "direct": False, "path": (55, 31)}
+        each.events[-1] = timed(each.rank, look("look", [(31, seconds, inside)]))
+    assert (one(lanes).rank, one(lanes).line) == (1, 55)
+
+
+def test_a_line_that_all_ranks_spend_as_long_at_is_not_to_blame():
+    kinds = in_forward()
+    both = look("look", [(57, 0.0101, {})])
+    lanes = [kinds["quick"](0), kinds["slow"](1)]
+    for each in lanes:
+        each.events[-1] = timed(each.rank, both)
+    assert (one(lanes).rank, one(lanes).line) == (1, 0)
+
+
 def test_ranks_that_do_not_wait_for_each_other_are_not_slow():
     assert codes([lane(0), lane(1, columns={"data_wait": 0.1})]) == []
 
@@ -406,6 +458,16 @@ def test_which_rank_was_killed_first(first, second, lost):
     assert [f.rank for f in compare(lanes)] == ([] if lost is None else [lost])
 
 
+def test_a_rank_that_its_launcher_ended_was_not_the_first():
+    """Others had raised before they were told to end, and one had not."""
+    facts, ends = {"group": 3}, [{"at": 1.7e9}, {"at": 1.7e9 - 0.1}]
+    lanes = [lane(r, facts=facts, events=[event(r, "died", 200, signal="", **ends[r])])
+             for r in (0, 1)]  # fmt: skip
+    raised = [event(2, "exception", 200, **PEER), event(2, "end", 199, steps=200)]
+    lanes.append(lane(2, facts=facts, events=raised))
+    assert one(lanes).evidence["lost"] == [1]
+
+
 def test_an_error_of_its_own_is_no_lost_rank():
     raised = lane(1, events=[event(1, "exception", 200, type="KeyError", message="'cat'"),
                              event(1, "end", 199, steps=200)])  # fmt: skip
@@ -432,6 +494,55 @@ def test_who_ends_a_run_that_hangs_has_killed_no_rank():
     again = event(0, "progress_again", 200, time=1.7e9 - 4, seconds=9.0)
     lanes[0] = lane(0, events=[*lanes[0].events[3:], again])
     assert codes(lanes) == ["RNK008"]
+
+
+# ---------------------------------------------------------------------- lines
+
+
+LOADER = {"loader": {"file": "src/train.py", "line": 12}}
+OPTIMIZER = {"made": {"file": "src/train.py", "line": 20}}
+
+
+def test_the_loader_is_named_where_the_data_is_to_blame():
+    same = {"batch": lane(0).rows["batch"], "loss": 1.1 * lane(0).rows["loss"]}
+    finding = one([lane(0, facts=LOADER), lane(1, facts=LOADER, columns=same)])
+    assert (finding.code, finding.line) == ("RNK004", 12) and "train.py:12" in finding.message
+    ends = [[event(r, "pass_ends", 42 - 2 * r, number=1, samples=8)] for r in (0, 1)]
+    finding = one([lane(r, facts=LOADER, events=ends[r]) for r in (0, 1)])
+    assert (finding.code, finding.file, finding.line) == ("RNK005", "src/train.py", 12)
+    finding = one([lane(0, facts=LOADER), lane(1, facts={**LOADER, "batch_size": 16})])
+    assert (finding.code, finding.line) == ("RNK006", 12)
+
+
+def test_the_optimizer_is_named_where_its_settings_differ():
+    lanes = [lane(0, facts=OPTIMIZER), lane(1, facts=OPTIMIZER, columns={"lr": 0.02})]
+    assert (one(lanes).code, one(lanes).line) == ("RNK006", 20)
+    other = {**OPTIMIZER, "source": "ffff0000"}
+    assert one([lane(0, facts=OPTIMIZER), lane(1, facts=other)]).line == 0
+
+
+def test_the_part_of_the_model_that_is_never_used():
+    parts = [{}, {}, {"file": "src/model.py", "line": 31}]
+    facts = {"find_unused": True, "parts": parts}
+    layers = np.array([[1, 1, np.nan]] * 4)
+    finding = one([lane(rank, facts=facts, layers=layers) for rank in (0, 1)])
+    assert (finding.code, finding.file, finding.line) == ("RNK003", "src/model.py", 31)
+
+
+def test_the_line_that_calls_a_model_past_its_wrapper():
+    given = look("look", [(57, 0.004, {"mark": "model", "direct": False}), (60, 0.009, {})])
+    other = {"grad_norm": 5 + np.random.default_rng(3).random(200)}
+    lanes = [
+        lane(0, events=[timed(0, given)]),
+        lane(1, weights=all_changed, columns=other, events=[timed(1, given)]),
+    ]
+    assert (one(lanes).code, one(lanes).line) == ("RNK001", 57)
+    past = {59: {"calls": ["model.module.encode"]}}
+    deep = {"mark": "model", "direct": False, "path": (57, 59, 31)}
+    lanes[0] = lane(0, events=[timed(0, look("look", [(31, 0.004, deep)], sources=past))])
+    assert one(lanes).line == 59, "the line that shows it, not the one that the time goes to"
+    averaged = [lanes[0], lane(1, weights=changed, events=[timed(1, given)])]
+    assert one(averaged).line == 0
 
 
 def test_names_of_ranks():

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from holdfast import load_checkpoint
 from holdfast.report import replay, summarize
 
-from .conftest import Bench, Record
+from .conftest import Bench, Outcome, Record, await_line
 
 DISTRIBUTED = """
 import hashlib, os
@@ -496,3 +500,79 @@ def test_a_store_that_ends_with_the_first_rank_makes_no_noise(bench: Bench):
     """Our connection to it would be the only one that is left, and torch would complain of it."""
     seen = bench.guarded(bench.write(SPAWNED), options=["--quiet"])
     assert seen.code == 0 and "TCPStore" not in seen.told
+
+
+ENDED = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+if sys.argv[1] == "fsdp":
+    fully_shard(model)
+else:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+data = TensorDataset(torch.randn(512, 4), torch.randn(512, 1))
+sampler, step = DistributedSampler(data), 0
+for epoch in range(1000):
+    sampler.set_epoch(epoch)
+    for x, y in DataLoader(data, 16, sampler=sampler):
+        if step > 40 and rank == 1 and sys.argv[2] == "stuck":
+            time.sleep(600)
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+        step += 1
+        time.sleep(0.01)
+        if step == 40 and rank == 0:
+            print("begun", flush=True)
+"""
+
+
+def ended_by_sigterm(bench: Bench, *how: str) -> tuple[Outcome, float]:
+    process = bench.start_guarded(*TORCHRUN, bench.write(ENDED), *how)
+    await_line(process, b"begun")
+    if how[1] == "stuck":
+        time.sleep(2.0)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    return bench.end(process), time.monotonic() - began
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("how", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
+def test_sigterm_is_answered_by_all_ranks_after_the_same_step(bench: Bench, how: str):
+    """A preempted job: every rank gets the signal, between any two instructions."""
+    seen, seconds = ended_by_sigterm(bench, how, "")
+    assert seen.code != 0 and seconds < 15, seen.told
+    saved = [bench.record.events("last_state", lane)[0] for lane in ("r0", "r1")]
+    assert saved[0].step == saved[1].step >= 39
+    paths = [Path(event.data["file"]) for event in saved]
+    assert all(event.data["source"] == "live" for event in saved)
+    if how == "fsdp":
+        assert paths[0] == paths[1]
+        assert sorted(f.name for f in paths[0].iterdir()) == [
+            "index.json", "r0.safetensors", "r1.safetensors"]  # fmt: skip
+    else:
+        weights = [load_checkpoint(path)["model"] for path in paths]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert "saved   " in bench.cli("report", str(bench.path)).text
+    assert not summarize(bench.record.run).findings
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_sigterm_ends_ranks_of_which_one_stands_still(bench: Bench):
+    """The others wait for it in a collective, where no handler of Python runs."""
+    seen, seconds = ended_by_sigterm(bench, "ddp", "stuck")
+    assert seen.code != 0 and seconds < 20, seen.told
+    for lane in ("r0", "r1"):
+        saved = bench.record.events("last_state", lane)
+        assert len(saved) == 1 and saved[0].data["why"] == "SIGTERM"

@@ -32,6 +32,7 @@ from holdfast.training import Recipe, Task, TrainSettings
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mine(Section):
     kill: int = 0
+    damage: int = 0
     noisy: bool = False
     pause: float = 0.0
     train: TrainSettings = TrainSettings(epochs=3)
@@ -69,6 +70,10 @@ def build(settings, place):
         far = (out - batch[1]).abs()[:, 0]
         return {"loss": nn.functional.mse_loss(out, batch[1]), "far": far}
     def stepped(step):
+        if step and step == settings.damage:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(30.0)
         first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         if step == settings.kill and first and place.rank == place.world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -288,3 +293,23 @@ def test_a_lost_node_leaves_a_run_that_goes_on_with_fewer_ranks(
     assert [one["step"] > 0 for one in resumed] == [True]
     assert "saved by 2 ranks, there is 1 now" in resumed[0]["why"]
     assert furthest(tmp_path / "one", run) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_ranks_restore_the_best_state_together(tmp_path: Path, recipe: str, parallel: str) -> None:
+    sets = [
+        *SMALL, "train.accumulate=1", "train.epochs=50", f"train.parallel={parallel}",
+        "damage=250", "train.holdfast.policy.OPT001=restore_best,lower_lr",
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    train(recipe, run, sets, ranks=2)
+    events = [LaneReader(Run.open(run), lane).events() for lane in ("r0", "r1")]
+    backs = [[e for e in each if e.kind == "rollback"] for each in events]
+    assert [len(each) for each in backs] == [1, 1]
+    one, two = (each[0] for each in backs)
+    assert one.step == two.step > 250 >= one.data["to"] == two.data["to"]
+    assert one.data["validation"] == two.data["validation"] > 0
+    assert not [e for each in events for e in each if e.kind == "holdfast_error"]

@@ -269,6 +269,7 @@ def test_a_sum_of_a_device_reads_nothing():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # "a prototype feature"
 def test_a_sum_over_nccl_does_not_wait(tmp_path: Path):
     device = torch.device("cuda", 0)
     store = dist.FileStore(str(tmp_path / "store"), 1)

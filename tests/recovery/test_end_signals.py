@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +34,20 @@ class Stub:
         self._save, self._soon = save, soon
         self.now = False
         self.at: list[Any] = []
+        self.agrees = True
+        self.alone = ""
+        self.asked: list[str] = []
+        self.lost: list[str] = []
+
+    def ends_together(self, why: str) -> bool:
+        self.asked.append(why)
+        return self.agrees
+
+    def left_alone(self) -> str:
+        return self.alone
+
+    def not_saved(self, why: str) -> None:
+        self.lost.append(why)
 
     def waits_at(self, frame: Any) -> Any:
         return frame if self.now else None
@@ -160,12 +177,6 @@ def test_a_forked_child_ends_at_once() -> None:
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
-def test_ranks_keep_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    EndSignals(Stub(lambda name: None)).install()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
 def test_a_training_that_was_not_closed_gives_way(raised: list[Any]) -> None:
     saved: list[str] = []
     first, second = (
@@ -234,3 +245,132 @@ def test_a_script_that_ends_by_itself_meanwhile_ends_well(raised: list[Any]) -> 
     os.kill(os.getpid(), signal.SIGTERM)
     signals.remove()
     assert not raised and not signals.pending
+
+
+# ---------------------------------------------------------------------- several ranks
+
+
+@pytest.fixture
+def company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Signals by which a thread would have ended this process."""
+    found: list[int] = []
+    monkeypatch.setattr("holdfast.recovery.end_signals.end_now", found.append)
+    return found
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    until = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("company")
+def test_ranks_are_asked_and_end_after_a_step_of_all(raised: list[Any], ended: list[int]) -> None:
+    saved: list[str] = []
+    training = Stub(lambda name: pytest.fail("not by itself"))
+    signals = EndSignals(training, wait=60.0)
+    signals.install()
+    other = signal.signal(signal.SIGRTMIN + 5, lambda number, frame: None)
+    os.kill(os.getpid(), signal.SIGRTMIN + 5)  # somebody's own, without a name
+    time.sleep(0.05)
+    signal.signal(signal.SIGRTMIN + 5, other)
+    os.kill(os.getpid(), signal.SIGTERM)
+    wait_for(lambda: training.asked)
+    assert signals.pending and not raised and not signals.alone
+    signals.finish_together("SIGTERM", lambda: saved.append("all") is None)
+    assert saved == ["all"] and training.asked == ["SIGTERM"]
+    assert raised == [(signal.SIGTERM, signal.SIG_DFL)] and not ended
+    assert signal.set_wakeup_fd(-1) == -1, "the pipe is taken back"
+
+
+@pytest.mark.usefixtures("company")
+def test_a_rank_that_was_not_told_ends_with_the_others(raised: list[Any]) -> None:
+    signals = EndSignals(Stub(lambda name: pytest.fail("saved with the others")))
+    signals.install()
+    signals.finish_together("SIGTERM", lambda: True)
+    assert raised == [(signal.SIGTERM, signal.SIG_DFL)]
+
+
+@pytest.mark.usefixtures("company")
+@pytest.mark.parametrize("why", ["cannot ask", "no answer of rank 1", "too late", "not written"])
+def test_a_rank_without_company_saves_by_itself(why: str, raised: list[Any]) -> None:
+    saved: list[str] = []
+    training = Stub(saved.append)
+    training.agrees = why != "cannot ask"
+    training.alone = why if why.startswith("no answer") else ""
+    signals = EndSignals(training, wait=0.1 if why == "too late" else 60.0)
+    signals.install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    if why == "not written":
+        wait_for(lambda: training.asked)
+        signals.finish_together("SIGTERM", lambda: False)
+    wait_for(lambda: raised)
+    assert saved == ["SIGTERM"] and len(raised) == 1 and not training.lost
+
+
+@pytest.mark.usefixtures("company")
+def test_a_rank_that_is_stuck_in_native_code_is_ended(
+    raised: list[Any], ended: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No handler runs there; a thread hears of the signal even so."""
+    monkeypatch.setattr("holdfast.recovery.end_signals._STUCK", 0.1)
+    seen: list[Any] = []
+    training = Stub(lambda name: seen.append((list(ended), list(training.lost))))
+    training.alone = "no answer of rank 1"
+    EndSignals(training, wait=60.0).install()
+    send = signal.pthread_kill
+
+    def come() -> None:
+        time.sleep(0.05)
+        send(threading.get_ident(), signal.SIGTERM)
+
+    # The signal comes to another thread, and the main one cannot be interrupted.
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: None)
+    threading.Thread(target=come).start()
+    ctypes.CDLL(None).usleep(600_000)  # native code: no instruction of Python meanwhile
+    wait_for(lambda: raised)  # the handler runs afterwards, in a process that is gone by then
+    assert seen == [([signal.SIGTERM], ["SIGTERM"])]
+
+
+@pytest.mark.usefixtures("company")
+def test_a_script_that_replaces_our_handler_is_not_ended(ended: list[int]) -> None:
+    training = Stub(lambda name: pytest.fail("the script has its own way"))
+    signals = EndSignals(training)
+    signals.install()
+    seen: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    signals.remove()
+    assert seen and not training.asked and not ended
+
+
+@pytest.mark.usefixtures("company")
+def test_where_somebody_else_hears_of_signals_the_default_stays() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    try:
+        EndSignals(Stub(lambda name: None)).install()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        assert signal.set_wakeup_fd(-1) == write
+        os.close(read)
+        os.close(write)
+
+
+def test_the_end_by_a_thread_is_the_one_by_the_signal() -> None:
+    code = (
+        "import signal, threading, time\n"
+        "from holdfast.recovery.signal_watch import end_now\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "threading.Thread(target=end_now, args=(signal.SIGTERM,)).start()\n"
+        "time.sleep(9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGTERM

@@ -105,3 +105,28 @@ def test_outliers_are_skipped_where_all_may_and_snapshots_taken_as_the_slowest_c
     assert decide(asks(OUTLIERS), answer(), answer())[1] == {"skip": True}
     assert decide(asks(OUTLIERS), answer(), answer(comparable=False))[1] == {"skip": False}
     assert decide(asks(PACE), answer(), answer(every=48))[1] == {"every": 48}
+
+
+@pytest.mark.parametrize(
+    ("every", "same"),
+    [
+        ([{"value": 24}, {"value": 24}], True),
+        ([{"value": 24}, {"value": 16}], False),
+        ([{"value": 24}, {"value": None}], False),
+        (None, False),  # one did not come
+    ],
+)
+def test_ranks_have_the_same_or_do_nothing(every: Any, same: bool, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def exchange(name: str, mine: dict[str, Any], patience: float) -> Any:
+        asked.append((name, mine))
+        return every
+
+    together = Together(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    assert together.same("best/60", 24), "a process alone has nobody to ask"
+    monkeypatch.setattr(together, "begin", lambda: True)
+    assert not together.same("best/60", 24), "nobody can be asked"
+    together._agreement = SimpleNamespace(over=False, exchange=exchange)  # type: ignore[assignment]
+    assert together.same("best/60", 24) is same
+    assert asked == [("best/60", {"value": 24})]

@@ -71,6 +71,25 @@ def test_the_page_never_scrolls_sideways(incident, incident_cause, tmp_path, wid
     assert sizes == f"{width} {width}"
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_the_table_of_ranks_fits_a_phone(incident, tmp_path, width):
+    """Ranks stand side by side there, and what is known of them one below another."""
+    page = write_page(incident())
+    frame = tmp_path / "frame.html"
+    frame.write_text(f"""<!doctype html><iframe id="f" src="{page.as_uri()}"
+        style="border: 0; width: {width}px; height: 800px"></iframe><p id="said"></p><script>
+        f.onload = () => {{
+            const box = f.contentDocument.querySelector("#ranks ~ .scroll");
+            const rows = [...box.querySelectorAll("tr")].map(row => [...row.children].map(
+                cell => cell.getBoundingClientRect().top));
+            const even = rows.every(tops => String(tops) === String(rows[0]));
+            said.textContent = `${{box.scrollWidth - box.clientWidth}} ${{even}} ${{rows.length}}`;
+        }}</script>""")
+    seen = browse(tmp_path, frame, "--dump-dom", "--allow-file-access-from-files",
+                  "--hide-scrollbars", "--virtual-time-budget=5000")  # fmt: skip
+    assert re.findall(r'<p id="said">(.*)</p>', seen.stdout) == ["0 true 3"]
+
+
 def test_it_prints(incident, tmp_path):
     paper = tmp_path / "paper.pdf"
     browse(tmp_path, write_page(incident()), f"--print-to-pdf={paper}")

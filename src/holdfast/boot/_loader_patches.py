@@ -46,6 +46,17 @@ def without_span(original: Function) -> Function:
     return fetch
 
 
+def _made(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        engine = engine_of()
+        if engine is not None:
+            engine.loader_made(self)
+
+    return __init__
+
+
 def _get_iterator(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
@@ -116,6 +127,11 @@ FETCHER = Patch(
 """Alone in workers of a watched loop that are no forks, and in one whose loop begins."""
 
 PATCHES = (
+    Patch(
+        target="torch.utils.data.DataLoader.__init__",
+        why="the line that made a loader is the one to change where ranks read the same data",
+        make=_made,
+    ),
     Patch(
         target="torch.utils.data.DataLoader.__iter__",
         why="passes are numbered, so that a resumed script finds the one it was in; those that "

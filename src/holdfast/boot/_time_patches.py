@@ -1,10 +1,12 @@
-"""Patches for time measurements: lines that read tensor values, lines that keep workers busy."""
+"""Patches for time measurements: reads of tensors, busy lines of workers, waits for other ranks."""
 
 from __future__ import annotations
 
 import functools
 from time import perf_counter
 from typing import Any
+
+import torch
 
 from ..diagnosis.throughput import host_reads
 from ._patch import Function, GetEngine, Patch
@@ -37,6 +39,21 @@ def _worker_loop(engine_of: GetEngine, original: Function) -> Function:
     return _worker_loop
 
 
+def _collective(engine_of: GetEngine, original: Function) -> Function:
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        engine = engine_of()
+        if engine is None or torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        began = perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            engine.waited(perf_counter() - began)
+
+    return collective
+
+
 _TENSOR = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__")
 
 PATCHES = (
@@ -54,6 +71,19 @@ PATCHES = (
             on_order=True,
         )
         for name in _TENSOR
+    ),
+    Patch(
+        target="torch.distributed.distributed_c10d.Work.wait",
+        why="time spent waiting for other ranks; every collective that is called from Python waits "
+        "here, also those of FSDP2",
+        make=_collective,
+        when=torch.distributed.is_available,
+    ),
+    Patch(
+        target="torch.distributed._broadcast_coalesced",
+        why="the same where DistributedDataParallel sends its buffers before a forward pass",
+        make=_collective,
+        when=torch.distributed.is_available,
     ),
     Patch(
         target="torch.cuda.synchronize",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..run import LaneData
 from ..types import Event, Finding, Severity
+from ._lines import Look, read_look
 from ._window import Rows, Window, column, optimizer
 from .base import Detector
 
@@ -26,6 +27,9 @@ PASS = "pass_ends"
 """Event: a pass over the training data ended."""
 
 DDP, FSDP = "ddp", "fsdp"
+
+Origin = tuple[str, int]
+"""File and line; "", 0 where they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,17 @@ class Lane:
             return rows
         _, at = np.unique(rows["step"][::-1], return_index=True)
         return rows[::-1][at]
+
+    @cached_property
+    def look(self) -> Look | None:
+        """The lines of an ordinary step, as they were timed last."""
+        looks = [look for event in self.events_of("line_times") if (look := read_look(event))]
+        ordinary = [look for look in looks if look.purpose in ("reference", "look")]
+        return ordinary[-1] if ordinary else None
+
+    def made(self, what: str) -> Origin:
+        """File and line that made its ``loader``, or its optimizer (``made``), where known."""
+        return origin(self.facts.get(what))
 
     @property
     def last_step(self) -> int:
@@ -159,6 +174,26 @@ def side_by_side(lanes: Sequence[Lane], *names: str) -> tuple[NDArray[Any], list
         np.stack([column(lane.steps, n)[at] for lane, at in zip(lanes, places, strict=True)])
         for n in names
     ]
+
+
+def origin(told: Any) -> Origin:
+    """A line among the data of an event.
+
+    >>> origin({"file": "train.py", "line": 7}), origin(None)
+    (('train.py', 7), ('', 0))
+    """
+    data: dict[str, Any] = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    file, line = data.get("file"), data.get("line")
+    return (file, line) if isinstance(file, str) and isinstance(line, int) else ("", 0)
+
+
+def spot(at: Origin) -> str:
+    """`` at train.py:7``, or nothing.
+
+    >>> spot(("src/train.py", 7)), spot(("", 0))
+    (' at train.py:7', '')
+    """
+    return f" at {at[0].rpartition('/')[2]}:{at[1]}" if at[1] else ""
 
 
 def named(ranks: Sequence[int]) -> str:

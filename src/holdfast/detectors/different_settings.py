@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..types import Finding, Severity
-from ._ranks import START, Lane, RankDetector, named, side_by_side
+from ._ranks import START, Lane, RankDetector, named, side_by_side, spot
 
 _FACTS = {
     "source": "the source of the script",
@@ -123,11 +123,18 @@ class DifferentSettings(RankDetector):
         other = next(value for value in values if value != usual)
         rest = [lane.rank for lane in lanes if lane.rank not in odd]
         moves = name not in _FACTS or name in ("cls", "dtype")
+        first = next(lane for lane in lanes if lane.rank in odd)
+        at = first.made("loader") if name == "batch_size" else ("", 0)
+        if name not in _FACTS or name == "cls":
+            at = first.made("made")
         return self.about(
             lanes,
             step=step,
             rank=odd[0],
-            what=f"{words} is {other[:40]} on {named(odd)} and {usual[:40]} on {named(rest)}",
+            what=f"{words} is {other[:40]} on {named(odd)} and {usual[:40]} on {named(rest)}"
+            f"{f' (made{spot(at)})' if at[1] else ''}",
+            file=at[0],
+            line=at[1],
             advice=f"make {words} the same on all ranks: look for code that depends on the rank, "
             "and for files or an environment that differ between nodes",
             severity=Severity.ERROR if moves else self.severity,

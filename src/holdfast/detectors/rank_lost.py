@@ -76,8 +76,10 @@ class RankLost(RankDetector):
             return
         # One that still saved its state or raised was alive when it lost the other.
         lost = [lane for lane in gone if not lane.events_of("exception", "last_state")]
-        if len(lost) == len(lanes):
-            lost = self._first(lost)
+        if len(lost) > 1:
+            # A launcher may end a rank before it has raised. Where all are gone and none was the
+            # first, nobody is to blame.
+            lost = self._first(lost) or (lost if len(lost) < len(lanes) else [])
         others = [lane for lane in lanes if lane not in lost]
         if any(peer_is_late(event.data) for x in others for event in x.events_of("exception")):
             return  # it did not come and was not gone: they waited until their time limit

@@ -11,9 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._ranks import DDP, FSDP, Lane, RankDetector, named, replicas, same_model, side_by_side
+from ._lines import Line
+from ._ranks import (
+    DDP,
+    FSDP,
+    Lane,
+    Origin,
+    RankDetector,
+    named,
+    replicas,
+    same_model,
+    side_by_side,
+    spot,
+)
 
 _SHOWN = 4
+# The attribute of a wrapper that is the model itself.
+_PAST = "module"
 
 
 class ReplicasOutOfSync(RankDetector):
@@ -126,11 +140,15 @@ class ReplicasOutOfSync(RankDetector):
             f"the weights of {named(odd)} differ from those of {named(others)}{part} "
             f"({len(which)} of {total} layers): {how}"
         )
+        # Gradients of wrapped models are averaged unless these are called past their wrapper.
+        at = _called(lanes[0]) if wrapped and gradients else ("", 0)
         return self.about(
             lanes,
             step=step,
             rank=odd[0],
-            what=what,
+            what=f"{what}{f' (called{spot(at)})' if at[1] else ''}",
+            file=at[0],
+            line=at[1],
             advice=advice,
             severity=self.severity if wrapped else Severity.WARNING,
             confidence=1.0 if wrapped else 0.7,
@@ -144,6 +162,22 @@ class ReplicasOutOfSync(RankDetector):
                 "wrapper": DDP if wrapped else "",
             },
         )
+
+
+def _called(lane: Lane) -> Origin:
+    """The line that calls the model for the longest time, past its wrapper if one shows it."""
+    if lane.look is None:
+        return "", 0
+    calls = sorted((line for line in lane.look.now.lines if line.mark == "model"), key=_seconds)
+    for line in reversed(calls):
+        for place in line.path:
+            if any(_PAST in call.split(".") for call in place.calls):
+                return place.file, place.line
+    return (calls[-1].at.file, calls[-1].at.line) if calls else ("", 0)
+
+
+def _seconds(line: Line) -> float:
+    return line.seconds
 
 
 def _checksums(lanes: Sequence[Lane]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._ranks import PASS, Lane, RankDetector, named, replicas, side_by_side
+from ._ranks import PASS, Lane, Origin, RankDetector, named, replicas, side_by_side, spot
 
 
 class SameData(RankDetector):
@@ -120,8 +120,9 @@ class SameData(RankDetector):
             return None
         chosen = [lanes[i] for i in group]
         equal = int((values[group] == values[group[:1]]).all(axis=0).sum())
+        at = chosen[-1].made("loader") if by == "batches" else ("", 0)
         what = f"{named([lane.rank for lane in chosen])} train on the same data: "
-        what += f"{equal:,} of {len(steps):,} {by} are equal"
+        what += f"{equal:,} of {len(steps):,} {by} are equal{_of_loader(at)}"
         sampled = "sampler=DistributedSampler(dataset) in place of shuffle=True, with set_epoch()"
         made = "make other data on each rank: torch.manual_seed(seed + rank) after the model"
         return self.about(
@@ -131,6 +132,8 @@ class SameData(RankDetector):
             what=what,
             advice=f"give each rank its part: {sampled}" if by == "batches" else made,
             confidence=1.0 if by == "batches" else 0.7,
+            file=at[0],
+            line=at[1],
             evidence={"equal": equal, "compared": len(steps), "by": by, "period": 0},
         )
 
@@ -150,13 +153,20 @@ class SameData(RankDetector):
         ):
             return
         if bool((batches[:, :period] == batches[:, period : 2 * period]).all()):
+            at = lanes[0].made("loader")
             yield self.about(
                 lanes,
                 step=int(steps[period]),
                 rank=lanes[0].rank,
+                file=at[0],
+                line=at[1],
                 what=f"the second pass has the same {period} batches in the same order as the "
-                "first, although the DistributedSampler shuffles",
+                f"first, although the DistributedSampler shuffles{_of_loader(at)}",
                 advice="call sampler.set_epoch(epoch) at the start of every epoch",
                 severity=Severity.INFO,
                 evidence={"equal": period, "compared": period, "by": "batches", "period": period},
             )
+
+
+def _of_loader(at: Origin) -> str:
+    return f" (the loader made{spot(at)})" if at[1] else ""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Finding, Severity
-from ._ranks import Lane, RankDetector, named, same_model, side_by_side
+from ._lines import Place
+from ._ranks import Lane, RankDetector, named, same_model, side_by_side, spot
 
 # Phases in which a rank is slow by itself, the earliest of a step first: what comes later in a step
 # may be a wait for what came before it.
@@ -29,8 +30,10 @@ _ADVICE = {
     "code": "look at what only this rank does between two steps, as logging, saving and "
     "evaluation: do it less often, or on all ranks in turn",
 }
-
-
+# Phases in which ranks wait for each other.
+_WAITS = ("backward", "collective")
+# Part of what the slow rank needs more that a line must take to be named.
+_MOST = 0.5
 # Time of a backward pass in that of its forward pass, as a rule.
 _BACKWARD = 2.0
 
@@ -50,7 +53,8 @@ class Straggler(RankDetector):
         ``ranks`` compared; ``phase`` of the step that differs, ``kind``: ``data``, ``compute`` or
         ``code``; ``seconds`` of it on the slow rank and ``others`` on the next slowest; ``lost``:
         seconds per step that all ranks wait, ``share`` of the step; ``behind``: share of the steps
-        on which it is behind; ``waits``: seconds that the fastest rank spends in backward.
+        on which it is behind; ``waits``: seconds that the fastest rank spends in backward
+        and in other collectives.
 
     Usual causes:
         - A slow disk, a cold cache or fewer loader workers on one node.
@@ -78,7 +82,7 @@ class Straggler(RankDetector):
     code = "RNK002"
     name = "straggler"
     severity = Severity.WARNING
-    needs = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+    needs = (*_PHASES, *_WAITS)
     since = "0.1"
     within = 100
 
@@ -104,7 +108,7 @@ class Straggler(RankDetector):
         if not same_model(lanes):
             return
         options = self.options
-        names = [*_PHASES, "backward"]
+        names = [*_PHASES, *_WAITS]
         steps, values = side_by_side(lanes, *names)
         phases = dict(zip(names, values, strict=True))
         # Phases on a device are sampled, on the same steps of all ranks.
@@ -116,65 +120,114 @@ class Straggler(RankDetector):
         typical = np.median(length, axis=1)
         if typical.max() - typical.min() > options.together * typical.max():
             return  # they do not wait for each other
+        waits = sum(phases[name] for name in _WAITS)
         for name in _PHASES:
-            seconds = phases[name]
-            if name == "forward":
-                # What is slow there is slow in backward too, where the others wait and it is not
-                # seen: that takes twice as long.
-                seconds = (1.0 + _BACKWARD) * seconds
-            found = self._slow(seconds, float(np.median(typical)))
+            # What is slow in forward is slow in backward too, where the others wait and it is not
+            # seen: that takes twice as long.
+            times = 1.0 + _BACKWARD if name == "forward" else 1.0
+            found = self._slow(phases[name], times, waits, float(np.median(typical)))
             if found is not None:
                 yield self._finding(lanes, name, found, phases, steps[known])
                 return
 
-    def _slow(self, seconds: NDArray[Any], step: float) -> tuple[int, float, float] | None:
-        """The rank that is slow in a phase: its position, how much is lost, how often it is."""
+    def _slow(
+        self, seconds: NDArray[Any], times: float, waits: NDArray[Any], step: float
+    ) -> _Slow | None:
+        """The rank that is slow in a phase, and ``times`` as long in what is not seen of it."""
         slow = int(np.argmax(np.mean(seconds, axis=1)))
         others = np.delete(seconds, slow, axis=0).max(axis=0)
         ahead: NDArray[np.float64] = seconds[slow] - others
-        lost = float(ahead.mean())
-        behind = float((ahead > 0.5 * self.options.share * step).mean())
-        enough = lost >= max(self.options.seconds, self.options.share * step)
-        return (slow, lost, behind) if enough and behind >= self.options.behind else None
+        lost = times * float(ahead.mean())
+        behind = float((times * ahead > 0.5 * self.options.share * step).mean())
+        if behind < self.options.behind:
+            return None
+        if lost < max(self.options.seconds, self.options.share * step):
+            return None
+        # Nobody loses more than it waits.
+        waited = float(np.delete(waits, slow, axis=0).min(axis=0).mean())
+        return _Slow(slow, float(ahead.mean()), min(lost, max(waited, float(ahead.mean()))), behind)
 
     def _finding(
         self,
         lanes: Sequence[Lane],
         phase: str,
-        found: tuple[int, float, float],
+        found: _Slow,
         phases: dict[str, NDArray[Any]],
         steps: NDArray[Any],
     ) -> Finding:
-        slow, lost, behind = found
-        lane, (kind, words) = lanes[slow], _PHASES[phase]
-        own = float(phases[phase][slow].mean())
-        length = sum(float(seconds[slow].mean()) for seconds in phases.values())
+        lane, (kind, words) = lanes[found.at], _PHASES[phase]
+        own = float(phases[phase][found.at].mean())
+        length = sum(float(seconds[found.at].mean()) for seconds in phases.values())
         waiting = [other.rank for other in lanes if other is not lane]
-        lines = [f for f in lane.findings if f.code.startswith("TPT") and f.line]
-        line = next((f for f in lines if (f.code == "TPT001") == (kind == "data")), None)
-        at = "" if line is None else f" at {line.file.rpartition('/')[2]}:{line.line}"
+        file, line = _line(lanes, lane, kind, found.ahead)
         wait = "waits" if len(waiting) == 1 else "wait"
         return self.about(
             lanes,
             step=int(steps[0]),
             rank=lane.rank,
-            what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{at}, the others "
-            f"{_ms(own - lost)}: {named(waiting)} {wait} {_ms(lost)} of {_ms(length)}",
-            advice=_ADVICE[kind],
+            what=f"rank {lane.rank} spends {_ms(own)} per step on {words}{spot((file, line))}, the "
+            f"others {_ms(own - found.ahead)}: {named(waiting)} {wait} {_ms(found.lost)} of "
+            f"{_ms(length)}",
+            advice=f"look at what that line does on rank {lane.rank} alone; {_ADVICE[kind]}"
+            if line
+            else _ADVICE[kind],
             confidence=0.8,
-            file="" if line is None else line.file,
-            line=0 if line is None else line.line,
+            file=file,
+            line=line,
             evidence={
                 "phase": phase,
                 "kind": kind,
                 "seconds": own,
-                "others": own - lost,
-                "lost": lost,
-                "share": lost / length,
-                "behind": behind,
-                "waits": float(np.mean(phases["backward"], axis=1).max()),
+                "others": own - found.ahead,
+                "lost": found.lost,
+                "share": found.lost / length,
+                "behind": found.behind,
+                "waits": float(np.mean(sum(phases[n] for n in _WAITS), axis=1).max()),
             },
         )
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """A slow rank in one phase of its steps."""
+
+    at: int
+    """Which of the ranks."""
+    ahead: float
+    """Seconds per step more than the next slowest."""
+    lost: float
+    """Seconds per step that all ranks lose by it."""
+    behind: float
+    """Share of the steps on which it is."""
+
+
+def _line(lanes: Sequence[Lane], slow: Lane, kind: str, ahead: float) -> tuple[str, int]:
+    """The line at which the slow rank spends what the others do not; "", 0 where nobody knows."""
+    judged = [f for f in slow.findings if f.code.startswith("TPT") and f.line]
+    for finding in judged:
+        if finding.code == "TPT001" and kind == "data":
+            return finding.file, finding.line
+    timed = [_timed(lane) for lane in lanes]
+    if all(timed):
+        mine = timed[lanes.index(slow)]
+        others = [each for lane, each in zip(lanes, timed, strict=True) if lane is not slow]
+        more = {at: s - max(each.get(at, 0.0) for each in others) for at, s in mine.items()}
+        at = max(more, key=more.__getitem__)
+        if more[at] >= _MOST * ahead:
+            return at.file, at.line
+    first = next((f for f in judged if (f.code == "TPT001") == (kind == "data")), None)
+    return ("", 0) if first is None else (first.file, first.line)
+
+
+def _timed(lane: Lane) -> dict[Place, float]:
+    """Seconds of each line in an ordinary step, as a rank has timed them last."""
+    spent: dict[Place, float] = {}
+    for line in () if lane.look is None else lane.look.now.lines:
+        turn = lane.look.turn if lane.look is not None and line.mark == "model" else None
+        # The model is the same on all ranks: what differs is what the loop gives to it.
+        at = turn.inner(line) if turn is not None and turn.holds(line) else line.at
+        spent[at] = spent.get(at, 0.0) + line.seconds
+    return spent
 
 
 def _ms(seconds: float) -> str:

@@ -95,6 +95,7 @@ class UnevenBatches(RankDetector):
             f"{named([lane.rank for lane in others])} had, and waited for a step that never came",
             advice=_ADVICE,
             evidence=told,
+            **_loader(done[0]),
         )
 
     def _uneven(
@@ -112,6 +113,7 @@ class UnevenBatches(RankDetector):
             f"{counts}",
             advice=_ADVICE,
             evidence=told,
+            **_loader(lanes[short]),
         )
 
     def _unequal(self, lanes: Sequence[Lane], step: int, told: Mapping[str, Any]) -> Finding:
@@ -128,6 +130,7 @@ class UnevenBatches(RankDetector):
             advice="drop_last=True on all ranks, or weigh the loss by the number of samples",
             severity=Severity.INFO,
             evidence=told,
+            **_loader(lanes[few]),
         )
 
     def _left(self, lanes: Sequence[Lane]) -> Iterator[Finding]:
@@ -157,6 +160,12 @@ _ADVICE = (
     "give all ranks the same number of batches: DistributedSampler, drop_last=True, or cut to the "
     "shortest; with model.join(): lets ranks finish one by one"
 )
+
+
+def _loader(lane: Lane) -> dict[str, Any]:
+    """The line that made the loader of a rank."""
+    file, line = lane.made("loader")
+    return {"file": file, "line": line}
 
 
 def _lost(event: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..types import Finding, Severity
-from ._ranks import DDP, Lane, RankDetector, replicas
+from ._ranks import DDP, Lane, Origin, RankDetector, origin, replicas, spot
 
 _SHOWN = 4
 
@@ -87,13 +87,17 @@ class UnusedParameters(RankDetector):
         step = int(max(table["step"][0] for table in known))
         evidence = {"layers": never[:16], "unused": len(never), "of": len(names), "looks": looks}
         if never:
+            at = _made(lanes[0], never)
             more = f" and {len(never) - _SHOWN} more" if len(never) > _SHOWN else ""
             yield self.about(
                 lanes,
                 step=step,
                 rank=lanes[0].rank,
                 what=f"{len(never)} of {len(names)} parameters never get a gradient on any rank: "
-                f"{', '.join(never[:_SHOWN])[:80]}{more}",
+                f"{', '.join(never[:_SHOWN])[:80]}{more}"
+                f"{f' (made{spot(at)})' if at[1] else ''}",
+                file=at[0],
+                line=at[1],
                 advice="remove them or let them take part in the loss; freeze them before DDP is "
                 "made if they shall stay (requires_grad_(False)); then leave "
                 "find_unused_parameters out",
@@ -110,3 +114,10 @@ class UnusedParameters(RankDetector):
                 confidence=0.6,
                 evidence=evidence,
             )
+
+
+def _made(lane: Lane, names: Sequence[str]) -> Origin:
+    """The line that makes the first of these parameters that one is known of."""
+    parts = lane.facts.get("parts")
+    lines = dict(zip(lane.layers, map(origin, parts or ()), strict=False))
+    return next((at for name in names if (at := lines.get(name, ("", 0)))[1]), ("", 0))

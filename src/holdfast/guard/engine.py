@@ -50,6 +50,7 @@ from ..probes.timing import Phases
 from ..probes.updates import EVERY as UPDATES_EVERY
 from ..recovery.last_state import LastState, Moment
 from ..recovery.rollback import Recovery
+from ..recovery.together import END
 from ..run import Recorder, Run
 from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
@@ -196,6 +197,7 @@ class Engine:
         if ledger is not self._ledger:
             self._ledger = ledger
             self.training.comparability.feeds(iterator)
+            self.training.origins.feeds(iterator)
         self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
@@ -242,6 +244,11 @@ class Engine:
     def copied(self, seconds: float) -> None:
         """Tensors went from the host to the device."""
         self.phases.add("h2d", seconds)
+
+    def waited(self, seconds: float) -> None:
+        """A collective has returned after so long; in backward it belongs to that phase."""
+        if not self._depth:
+            self.phases.waited(seconds)
 
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when the step is lost already, and it need not run."""
@@ -394,6 +401,7 @@ class Engine:
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
         self._fast_paths.forget()
+        self.training.origins.made(optimizer, sys._getframe())
         self.training.registry.of(optimizer, models)
         self.training.memory.made(self.training.models())
 
@@ -707,14 +715,21 @@ class Engine:
             self.training.record("skipped_batch", {"samples": samples})
         return (kept,)
 
+    @fail_open("origins")
+    def loader_made(self, loader: Any) -> None:
+        """A loader exists."""
+        self.training.origins.made(loader, sys._getframe())
+
     @fail_open("unreadable samples")
     def loader_begins(self, loader: Any, trains: bool = False) -> None:
         """A loop over a loader is about to begin; ``trains``: it is known to train."""
+        self.training.origins.pass_begins(loader)
         self.training.bad_batches.loader_begins(loader, trains=trains)
 
     @fail_open("unreadable samples")
     def loader_began(self, iterator: Any) -> None:
         """Its iterator is there, with its workers; None where that failed."""
+        self.training.origins.pass_began(iterator)
         self.training.bad_batches.loader_began(iterator)
 
     @fail_open("unreadable samples")
@@ -918,6 +933,26 @@ class Engine:
         """Whether the loop, which asks for its next batch, can be resumed from there."""
         between = not self._losses.passes and not self.recovery.checkpoints.script.waits()
         return between and bool(self.asks_soon())
+
+    def ends_together(self, why: str) -> bool:
+        """Ask all ranks to save and end after one step; False where that is not possible.
+
+        Called in a thread, as those below: the clock of the loop must not be touched.
+        """
+        with contextlib.suppress(Exception):
+            together = self.recovery.together
+            return together.begin() and together.ask(END, {"signal": why})
+        return False
+
+    def left_alone(self) -> str:
+        """Why the other ranks will not do so; empty while they may."""
+        return self.recovery.together.why_over
+
+    def not_saved(self, why: str) -> None:
+        """A signal ends the process, whose training thread is somewhere in native code."""
+        reason = self.left_alone() or "there was no step that all ranks came to"
+        with contextlib.suppress(Exception):
+            self._last_state.not_saved(why, f"{reason}; this one waits in a collective")
 
     @fail_open("last state")
     def save_last_state(self, why: str, at: FrameType | None = None) -> None:

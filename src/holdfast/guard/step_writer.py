@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
+from ..diagnosis.source.origins import parts_of
 from ..probes import learning_rate
 from ..probes._norm_kernel import Landing
 from ..probes.cost_budget import LEAN, Budget
@@ -316,6 +317,9 @@ class StepWriter:
             drawn = record.batches[0].indices if record.batches else None
             facts |= {"opt": guard.index, "cls": guard.cls}
             facts |= {} if drawn is None else {"batch_size": len(drawn)}
+            facts |= {"made": training.origins.of(optimizer), "loader": training.origins.loader}
+            if facts.get("find_unused"):
+                facts["parts"] = parts_of(training.models(), parameters_of(optimizer))
             training.record_at("parallel", training.iteration, facts)
             training.uneven = bool(facts.get("join"))
 

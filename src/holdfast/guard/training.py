@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from ..config import QuarantineSettings
 from ..diagnosis.nonfinite.provenance import Scene, addresses
+from ..diagnosis.source.origins import Origins
 from ..probes import STEP_COLUMNS
 from ..probes._host_norms import plain, read_on_host
 from ..probes.batches import Batch, LoaderLedger
@@ -61,6 +62,7 @@ class GuardedTraining:
         self.registry = registry
         self.bad_batches = BadBatches(quarantine)
         self.memory = OutOfMemory(self, on=split)
+        self.origins = Origins()
         self.uneven = False
         """Whether other ranks may take more steps than this one, or fewer."""
         self.recorder: Recorder | None = None

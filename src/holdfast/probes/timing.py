@@ -7,7 +7,9 @@ The marks are those of the loop itself, so an unmodified script needs no hook on
 
 Without a loader everything between the end of a step and the next backward counts as forward.
 Forward therefore includes the loss code; ``h2d`` (host time in ``.to(device)`` and ``.cuda()``
-of CPU tensors) is taken out of it. On CUDA the phases between device marks come from pooled
+of CPU tensors) is taken out of it. So is ``collective`` out of every phase but backward: what is
+left is time that a rank needs by itself, also where others wait for it in the forward pass (FSDP)
+or reduce gradients by hand. On CUDA the phases between device marks come from pooled
 events that are asked with ``query()`` and never waited for, on one step in eight, and on one in 32
 after the first steps of a run whose steps are short (an event costs the host some microseconds, on
 slow ones 50; on the steps between the phases are NaN); data wait is host time on both and there on
@@ -16,6 +18,7 @@ every step.
 
 from __future__ import annotations
 
+from threading import get_ident
 from time import perf_counter
 
 import torch
@@ -27,6 +30,7 @@ COLUMNS = {
     "backward": "seconds in backward; sampled on a GPU",
     "optimizer": "seconds in optimizer.step; sampled on a GPU",
     "other": "seconds in everything else of the loop; sampled on a GPU",
+    "collective": "host seconds waiting for other ranks outside of backward",
 }
 
 # Beyond this many marks in one step (long accumulation) the rest is summed on the host clock.
@@ -71,6 +75,7 @@ class Phases:
         self.ours = False
         """Something of holdfast is running, and somebody counts its time."""
         self._began = False
+        self._thread = get_ident()
         self._host: dict[str, float] = {}
         self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
@@ -101,11 +106,17 @@ class Phases:
         self._host[phase] = self._host.get(phase, 0.0) + seconds
         self.last += seconds
 
+    def waited(self, seconds: float) -> None:
+        """A collective took so long; one in a thread beside training (a checkpoint) is none."""
+        if get_ident() == self._thread and not self.ours and not self.on_device:
+            self.add("collective", seconds)
+
     def take_host(self) -> dict[str, float]:
         """Close a step whose phases were all measured on the host's clock."""
         host, self._host = self._host, {}
         host["guard"], self.guard = self.guard, 0.0
         self._steps += 1
+        self._thread = get_ident()
         return host
 
     def take(self) -> Timed:

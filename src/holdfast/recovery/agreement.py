@@ -70,6 +70,8 @@ class Question:
     facts: Facts
     hasty: bool = True
     """Whether ranks rather wait than go on in the meantime."""
+    patience: float = PATIENCE
+    """Seconds until a rank that does not answer is given up on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,12 @@ class Agreement:
         """The step after which the training thread must ask ``arrive``; mostly infinite."""
         self.news: list[Refused] = []
         """What was refused, for the training thread to tell."""
+        self.why_over = ""
+        """Who did not answer, where that ended agreements."""
         self._store, self._rank, self._world = store, rank, world
         self._party, self._patience, self._serves = party, patience, serves
         self._look = _LOOK * max(1.0, world / _RANKS)
-        self._wanted: dict[str, tuple[Facts, bool]] = {}
+        self._wanted: dict[str, tuple[Facts, bool, float]] = {}
         self._agreed: Agreed | None = None
         self._number = 0
         self._pace = _Pace()
@@ -165,11 +169,17 @@ class Agreement:
 
     # ------------------------------------------------------------------ the training thread
 
-    def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> None:
-        """Ask all ranks to do something; returns at once. One question of a kind waits at most."""
+    def ask(
+        self, kind: str, facts: Facts, *, hasty: bool = True, patience: float | None = None
+    ) -> None:
+        """Ask all ranks to do something; returns at once. One question of a kind waits at most.
+
+        ``patience``: seconds that they have to answer.
+        """
         with self._changed:
             if not self._over:
-                self._wanted[kind] = facts, hasty
+                patience = self._patience if patience is None else patience
+                self._wanted[kind] = facts, hasty, patience
                 self._changed.notify_all()
 
     def withdraw(self, kind: str) -> None:
@@ -212,16 +222,20 @@ class Agreement:
                 self._number += 1
                 self._changed.notify_all()
 
-    def exchange(self, name: str, mine: Facts) -> list[Facts] | None:
-        """What each rank brings to something that all of them are at; None where one is missing."""
+    def exchange(self, name: str, mine: Facts, patience: float | None = None) -> list[Facts] | None:
+        """What each rank brings to something that all of them are at; None where one is missing.
+
+        ``patience``: seconds that it may come later than others.
+        """
+        limit = self._limit() if patience is None else patience
         common = f"{name}/all"
         self._put(f"{name}/{self._rank}", mine)
         keys = [f"{name}/{rank}" for rank in range(self._world)]
         if self._rank == 0:
-            there = self._await(keys, self._limit())
+            there = self._await(keys, limit)
             every = [self._get(key) for key in keys] if there else None
             return self._first(common, {"every": every})["every"]
-        if self._await([common], 2 * self._limit()):  # the first may come last
+        if self._await([common], 2 * limit):  # the first may come last
             return self._get(common)["every"]
         return self._first(common, {"every": None})["every"]
 
@@ -300,14 +314,14 @@ class Agreement:
             kind = next(iter(self._wanted), None)
             if kind is None:
                 return False
-            facts, hasty = self._wanted[kind]
+            facts, hasty, patience = self._wanted[kind]
         mine = {"kind": kind, "rank": self._rank, "facts": facts, "hasty": hasty}
+        mine["patience"] = patience
         self._first(key, mine)
         return True
 
     def _question(self, number: int) -> Question:
-        told = self._get(f"ask/{number}")
-        return Question(number, told["kind"], told["rank"], told["facts"], told["hasty"])
+        return Question(number, **self._get(f"ask/{number}"))
 
     def _answer(self, question: Question) -> None:
         """Promise not to pass a step, and hear what was named."""
@@ -321,7 +335,7 @@ class Agreement:
         named = f"named/{number}"
         if self._rank == 0:
             told = self._first(named, self._named(question))
-        elif self._await([named], 2 * self._patience):
+        elif self._await([named], 2 * question.patience):
             told = self._get(named)
         else:
             told = self._first(named, {"why": "rank 0 did not answer", "silent": True})
@@ -334,7 +348,7 @@ class Agreement:
 
     def _named(self, question: Question) -> dict[str, Any]:
         keys = [f"answer/{question.number}/{rank}" for rank in range(self._world)]
-        if not self._await(keys, self._patience):
+        if not self._await(keys, question.patience):
             if self._store.check([_GONE]):
                 return {"why": f"rank {self._store.get(_GONE).decode()} has ended", "silent": True}
             silent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
@@ -355,7 +369,7 @@ class Agreement:
             self.news.append(Refused(question, why, silent))
             self.hold_at = math.inf
             if silent:
-                self._over = True
+                self._over, self.why_over = True, why
             elif self._agreed is None:
                 self._number += 1
             self._changed.notify_all()

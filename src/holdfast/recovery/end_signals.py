@@ -9,8 +9,10 @@ batch are the script's variables known to fit the weights. It is installed where
 the default one, when training has begun; a script that sets its own handler later replaces it.
 ``signal.getsignal`` then shows a function in place of ``SIG_DFL``, which cannot be hidden.
 
-Python runs handlers between two instructions of the main thread. A process that is stuck in a
-collective of torch would not end, so that a process of several ranks keeps the default.
+Several ranks agree on a step after which all of them save and end: a launcher sends the signal to
+each, and one that ends by itself leaves the others in a collective. A rank whose step does not come
+to its end in time, or whose company does not answer, saves by itself where its state is whole, and
+one that is stuck in a collective is ended by a thread (``signal_watch``).
 """
 
 from __future__ import annotations
@@ -21,17 +23,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Protocol
 
 from ..probes.ranks import ranks
+from .signal_watch import SignalWatch, end_now
 
 SIGNALS = ("SIGTERM", "SIGHUP")
 """Those that are handled where nothing else is asked for."""
 
 # `timeout` signals its child and then the group of that child: one request, not two.
 _ONE_REQUEST = 1.0  # seconds
+# Seconds for the main thread to come to its next instruction, and between two looks at that.
+_STUCK = 2.0
+_LOOK = 0.02
 
 _installed: EndSignals | None = None
 
@@ -49,6 +55,21 @@ class Ending(Protocol):
 
     def save_last_state(self, why: str, at: FrameType | None = None) -> None:
         """Save; ``at``: where the loop asks for its next batch, None amid a step."""
+        ...
+
+    def ends_together(self, why: str) -> bool:
+        """Ask all ranks to save and end after one step; False where that is not possible.
+
+        This and what is below are called in a thread.
+        """
+        ...
+
+    def left_alone(self) -> str:
+        """Why the other ranks will not do so; empty while they may."""
+        ...
+
+    def not_saved(self, why: str) -> None:
+        """The process ends without having saved."""
         ...
 
 
@@ -70,14 +91,19 @@ class EndSignals:
         self._since: float | None = None
         self._timer: threading.Timer | None = None
         self._late = False
+        self._saving = False
+        self._watch: SignalWatch | None = None
 
     def install(self) -> None:
-        """Handle the signals that have their default; only in a process that trains alone."""
+        """Handle the signals that have their default, where this process is no child of ours."""
         global _installed
-        alone = ranks() == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
         main = threading.current_thread() is threading.main_thread()
-        if not alone or not main or multiprocessing.parent_process() is not None:
+        if not main or multiprocessing.parent_process() is not None:
             return
+        if ranks() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            self._watch = SignalWatch.start(self._heard)
+            if self._watch is None:
+                return
         for number in self._signals:
             handler = signal.getsignal(number)
             # The one of a training before this, which was not closed, gives way.
@@ -93,6 +119,9 @@ class EndSignals:
         taken, self._taken = self._taken, []
         self.pending = 0  # a script that has come to its end meanwhile has nothing to lose
         self._stop_waiting()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         for number in taken:
             # Only the main thread may set one.
             with contextlib.suppress(ValueError):
@@ -116,6 +145,10 @@ class EndSignals:
         with contextlib.suppress(ValueError, AttributeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.pending = number
+        if self._watch is not None:
+            if self._late:
+                self.finish(None)
+            return  # the thread that has heard of it asks the other ranks
         at = self._training.waits_at(frame)
         if at is not None:
             self.finish(at)
@@ -129,12 +162,57 @@ class EndSignals:
     def finish(self, at: FrameType | None) -> None:
         """Save and end the process; ``at``: where the loop asks for its next batch."""
         number, self.pending = self.pending, 0
-        self._since = time.monotonic()
+        self._since, self._saving = time.monotonic(), True
         self._stop_waiting()
         try:
             self._training.save_last_state(signal.Signals(number).name, at)
         finally:
             self._end(number)
+
+    def finish_together(self, name: str, save: Callable[[], bool]) -> None:
+        """All ranks are at the step after which they end: save and do so."""
+        self.pending, self._saving = getattr(signal, name), True
+        try:
+            saved = save()
+        except Exception:
+            saved = False
+        if saved:
+            self._end(self.pending)
+        else:
+            self.finish(None)
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process has no company to end with."""
+        return self._watch is None
+
+    def _heard(self, number: int) -> None:
+        """In a thread, with several ranks: see to it that the process ends in time."""
+        if not self._ours(number) or self._saving:
+            return  # others are heard of too: real-time ones have no name
+        name, training = signal.Signals(number).name, self._training
+        asked = training.ends_together(name)
+        if asked and not self._waits(number, self._wait, lambda: not training.left_alone()):
+            return
+        self._late = True
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, number)
+        if self._waits(number, _STUCK, lambda: True):
+            training.not_saved(name)
+            end_now(number)
+
+    def _waits(self, number: int, seconds: float, goes_on: Callable[[], bool]) -> bool:
+        """Wait for the main thread to begin to save; whether it has not, and still should."""
+        until = time.monotonic() + seconds
+        while self._ours(number) and not self._saving:
+            if time.monotonic() > until or not goes_on():
+                return True
+            time.sleep(_LOOK)
+        return False
+
+    def _ours(self, number: int) -> bool:
+        return number in self._taken and signal.getsignal(number) == self._handle
 
     def _overdue(self) -> None:
         """In a thread: the step at work is still not over."""

@@ -44,7 +44,13 @@ _LARGE = 256 << 20
 _LEAST_FREE = 0.1
 """Share of the disk that stays free: it belongs to other programs too."""
 
+_SIGNAL = "signal"
+"""Why a checkpoint was saved: ranks have agreed to end."""
+
 _SHARDED = "its parameters are sharded over ranks, which may be gone; see the last checkpoint"
+
+_COMMITTED = 5.0
+"""Seconds. Ranks write at the same time."""
 
 _DEVICE_WAIT = 30.0
 """Seconds. A device that has not answered by then waits for something that will not come."""
@@ -91,6 +97,7 @@ class LastState:
         self._began = time.time()
         self._done = not settings.at_end
         self._signals: EndSignals | None = None
+        recovery.together.ends_by = self._end_together
 
     def watch_signals(self, training: Ending) -> None:
         """Training begins: have it saved before a signal ends the process."""
@@ -100,13 +107,50 @@ class LastState:
 
     @property
     def signalled(self) -> bool:
-        """Whether a signal waits for the end of the step at work."""
-        return self._signals is not None and self._signals.pending != 0
+        """Whether a signal waits for the end of the step at work, of this process alone."""
+        signals = self._signals
+        return signals is not None and signals.pending != 0 and signals.alone
 
     def end_here(self, at: FrameType) -> None:
         """The step at work is over, and the loop asks for its next batch: save, and end."""
         if self._signals is not None:
             self._signals.finish(at)
+
+    def _end_together(self, name: str, snapshot: Snapshot | None) -> None:
+        """All ranks are at the step after which they end by a signal: save, and end."""
+        signals = self._signals
+        if signals is None:  # not for this process; the launcher ends it
+            return
+        signals.finish_together(name, lambda: self._save_together(name, snapshot))
+
+    def _save_together(self, name: str, snapshot: Snapshot | None) -> bool:
+        if self._done or snapshot is None:
+            return self._done
+        began, step = time.monotonic(), snapshot.step
+        path = self._recovery.checkpoints.save(snapshot, _SIGNAL)
+        self._recovery.checkpoints.close()
+        # Of one that is sharded the first rank renames the folder, once it has all parts.
+        if path is None or not _within(_COMMITTED, path.exists):
+            return False
+        self._done = True
+        parts = path.rglob("*") if path.is_dir() else [path]
+        told = {
+            "why": name,
+            "source": "live" if step == self._training.iteration else "snapshot",
+            "file": str(path),
+            "bytes": sum(part.stat().st_size for part in parts),
+            "seconds": round(time.monotonic() - began, 3),
+            "models": list(snapshot.tree["models"]),
+            "optimizers": len(snapshot.tree["optimizers"]),
+        }
+        self._record(step, told)
+        return True
+
+    def not_saved(self, why: str, reason: str) -> None:
+        """The process ends and its training thread does not answer."""
+        if not self._done:
+            self._done = True
+            self._record(self._training.iteration, {"why": why, "failed": reason})
 
     def close(self) -> None:
         """Signals end the process at once again."""

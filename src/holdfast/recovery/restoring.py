@@ -43,16 +43,19 @@ class Restoring:
         mine.put_back(state, parts=parts)
         self._training.restored()
 
-    def put_back_best(self, step: int, *, lower: bool) -> dict[str, Any] | None:
+    def put_back_best(
+        self, step: int, *, lower: bool, agreed: Callable[[int | None], bool]
+    ) -> dict[str, Any] | None:
         """Restore the best state by validation; what there is to record, None without one.
 
         Args:
             step: the one that comes next.
             lower: with a lower learning rate.
+            agreed: whether all ranks have the best state of the same step; None for none.
         """
         began = time.perf_counter()
         best = self._read_best()
-        if best is None:
+        if not agreed(None if best is None else best.step) or best is None:
             return None
         self.put_back(best.tree)
         factor = self.lower_rates() if lower else 1.0

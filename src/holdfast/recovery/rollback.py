@@ -41,7 +41,19 @@ from .checkpoints import AutomaticCheckpoints
 from .live_state import LiveState
 from .restoring import Restoring
 from .snapshots import Snapshot, Snapshots
-from .together import CLIP, LOWER, OUTLIERS, PACE, ROLLBACK, SAVE, STOP, Together, asked_for
+from .together import (
+    BEST,
+    CLIP,
+    END,
+    LOWER,
+    OUTLIERS,
+    PACE,
+    ROLLBACK,
+    SAVE,
+    STOP,
+    Together,
+    asked_for,
+)
 from .training import Guarded, Training
 from .trial import Replay, Trial, all_finite, clearly_better, read_loss, was_skipped
 
@@ -150,8 +162,9 @@ class Recovery:
         rule = self._policy.rule(found.code)
         if "stop" in rule.do:
             self._ending = found.code, self._policy.allow(found.code, found.step), found.step
-        elif "rollback" in rule.do and not self._policy.rests(rule.on, found.step):
-            self.together.ask(ROLLBACK, asked_for(found, guard.index, asked=rule.asked))
+        elif not self._policy.rests(rule.on, found.step):
+            for kind in {ROLLBACK, BEST} & {*rule.do}:
+                self.together.ask(kind, asked_for(found, guard.index, asked=rule.asked))
 
     def _may_act(self, found: Suspicion) -> bool:
         """Whether the level of the loss is evidence here, or the user wants it to be."""
@@ -250,6 +263,8 @@ class Recovery:
         if self.together.due(step) and self._act_together(step, fed, batches, at, steps):
             return
         for refused in self.together.tell(step):
+            if refused.kind == END:
+                self.together.ends_by(refused.facts["signal"], None)
             if refused.kind == STOP:  # a launcher ends the others when this one ends
                 self._stop(*_stopping(refused.facts), step, self._last_good(refused.facts["code"]))
         if self._ending is not None:
@@ -293,7 +308,9 @@ class Recovery:
         steps: int,
     ) -> bool:
         """Do what ranks have agreed on, if this is the step for it; True when that was all."""
-        met = self.together.arrive(step, {"again": bool(batches)})
+        kept = [one.step for one in self.snapshots.taken() if one.step < self._began(1 << 62)]
+        mine = {"again": bool(batches), "calm": self._quiet(), "kept": kept}
+        met = self.together.arrive(step, mine)
         if met is None:
             return False
         (agreed, every), training = met, self._training
@@ -306,6 +323,10 @@ class Recovery:
             again = batches if all(one["again"] for one in every) else ()
             self._try_together(guards[facts["opt"]], facts, step, fed, again, asked_by)
             return True
+        elif kind == BEST:
+            found, code = _suspicion(facts), facts["code"]
+            self._restore_best(guards[facts["opt"]], found, self._policy.allow(code, step), step)
+            return True
         elif kind == CLIP:
             guards[facts["opt"]].outliers.agreed_to_clip = facts["on"]
             training.record_at("clipping", step + 1, {**facts, "asked_by": asked_by})
@@ -315,7 +336,12 @@ class Recovery:
             self.snapshots.pace.every = facts["every"]
         elif kind == LOWER:
             self._lower_rates({**facts, "asked_by": asked_by}, step + 1)
-        elif kind == SAVE and self._quiet():
+        elif kind == END:
+            common = set.intersection(*(set(one["kept"]) for one in every))
+            old = self.snapshots.of(max(common, default=-1))
+            calm = all(one["calm"] for one in every)
+            self.together.ends_by(facts["signal"], self._take(step) if calm else old)
+        elif kind == SAVE and all(one["calm"] for one in every):
             taken = self._take(step)
             if taken is not None:
                 self.checkpoints.save(taken, facts["kind"], at=at, steps=steps)
@@ -331,8 +357,7 @@ class Recovery:
         asked_by: int,
     ) -> None:
         """Begin a trial on all ranks, of the snapshot that all of them have."""
-        names = Suspicion.__dataclass_fields__
-        found = Suspicion(**{name: facts[name] for name in names})
+        found = _suspicion(facts)
         target = self.snapshots.of(facts["to"])
         assert target is not None
         self._troubles[guard.index].tried = True
@@ -516,9 +541,6 @@ class Recovery:
         trial.target.release()
         found = trial.suspicion
         decision = self._policy.allow(found.code, step)
-        if "restore_best" in decision.do and trial.asked_by is not None:
-            why = "the budget of rollbacks is spent, and ranks cannot restore the best state yet"
-            decision = replace(decision, do=("stop",), stop=True, why=why)
         if "restore_best" in decision.do:
             # Between two steps: the gradients of this one belong to other weights.
             self._ordered = trial.guard, found, decision
@@ -554,8 +576,6 @@ class Recovery:
         At most ``rollback.best`` times, beside those of the policy.
         """
         guards, step = self._training.guards(), self._training.iteration
-        if self.together.begin():
-            return "the other ranks would not do the same"
         if not self._best_left:
             return f"that was done {self._settings.rollback.best} times (rollback.best)"
         if self._trial is not None or not guards:
@@ -563,7 +583,7 @@ class Recovery:
         asked = Suspicion("", why, step, step, math.nan, math.nan, math.nan)
         left = self._best_left - 1
         if not self._go_to_best(guards[0][1], asked, step, lower=True, left=left):
-            return "no best state by validation was saved yet"
+            return "no best state by validation was saved yet, by all ranks"
         self._best_left, self._ordered = left, None
         return ""
 
@@ -584,7 +604,9 @@ class Recovery:
     ) -> bool:
         """Restore the best state by validation; False where there is none."""
         # The row of this step may have been written.
-        facts = self.restoring.put_back_best(step + 1, lower=lower)
+        facts = self.restoring.put_back_best(
+            step + 1, lower=lower, agreed=lambda at: self.together.same(f"best/{step}", at)
+        )
         if facts is None:
             return False
         guard.outliers.learn_anew()  # other weights, another level
@@ -669,6 +691,11 @@ class Recovery:
         self.snapshots.close()
         if self.snapshots.count:
             self._training.record_at("snapshots", self._training.iteration, self.snapshots.story())
+
+
+def _suspicion(facts: Mapping[str, Any]) -> Suspicion:
+    """What all ranks were asked to go back for."""
+    return Suspicion(**{name: facts[name] for name in Suspicion.__dataclass_fields__})
 
 
 def _stopping(facts: Mapping[str, Any], by: str = "") -> tuple[str, Decision]:

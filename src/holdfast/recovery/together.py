@@ -3,7 +3,8 @@
 Ranks that train one model see the same reduced gradients, so that a bad step is skipped by all of
 them without a word. Whatever depends on a loss, a clock or a loader of its own is agreed on first
 (``agreement``): going back, stopping, lowering the learning rate, saving, clipping after an
-explosion, whether finite outliers are skipped, and how often snapshots are taken.
+explosion, whether finite outliers are skipped, how often snapshots are taken, and the end by a
+signal.
 
 That they train one model is not assumed but seen: their gradient norms are the same.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,14 +22,17 @@ import torch
 
 from ..probes.ranks import ranks
 from ..suspicion import Suspicion
-from .agreement import Agreed, Agreement, Facts, Question
+from .agreement import PATIENCE, Agreed, Agreement, Facts, Question
 from .snapshots import Snapshot, Snapshots
 from .training import Training
 from .trial import all_finite, clearly_better
 
 ROLLBACK, STOP, LOWER, SAVE = "rollback", "stop", "lower_lr", "checkpoint"
+END, BEST = "end", "restore_best"
 CLIP, OUTLIERS, PACE = "clip", "outliers", "pace"
 
+# Seconds that ranks have to answer when a signal ends the run: their threads look far more often.
+_PROMPT = 2.0
 # Rows that are compared. On a GPU the host of one rank may be some steps ahead of another's.
 _RECENT = 64
 # Steps until something that was refused is asked for again.
@@ -41,6 +45,8 @@ class Together:
     """Agreements about the training in this process; nothing at all where there is one rank."""
 
     def __init__(self, training: Training, snapshots: Snapshots) -> None:
+        self.ends_by: Callable[[str, Snapshot | None], None] = lambda signal, state: None
+        """Saves a state that all ranks have, and ends this process by a signal."""
         self._training, self._snapshots = training, snapshots
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
         self._level = (math.nan, math.nan)
@@ -86,9 +92,9 @@ class Together:
         if self._agreement is None or self._over or self._agreement.over:
             return False
         refused = self._refused.get(kind, -_AGAIN)
-        if kind != STOP and self._training.iteration - refused < _AGAIN:
+        if kind not in (STOP, END) and self._training.iteration - refused < _AGAIN:
             return False
-        self._agreement.ask(kind, facts, hasty=hasty)
+        self._agreement.ask(kind, facts, hasty=hasty, patience=_PROMPT if kind == END else None)
         return True
 
     def withdraw(self, kind: str) -> None:
@@ -105,6 +111,11 @@ class Together:
     def busy(self) -> bool:
         """Whether something is being agreed on."""
         return self._agreement is not None and self._agreement.busy
+
+    @property
+    def why_over(self) -> str:
+        """Why nothing can be agreed on any more; empty while it can."""
+        return "" if self._agreement is None else self._agreement.why_over
 
     @property
     def goes_back(self) -> bool:
@@ -133,6 +144,17 @@ class Together:
             return False, tried, before
         tried, before = (_mean([one[name] for one in every]) for name in ("tried", "before"))
         return clearly_better(found, tried, before), tried, before
+
+    def same(self, name: str, value: object) -> bool:
+        """Whether all ranks, which are at the same place, have the same; alike on all of them."""
+        if not self.begin():
+            return True
+        agreement = self._agreement
+        if agreement is None or agreement.over:
+            return False
+        # They may have read something large before they came here.
+        every = agreement.exchange(name, {"value": value}, PATIENCE)
+        return every is not None and all(one["value"] == value for one in every)
 
     def tell(self, step: int) -> list[Question]:
         """Record what was refused; the questions."""
@@ -191,7 +213,7 @@ class Together:
 
     def decide(self, question: Question, answers: Sequence[Facts]) -> tuple[str, Facts]:
         """Why nothing is done, or "" and what is; for all ranks."""
-        if question.kind == SAVE:
+        if question.kind in (SAVE, END):
             return "", question.facts
         if question.kind == STOP:
             return "", {**question.facts, "to": _common(question, answers)}

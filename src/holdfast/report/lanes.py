@@ -25,7 +25,7 @@ from . import pace
 from .cost import Cost, cost_of
 from .ending import gone_together
 
-PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other")
+PHASES = ("data_wait", "h2d", "forward", "backward", "optimizer", "other", "collective")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,13 @@ from .lanes import LaneSummary
 
 HEAD = (
     "rank", "steps", "loss", "per step", "data", "forward", "backward", "optimizer", "other",
-    "skipped", "memory", "end",
+    "collective", "skipped", "memory", "end",
 )  # fmt: skip
 # Rows of a table; a page about a thousand ranks has an end.
 SHOWN = 32
 _MEMORY = ("mem_allocated", "rss")
 _OTHER = ("h2d", "other")
+_TOGETHER = ("backward", "collective")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,8 @@ class RankSummary:
 
     @property
     def own(self) -> float:
-        """Seconds per step without backward, in which ranks wait for each other."""
-        return sum(s for name, s in self.phases.items() if name != "backward")
+        """Seconds per step without those in which ranks wait for each other."""
+        return sum(s for name, s in self.phases.items() if name not in _TOGETHER)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -48,11 +49,12 @@ class RankSummary:
         other = sum(phases.get(name, 0.0) for name in _OTHER)
         times = [sum(phases.values()), phases.get("data_wait", 0.0)]
         times += [phases.get(name, 0.0) for name in ("forward", "backward", "optimizer")]
+        times += [other, phases.get("collective", 0.0)]
         return (
             str(self.rank),
             words.number(self.steps),
             "" if math.isnan(self.loss) and not self.steps else words.figure(self.loss),
-            *(words.duration(seconds) if seconds else "" for seconds in [*times, other]),
+            *(words.duration(seconds) if seconds else "" for seconds in times),
             words.number(self.skipped),
             words.size(self.memory) if self.memory else "",
             self.end,
@@ -79,8 +81,8 @@ def rank_line(ranks: Sequence[RankSummary]) -> str:
     slow = max(ranks, key=lambda one: one.own)
     told = f"{words.ranks(odd)} named by a finding; " if odd else ""
     return (
-        f"{told}rank {slow.rank} takes longest besides backward, in which ranks wait for each "
-        f"other: {words.duration(slow.own)} per step, the fastest "
+        f"{told}rank {slow.rank} takes longest besides backward and collectives, in which ranks "
+        f"wait for each other: {words.duration(slow.own)} per step, the fastest "
         f"{words.duration(min(one.own for one in ranks))}"
     )
 

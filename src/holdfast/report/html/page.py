@@ -143,16 +143,18 @@ def _ranks(record: Record) -> Html | None:
     ranks = record.summary.ranks
     if not ranks:
         return None
-    head = tag("tr", [tag("th", label, scope="col") for label in HEAD])
+    cells = [one.cells for one in ranks[:SHOWN]]
+    known = [i for i in range(1, len(HEAD)) if any(row[i] for row in cells)]
+    head = tag("tr", [tag("th", HEAD[i], scope="col") for i in (0, *known)])
     rows = [
-        tag("tr", tag("th", one.cells[0], scope="row"), [tag("td", cell) for cell in one.cells[1:]])
-        for one in ranks[:SHOWN]
+        tag("tr", tag("th", row[0], scope="row"), [tag("td", row[i]) for i in known])
+        for row in cells
     ]
     table = tag("table", tag("thead", head), tag("tbody", rows))
     more = len(ranks) - SHOWN
     return _section(
         "Ranks",
-        tag("div", table, class_="scroll", tabindex="0"),
+        tag("div", table, class_="scroll stats", tabindex="0"),
         tag("p", f"And {words.plural(more, 'more rank')}.") if more > 0 else None,
         tag("p", words.capital(rank_line(ranks)), class_="note"),
         key="ranks",
