@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .choice import using
 
-__all__ = ["compared", "fault"]
+__all__ = ["CASES", "compared", "fault"]
 
 _BATCH, _TOKENS = 3, 70  # more than a piece of the kernels
 _LIMITS = (1e-3, 1e-2)  # products in TF32 and single spikes may differ; a wrong kernel does more
@@ -47,7 +47,7 @@ def compared(
         torch.autocast(device.type, enabled=False),
         torch.device(device),
     ):
-        function, leaves = _CASES[kind](tokens, *sizes)
+        function, leaves = CASES[kind](tokens, *sizes)
         found = []
         for how in ("off", "always"):
             with using(how):
@@ -117,7 +117,7 @@ def _selective(tokens: int, channels: int, states: int) -> Made:
     return ran, [_leaf(*shape, size=0.5) for shape in shapes]
 
 
-_CASES: dict[str, Callable[..., Made]] = {
+CASES: dict[str, Callable[..., Made]] = {
     "scan": _scan,
     "lif": _lif,
     "cfc": _cfc,

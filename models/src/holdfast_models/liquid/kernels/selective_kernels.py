@@ -1,15 +1,14 @@
 """The selective recurrence of Mamba in Triton: ``selective_loop`` and its gradient.
 
-B batch, T tokens, D channels, N states per channel, K pieces of a sequence. The states of all tokens,
-(B, T, D, N), never exist: they are in registers, and those at the beginnings of pieces are kept for the
-backward pass, which computes the others of one piece at a time again.
+B batch, T tokens, D channels, N states per channel, K pieces of a sequence. The states of all
+tokens, (B, T, D, N), never exist: they are in registers, and those at the beginnings of pieces are
+kept for the backward pass, which computes the others of one piece at a time again.
 """
 
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -93,9 +93,11 @@ class LiquidNet(nn.Module):
 
     def forward(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
         """One pass; with the state of the one before it goes on where that ended."""
-        old, new = state or {}, State()
+        old: State = state or {}
+        new: State = {}  # literals: the compiler cannot call an alias of a type
         x_BTH, new["front"] = self.front(x, old.get("front"))
-        sent, inside = Sent(), list[Inside]()
+        sent: Sent = Sent()
+        inside: list[Inside] = []
         for number, block in enumerate(self.blocks):
             x_BTH, new[f"block{number}"], sent, one = block(
                 x_BTH, old.get(f"block{number}"), sent, dt_BT
