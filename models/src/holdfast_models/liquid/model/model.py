@@ -122,9 +122,8 @@ class LiquidNet(nn.Module):
 
     def set_slope(self, slope: float) -> None:
         """Of the surrogate of all neurons."""
-        for module in self.modules():
-            if isinstance(module, LIF):
-                module.slope.fill_(slope)
+        slopes = [module.slope for module in self.modules() if isinstance(module, LIF)]
+        torch._foreach_copy_(slopes, [torch.full_like(slopes[0], slope)] * len(slopes))
 
     def _tie(self) -> None:
         embedding = self.front.get_submodule("embedding")

@@ -180,6 +180,8 @@ class _Fire(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         current, start, slope, _, *ctx.how = inputs
         ctx.constant = current.shape[0] == 1
+        if not torch.compiler.is_compiling():  # which cannot say it, and makes zeros
+            ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[4])
         ctx.save_for_backward(output[1], start, slope)
 
