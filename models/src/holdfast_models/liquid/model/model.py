@@ -5,7 +5,7 @@ B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from .fronts import ImageFront, SignalFront, TextFront
 from .heads import make_head
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
+from .mixing.causal import KeyValues
 from .spiking.lif import LIF
 
 __all__ = ["LiquidNet", "Output", "Sizes"]
@@ -151,25 +152,22 @@ def parameter_count(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
-def detached(state: Any) -> Any:
-    """A state without its history."""
-    if isinstance(state, Tensor):
-        return state.detach()
+def mapped(function: Callable[[Any], Any], state: Any) -> Any:
+    """A state with each of its tensors sent through a function, and each cache as a whole."""
     if isinstance(state, dict):
-        return {name: detached(one) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [detached(one) for one in state]
+        return {name: mapped(function, one) for name, one in state.items()}
+    if isinstance(state, tuple) and not isinstance(state, KeyValues):
+        parts = [mapped(function, one) for one in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
+    return None if state is None else function(state)
 
 
 def rows_of(state: Any, index_B: Tensor) -> Any:
     """The state of some rows of the batch."""
-    if isinstance(state, Tensor):
-        return state.index_select(0, index_B)
-    if isinstance(state, dict):
-        return {name: rows_of(one, index_B) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [rows_of(one, index_B) for one in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
+
+    def rows(part: Any) -> Any:
+        if isinstance(part, KeyValues):
+            return KeyValues(*(None if of is None else rows(of) for of in part))
+        return part.index_select(0, index_B)
+
+    return mapped(rows, state)
