@@ -77,7 +77,7 @@ def test_the_cache_holds_rates_of_the_spiking_units(steps):
 
 def test_options_of_the_spiking_units_arrive():
     attention, x_BTH = make(threshold=50.0), sequence()
-    y_BTH, (keys, _) = attention(x_BTH)
+    y_BTH, (keys, _, _) = attention(x_BTH)
     assert (keys == 0.0).all()
     torch.testing.assert_close(y_BTH, x_BTH, rtol=0.0, atol=0.0)  # silent: only the residual
     assert make(learn_beta=True).lif.beta_logit.shape == (24,)
