@@ -1,6 +1,7 @@
 """The liquid family: tokens per second of training and generation.
 
     python benchmarks/liquid_speed.py --phases 1,2,3 --compile none,reduce-overhead     # a GPU
+    python benchmarks/liquid_speed.py --part bare --phases 1            # without trainer and guard
     python benchmarks/liquid_speed.py --part generation --phases 1
     python benchmarks/liquid_speed.py --part reference --phases 1                       # one thread
     python benchmarks/liquid_speed.py --part long                                       # T = 8192
@@ -21,7 +22,7 @@ import torch
 from overhead import hardware
 
 from holdfast.training import resolve
-from holdfast_models.liquid.evaluation.speed import generating, reference_ratio, training
+from holdfast_models.liquid.evaluation.speed import bare, generating, reference_ratio, training
 from holdfast_models.liquid.kernels.choice import faults, using
 from holdfast_models.liquid.recipe import RECIPE
 from holdfast_models.liquid.run_settings import LiquidSettings
@@ -42,6 +43,8 @@ def measured(args: argparse.Namespace, phase: str, mode: str) -> dict[str, Any]:
         return generating(settings_of(preset, args.set), DEVICE, length=512)
     if args.part == "reference":
         return reference_ratio(settings_of(preset, args.set), seconds=20)
+    if args.part == "bare":
+        return bare(settings_of(preset, args.set), DEVICE, warm=args.warm, steps=args.steps)
     if args.part == "long":
         more = [*LONG, *more]
     return training(settings_of(preset, more), DEVICE, warm=args.warm, steps=args.steps)
@@ -50,7 +53,9 @@ def measured(args: argparse.Namespace, phase: str, mode: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Speed of the liquid family.")
     parser.add_argument(
-        "--part", choices=("training", "generation", "reference", "long"), default="training"
+        "--part",
+        choices=("training", "bare", "generation", "reference", "long"),
+        default="training",
     )
     parser.add_argument("--phases", default="1,2,3")
     parser.add_argument("--compile", default="none", help="modes of train.compile, by commas")

@@ -34,7 +34,7 @@ from ..model.spiking.surrogates import spike
 from ..recipe import build
 from ..run_settings import LiquidSettings
 
-__all__ = ["generating", "reference_ratio", "training"]
+__all__ = ["bare", "generating", "plain_reference", "reference_ratio", "token_by_token", "training"]
 
 _PROFILED = 5  # steps in which launches are counted
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -69,6 +69,33 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
     if result.compile_seconds:
         found["s to compile"] = result.compile_seconds
     return found
+
+
+def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dict[str, Any]:
+    """The same steps without trainer and guard: what those cost is the difference."""
+    settings = dataclasses.replace(settings, self_check=False)
+    place, train = torch.device(device), settings.train
+    with contextlib.redirect_stdout(sys.stderr):
+        task = build(settings, Place(place))
+    net = task.model.to(place).train()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
+    if task.prepared is not None:
+        task.prepared(optimizer)
+    rows = task.train.__getitems__(range(train.data.batch)).batch  # type: ignore[union-attr]
+    batch = {name: value.to(place) for name, value in rows.items()}
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(train.precision)
+    watch = _Watch(place, warm, steps)
+    for step in range(1, watch.last + 1):
+        optimizer.zero_grad()
+        with torch.autocast(device, half, enabled=half is not None):
+            loss = task.loss(net, batch)
+        (loss[0] if isinstance(loss, tuple) else loss).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), train.clip or 1.0)
+        optimizer.step()
+        watch.around(task.stepped)(step)
+    return {
+        "tokens/s": train.data.batch * settings.data.sequence_length / watch.seconds
+    } | watch.found
 
 
 class _Watch:
