@@ -16,10 +16,7 @@ from torch import Tensor
 
 from .device_math import sigmoid, tanh
 
-__all__ = ["MOST", "cfc", "cfc_backward"]
-
-MOST = 32_768
-"""Weights of one gate, or from state to hidden layer: what one program can look at."""
+__all__ = ["cfc", "cfc_backward"]
 
 _KEPT = 40_960  # weights of all gates that fit into the registers of a program
 _OUTER, _INNER = tl.constexpr(1.7159), tl.constexpr(0.666)  # LeCun's tanh

@@ -14,10 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 from .device_math import sigmoid
+from .ops import BLOCK
 
 __all__ = ["fire", "fire_backward"]
 
-_BLOCK, _WARPS = 256, 4
+_WARPS = 4
 _PI = tl.constexpr(3.141592653589793)
 _RESETS = {"none": 0, "subtract": 1, "zero": 2}
 _SURROGATES = {"fast_sigmoid": 0, "atan": 1, "sigmoid": 2, "triangle": 3}
@@ -73,12 +74,12 @@ def fire(
     units, shape = current[0].numel(), (steps, *current.shape[1:])
     train, membranes = (current.new_empty(shape) for _ in range(2))
     rate, mean = (current.new_empty(shape[1:]) for _ in range(2))
-    near = current.new_zeros(triton.cdiv(units, _BLOCK))
+    near = current.new_zeros(triton.cdiv(units, BLOCK))
     if units:
         _forward_kernel[(len(near),)](
             current, start.contiguous(), slope, train, membranes, rate, mean, near,
             steps, units, units if current.shape[0] > 1 else 0, beta, threshold,
-            RESET=_RESETS[reset], BLOCK=_BLOCK, num_warps=_WARPS,
+            RESET=_RESETS[reset], BLOCK=BLOCK, num_warps=_WARPS,
         )  # fmt: skip
     return train, membranes, rate, mean, near
 
@@ -163,11 +164,11 @@ def fire_backward(
     ]
     train, more, rate, mean = (membranes if one is None else one for one in given)
     if units:
-        _backward_kernel[(triton.cdiv(units, _BLOCK),)](
+        _backward_kernel[(triton.cdiv(units, BLOCK),)](
             membranes, start.contiguous(), slope, train, more, rate, mean, of_current, of_start,
             steps, units, beta, threshold,
             TRAIN=given[0] is not None, MEMBRANES=given[1] is not None,
             RATE=given[2] is not None, MEAN=given[3] is not None, CONSTANT=constant,
-            RESET=_RESETS[reset], KIND=_SURROGATES[surrogate], BLOCK=_BLOCK, num_warps=_WARPS,
+            RESET=_RESETS[reset], KIND=_SURROGATES[surrogate], BLOCK=BLOCK, num_warps=_WARPS,
         )  # fmt: skip
     return of_current, of_start

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "BLOCK",
+    "MOST",
+    "PIECE",
     "cfc",
     "cfc_backward",
     "fire",
@@ -19,6 +22,15 @@ __all__ = [
     "selective",
     "selective_backward",
 ]
+
+BLOCK = 256
+"""Spiking units of a program."""
+
+PIECE = 64
+"""Tokens of which the selective recurrence keeps one state."""
+
+MOST = 32_768
+"""Weights of one gate of a closed-form cell, or to its hidden layer: what a program can look at."""
 
 _SPACE = "holdfast_liquid"
 _LIBRARY = torch.library.Library(_SPACE, "DEF")
@@ -61,8 +73,8 @@ def _fake_fire(
     threshold: float,
     reset: str,
 ) -> tuple[Tensor, ...]:
-    shape, block = (steps, *current.shape[1:]), 256
-    programs = (current[0].numel() + block - 1) // block
+    shape = (steps, *current.shape[1:])
+    programs = (current[0].numel() + BLOCK - 1) // BLOCK
     every = [current.new_empty(shape) for _ in range(2)]
     means = [current.new_empty(shape[1:]) for _ in range(2)]
     return (*every, *means, current.new_empty(programs))
@@ -127,8 +139,8 @@ cfc_backward = _define(
 def _fake_selective(
     x_BTD: Tensor, delta_BTD: Tensor, b_BTN: Tensor, c_BTN: Tensor, a_DN: Tensor, h_BDN: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    (batch, tokens, channels), states, piece = x_BTD.shape, a_DN.shape[1], 64
-    pieces = (tokens + piece - 1) // piece
+    (batch, tokens, channels), states = x_BTD.shape, a_DN.shape[1]
+    pieces = (tokens + PIECE - 1) // PIECE
     return (
         x_BTD.new_empty(batch, tokens, channels),
         x_BTD.new_empty(batch, channels, states),

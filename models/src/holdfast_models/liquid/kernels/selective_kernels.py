@@ -13,10 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["PIECE", "selective", "selective_backward"]
+from .ops import PIECE
 
-PIECE = 64
-"""Tokens of a piece."""
+__all__ = ["selective", "selective_backward"]
 
 _CHANNELS, _WARPS = 32, 2  # of a program
 

@@ -16,14 +16,12 @@ from ...kernels import ops
 from ...kernels.choice import takes
 from ..precision import no_autocast
 
-_MOST = 32_768  # weights between two layers that one program of the kernel can look at
-
 
 def fits(x: Tensor, units: int, weights: Sequence[Tensor]) -> bool:
     """Whether the kernel takes a cell of four gates with these weights behind its first layer."""
     width = weights[0].shape[1] if weights else 0
     sizes = [1 << (size - 1).bit_length() for size in (units, width or units)]
-    small = sizes[0] * sizes[1] <= _MOST
+    small = sizes[0] * sizes[1] <= ops.MOST
     return len(weights) < 2 and small and takes("cfc", x, units, width)
 
 
