@@ -35,7 +35,7 @@ def _times(vector, weights):
 
 @triton.jit
 def _forward_kernel(
-    z, by_state, later, bias, start, time, states, tokens, units, hidden, dt,
+    z, by_state, later, bias, start, time, states, scratch, tokens, units, hidden, dt,
     time_b, time_t, time_u,
     LAYER: tl.constexpr, TIME: tl.constexpr, KEEP: tl.constexpr,
     BU: tl.constexpr, BM: tl.constexpr,
@@ -46,6 +46,7 @@ def _forward_kernel(
     there = u < units
     wide = 4 * units
     h = tl.load(start + row * units + u, mask=there, other=0.0)
+    own = scratch + row * 4 * BU
     # Weights (from, to): the gates are read by the hidden layer, or by the state itself.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
@@ -75,23 +76,28 @@ def _forward_kernel(
             g = tl.load(z + at * wide + units + u, mask=there, other=0.0)
             a = tl.load(z + at * wide + 2 * units + u, mask=there, other=0.0)
             c = tl.load(z + at * wide + 3 * units + u, mask=there, other=0.0)
-        if not KEEP:
-            w_f = _tile(gates, m, u, read, units, wide)
-        f = tanh(f + _times(y, w_f))
-        if not KEEP:
-            w_g = _tile(gates + units, m, u, read, units, wide)
-        g = tanh(g + _times(y, w_g))
-        if not KEEP:
-            w_a = _tile(gates + 2 * units, m, u, read, units, wide)
-        a += _times(y, w_a)
-        if not KEEP:
-            w_c = _tile(gates + 3 * units, m, u, read, units, wide)
-        c += _times(y, w_c)
+        if KEEP:
+            f += _times(y, w_f)
+            g += _times(y, w_g)
+            a += _times(y, w_a)
+            c += _times(y, w_c)
+        else:
+            # A loop of the device: the weights of one gate are in registers at a time.
+            tl.debug_barrier()
+            for gate in range(4):
+                of_gate = _times(y, _tile(gates + gate * units, m, u, read, units, wide))
+                tl.store(own + gate * BU + u, of_gate)
+            tl.debug_barrier()
+            f += tl.load(own + u)
+            g += tl.load(own + BU + u)
+            a += tl.load(own + 2 * BU + u)
+            c += tl.load(own + 3 * BU + u)
         if TIME:
             at_time = time + row * time_b + t * time_t + u * time_u
             a *= tl.load(at_time, mask=there, other=0.0)
         else:
             a *= dt
+        f, g = tanh(f), tanh(g)
         h = f + sigmoid(a + c) * (g - f)
         tl.store(states + at * units + u, h, mask=there)
 
@@ -113,14 +119,15 @@ def cfc(
     batch, tokens, _ = z_BTM.shape
     units, hidden = start_BU.shape[1], 0 if later is None else later.shape[1]
     states_BTU = z_BTM.new_empty(batch, tokens, units)
-    by_state = by_state_MU.T.contiguous()
+    by_state, blocks = by_state_MU.T.contiguous(), _blocks(units, hidden)
     if batch and tokens:
         _forward_kernel[(batch,)](
             z_BTM.contiguous(), by_state, by_state if later is None else later.T.contiguous(),
             by_state if bias is None else bias, start_BU.contiguous(),
-            states_BTU if time_BTU is None else time_BTU, states_BTU, tokens, units, hidden, dt,
+            states_BTU if time_BTU is None else time_BTU, states_BTU,
+            states_BTU.new_empty(batch, 4, blocks["BU"]), tokens, units, hidden, dt,
             *((0, 0, 0) if time_BTU is None else time_BTU.stride()),
-            LAYER=later is not None, TIME=time_BTU is not None, **_blocks(units, hidden),
+            LAYER=later is not None, TIME=time_BTU is not None, **blocks,
         )  # fmt: skip
     return states_BTU
 
@@ -151,18 +158,16 @@ def _backward_kernel(
         back += tl.load(grads + at * units + u, mask=there, other=0.0)
         tl.store(totals + at * units + u, back, mask=there)
         slope = slopes + at * wide + u
-        if not KEEP:
-            w_f = _tile(gates, u, m, units, read, read)
-        y = _times(back * tl.load(slope, mask=there, other=0.0), w_f)
-        if not KEEP:
-            w_g = _tile(gates + units * read, u, m, units, read, read)
-        y += _times(back * tl.load(slope + units, mask=there, other=0.0), w_g)
-        if not KEEP:
-            w_a = _tile(gates + 2 * units * read, u, m, units, read, read)
-        y += _times(back * tl.load(slope + 2 * units, mask=there, other=0.0), w_a)
-        if not KEEP:
-            w_c = _tile(gates + 3 * units * read, u, m, units, read, read)
-        y += _times(back * tl.load(slope + 3 * units, mask=there, other=0.0), w_c)
+        if KEEP:
+            y = _times(back * tl.load(slope, mask=there, other=0.0), w_f)
+            y += _times(back * tl.load(slope + units, mask=there, other=0.0), w_g)
+            y += _times(back * tl.load(slope + 2 * units, mask=there, other=0.0), w_a)
+            y += _times(back * tl.load(slope + 3 * units, mask=there, other=0.0), w_c)
+        else:
+            y = tl.zeros([BM], tl.float32)
+            for gate in range(4):
+                by_gate = back * tl.load(slope + gate * units, mask=there, other=0.0)
+                y += _times(by_gate, _tile(gates + gate * units * read, u, m, units, read, read))
         if LAYER:
             y *= tl.load(inner + at * hidden + m, mask=m < hidden, other=0.0)
             if not KEEP:
