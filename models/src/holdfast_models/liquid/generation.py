@@ -133,7 +133,7 @@ def _stepper(net: LiquidNet, state: Any, rows: int, tokens: int) -> Stepper | No
         return None
     try:
         return Stepper(net, state, rows, tokens, captures=True)
-    except Exception as error:  # whatever it was, passes can run one by one
+    except RuntimeError as error:  # whatever the device says, passes can run one by one
         warnings.warn(f"writing without a CUDA graph: {error}", stacklevel=2)
         return None
 

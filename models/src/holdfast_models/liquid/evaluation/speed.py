@@ -144,6 +144,10 @@ class _Watch:
         each = [1000 * (b - a) for a, b in zip(self._ends, self._ends[1:], strict=False)]
         self.found["ms a step"] = 1000 * self.seconds
         self.found["ms a step, median"] = statistics.median(each)
+        half = len(each) // 2
+        if half:  # each half of the steps, by its median: whether they become slower
+            first, last = (statistics.median(part) for part in (each[:half], each[half:]))
+            self.found["last half over first"] = last / first
         if self._device.type == "cuda":
             self.found["peak GB"] = torch.cuda.max_memory_allocated(self._device) / 1e9
             grown = torch.cuda.memory_allocated(self._device) - self._held

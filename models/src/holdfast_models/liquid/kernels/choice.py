@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import warnings
 from collections.abc import Iterator
 from typing import Literal
@@ -59,13 +60,8 @@ def faults() -> list[str]:
 
 @functools.cache
 def _has_triton(device: int) -> bool:
-    if torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] < 8:
-        return False
-    try:
-        import triton  # noqa: F401 # pyright: ignore[reportMissingImports]
-    except Exception:  # a broken installation is none
-        return False
-    return True
+    capable = torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 8
+    return capable and importlib.util.find_spec("triton") is not None
 
 
 @torch.compiler.assume_constant_result
