@@ -76,7 +76,7 @@ def main() -> int:
                 with using(args.kernels):
                     found = measured(args, phase, mode)
                 took = time.perf_counter() - at
-                text = json.dumps({k: round(v, 4) for k, v in found.items()})
+                text = json.dumps(found, default=str)
                 print(
                     f"phase {phase} {args.part} {mode} {args.kernels} {took:.0f} s: {text}",
                     flush=True,

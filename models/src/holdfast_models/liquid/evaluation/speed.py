@@ -37,6 +37,7 @@ from ..run_settings import LiquidSettings
 __all__ = ["bare", "generating", "plain_reference", "reference_ratio", "token_by_token", "training"]
 
 _PROFILED = 5  # steps in which launches are counted
+_LONGEST = 8  # kernels that are named
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
@@ -155,8 +156,11 @@ class _Watch:
 
     def _profiled(self, events: Any) -> None:
         names = Counter(one.name for one in events if one.device_type == DeviceType.CPU)
-        kernels = [one.time_range for one in events if one.device_type == DeviceType.CUDA]
-        busy = sum(one.elapsed_us() for one in kernels)
+        kernels = [one for one in events if one.device_type == DeviceType.CUDA]
+        took = Counter[str]()
+        for one in kernels:
+            took[one.name] += one.time_range.elapsed_us()
+        busy = took.total()
         launches = sum(count for name, count in names.items() if _launches(name))
         self.found |= {
             "busy share": busy / 1e6 / _PROFILED / self.seconds,
@@ -164,6 +168,9 @@ class _Watch:
             "kernels a step": len(kernels) / _PROFILED,
             # One is ours, behind the last step.
             "waits a step": (sum(names[name] for name in _WAITS) - 1) / _PROFILED,
+            "longest kernels, ms": {
+                name[:60]: us / 1000 / _PROFILED for name, us in took.most_common(_LONGEST)
+            },
         }
 
 

@@ -29,8 +29,9 @@ def _tile(weights, row, column, rows, columns, stride):
 
 
 @triton.jit
-def _times(vector, weights):
-    return tl.sum(vector[:, None] * weights, 0)
+def _times(weights, vector):
+    # Along the rows, which a warp has whole: between warps nothing is exchanged but the result.
+    return tl.sum(weights * vector[None, :], 1)
 
 
 @triton.jit
@@ -47,7 +48,7 @@ def _forward_kernel(
     wide = 4 * units
     h = tl.load(start + row * units + u, mask=there, other=0.0)
     own = scratch + row * 4 * BU
-    # Weights (from, to): the gates are read by the hidden layer, or by the state itself.
+    # Weights (to, from): the gates read the hidden layer, or the state itself.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
     if LAYER:
@@ -56,18 +57,18 @@ def _forward_kernel(
         bias_a = tl.load(bias + 2 * units + u, mask=there, other=0.0)
         bias_c = tl.load(bias + 3 * units + u, mask=there, other=0.0)
     if KEEP:
-        w_f = _tile(gates, m, u, read, units, wide)
-        w_g = _tile(gates + units, m, u, read, units, wide)
-        w_a = _tile(gates + 2 * units, m, u, read, units, wide)
-        w_c = _tile(gates + 3 * units, m, u, read, units, wide)
+        w_f = _tile(gates, u, m, units, read, read)
+        w_g = _tile(gates + units * read, u, m, units, read, read)
+        w_a = _tile(gates + 2 * units * read, u, m, units, read, read)
+        w_c = _tile(gates + 3 * units * read, u, m, units, read, read)
         if LAYER:
-            w_h = _tile(by_state, u, m, units, hidden, hidden)
+            w_h = _tile(by_state, m, u, hidden, units, units)
     for t in range(tokens):
         at = row * tokens + t
         if LAYER:
             if not KEEP:
-                w_h = _tile(by_state, u, m, units, hidden, hidden)
-            sums = tl.load(z + at * hidden + m, mask=m < hidden, other=0.0) + _times(h, w_h)
+                w_h = _tile(by_state, m, u, hidden, units, units)
+            sums = tl.load(z + at * hidden + m, mask=m < hidden, other=0.0) + _times(w_h, h)
             y = tanh(sums * _INNER) * _OUTER
             f, g, a, c = bias_f, bias_g, bias_a, bias_c
         else:
@@ -77,15 +78,15 @@ def _forward_kernel(
             a = tl.load(z + at * wide + 2 * units + u, mask=there, other=0.0)
             c = tl.load(z + at * wide + 3 * units + u, mask=there, other=0.0)
         if KEEP:
-            f += _times(y, w_f)
-            g += _times(y, w_g)
-            a += _times(y, w_a)
-            c += _times(y, w_c)
+            f += _times(w_f, y)
+            g += _times(w_g, y)
+            a += _times(w_a, y)
+            c += _times(w_c, y)
         else:
             # A loop of the device: the weights of one gate are in registers at a time.
             tl.debug_barrier()
             for gate in range(4):
-                of_gate = _times(y, _tile(gates + gate * units, m, u, read, units, wide))
+                of_gate = _times(_tile(gates + gate * units * read, u, m, units, read, read), y)
                 tl.store(own + gate * BU + u, of_gate)
             tl.debug_barrier()
             f += tl.load(own + u)
@@ -119,10 +120,10 @@ def cfc(
     batch, tokens, _ = z_BTM.shape
     units, hidden = start_BU.shape[1], 0 if later is None else later.shape[1]
     states_BTU = z_BTM.new_empty(batch, tokens, units)
-    by_state, blocks = by_state_MU.T.contiguous(), _blocks(units, hidden)
+    by_state, blocks = by_state_MU.contiguous(), _blocks(units, hidden)
     if batch and tokens:
         _forward_kernel[(batch,)](
-            z_BTM.contiguous(), by_state, by_state if later is None else later.T.contiguous(),
+            z_BTM.contiguous(), by_state, by_state if later is None else later.contiguous(),
             by_state if bias is None else bias, start_BU.contiguous(),
             states_BTU if time_BTU is None else time_BTU, states_BTU,
             states_BTU.new_empty(batch, 4, blocks["BU"]), tokens, units, hidden, dt,
@@ -142,16 +143,16 @@ def _backward_kernel(
     m = tl.arange(0, BM)
     there = u < units
     wide = 4 * units
-    # Weights (to, from), as they are: a gradient goes from the gates to what they read.
+    # Weights (from, to): a gradient goes from the gates to what they read.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
     if KEEP:
-        w_f = _tile(gates, u, m, units, read, read)
-        w_g = _tile(gates + units * read, u, m, units, read, read)
-        w_a = _tile(gates + 2 * units * read, u, m, units, read, read)
-        w_c = _tile(gates + 3 * units * read, u, m, units, read, read)
+        w_f = _tile(gates, m, u, read, units, wide)
+        w_g = _tile(gates + units, m, u, read, units, wide)
+        w_a = _tile(gates + 2 * units, m, u, read, units, wide)
+        w_c = _tile(gates + 3 * units, m, u, read, units, wide)
         if LAYER:
-            w_h = _tile(by_state, m, u, hidden, units, units)
+            w_h = _tile(by_state, u, m, units, hidden, hidden)
     back = tl.zeros([BU], tl.float32)
     for after in range(tokens):
         at = row * tokens + tokens - 1 - after
@@ -159,20 +160,20 @@ def _backward_kernel(
         tl.store(totals + at * units + u, back, mask=there)
         slope = slopes + at * wide + u
         if KEEP:
-            y = _times(back * tl.load(slope, mask=there, other=0.0), w_f)
-            y += _times(back * tl.load(slope + units, mask=there, other=0.0), w_g)
-            y += _times(back * tl.load(slope + 2 * units, mask=there, other=0.0), w_a)
-            y += _times(back * tl.load(slope + 3 * units, mask=there, other=0.0), w_c)
+            y = _times(w_f, back * tl.load(slope, mask=there, other=0.0))
+            y += _times(w_g, back * tl.load(slope + units, mask=there, other=0.0))
+            y += _times(w_a, back * tl.load(slope + 2 * units, mask=there, other=0.0))
+            y += _times(w_c, back * tl.load(slope + 3 * units, mask=there, other=0.0))
         else:
             y = tl.zeros([BM], tl.float32)
             for gate in range(4):
                 by_gate = back * tl.load(slope + gate * units, mask=there, other=0.0)
-                y += _times(by_gate, _tile(gates + gate * units * read, u, m, units, read, read))
+                y += _times(_tile(gates + gate * units, m, u, read, units, wide), by_gate)
         if LAYER:
             y *= tl.load(inner + at * hidden + m, mask=m < hidden, other=0.0)
             if not KEEP:
-                w_h = _tile(by_state, m, u, hidden, units, units)
-            back = _times(y, w_h)
+                w_h = _tile(by_state, u, m, units, hidden, hidden)
+            back = _times(w_h, y)
         else:
             back = y
     tl.store(of_start + row * units + u, back, mask=there)
@@ -190,11 +191,11 @@ def cfc_backward(
     hidden = 0 if later is None else later.shape[1]
     totals_BTU = torch.empty_like(grads_BTU, memory_format=torch.contiguous_format)
     of_start_BU = grads_BTU.new_zeros(batch, units)
-    by_state = by_state_MU.contiguous()
+    by_state = by_state_MU.T.contiguous()
     if batch and tokens:
         _backward_kernel[(batch,)](
             grads_BTU.contiguous(), slopes_BTGU.contiguous(), by_state,
-            by_state if later is None else later.contiguous(),
+            by_state if later is None else later.T.contiguous(),
             totals_BTU if inner_BTM is None else inner_BTM.contiguous(),
             totals_BTU, of_start_BU, tokens, units, hidden,
             LAYER=later is not None, **_blocks(units, hidden),
