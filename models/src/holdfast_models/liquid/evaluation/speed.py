@@ -67,6 +67,9 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         result = Trainer.of(task, train, run_dir=Path(folder) / "run", name="liquid").fit()
     tokens = train.data.batch * settings.data.sequence_length * train.accumulate
     found = {"tokens/s": tokens / watch.seconds, **watch.found, "skipped": result.skipped}
+    if place.device.type == "cuda":
+        reason = task.model.graphs.reason  # type: ignore[union-attr]
+        found["runs as it is, because"] = reason or "it does not: it is replayed"
     if result.compile_seconds:
         found["s to compile"] = result.compile_seconds
     return found

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 
+from ...cuda_graphs import Graphs
 from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options
@@ -21,6 +22,7 @@ from .heads import make_head
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
 from .mixing.causal import KeyValues
+from .replaying import replayed
 from .spiking.lif import LIF
 
 __all__ = ["LiquidNet", "Output", "Sizes"]
@@ -63,6 +65,7 @@ class LiquidNet(nn.Module):
     ) -> None:
         super().__init__()
         self.settings, self.sizes = settings, sizes
+        self.graphs = Graphs()
         self.front = _front(settings, sizes)
         self.blocks = nn.ModuleList(
             Block(
@@ -93,7 +96,18 @@ class LiquidNet(nn.Module):
             self._tie()
 
     def forward(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
-        """One pass; with the state of the one before it goes on where that ended."""
+        """One pass; with the state of the one before it goes on where that ended.
+
+        A training pass that is replayed as a graph leaves no state.
+        """
+        if self.settings.graph and state is None and dt_BT is None:
+            found = replayed(self, self.graphs, x)
+            if found is not None:
+                return Output(found[0], {}, found[1])
+        return self.run(x, state, dt_BT)
+
+    def run(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
+        """One pass, operation by operation."""
         old: State = state or {}
         new: State = {}  # literals: the compiler cannot call an alias of a type
         x_BTH, new["front"] = self.front(x, old.get("front"))
