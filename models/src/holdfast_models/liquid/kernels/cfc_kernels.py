@@ -35,7 +35,7 @@ def _times(weights, vector):
 
 
 @triton.jit
-def _forward_kernel(
+def _cfc_forward_kernel(
     z, by_state, later, bias, start, time, states, scratch, tokens, units, hidden, dt,
     time_b, time_t, time_u,
     LAYER: tl.constexpr, TIME: tl.constexpr, KEEP: tl.constexpr,
@@ -122,7 +122,7 @@ def cfc(
     states_BTU = z_BTM.new_empty(batch, tokens, units)
     by_state, blocks = by_state_MU.contiguous(), _blocks(units, hidden)
     if batch and tokens:
-        _forward_kernel[(batch,)](
+        _cfc_forward_kernel[(batch,)](
             z_BTM.contiguous(), by_state, by_state if later is None else later.contiguous(),
             by_state if bias is None else bias, start_BU.contiguous(),
             states_BTU if time_BTU is None else time_BTU, states_BTU,
@@ -134,7 +134,7 @@ def cfc(
 
 
 @triton.jit
-def _backward_kernel(
+def _cfc_backward_kernel(
     grads, slopes, by_state, later, inner, totals, of_start, tokens, units, hidden,
     LAYER: tl.constexpr, KEEP: tl.constexpr, BU: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
@@ -193,7 +193,7 @@ def cfc_backward(
     of_start_BU = grads_BTU.new_zeros(batch, units)
     by_state = by_state_MU.T.contiguous()
     if batch and tokens:
-        _backward_kernel[(batch,)](
+        _cfc_backward_kernel[(batch,)](
             grads_BTU.contiguous(), slopes_BTGU.contiguous(), by_state,
             by_state if later is None else later.T.contiguous(),
             totals_BTU if inner_BTM is None else inner_BTM.contiguous(),

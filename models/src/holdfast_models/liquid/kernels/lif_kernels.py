@@ -25,7 +25,7 @@ _SURROGATES = {"fast_sigmoid": 0, "atan": 1, "sigmoid": 2, "triangle": 3}
 
 
 @triton.jit
-def _forward_kernel(
+def _lif_forward_kernel(
     current, start, slope, train, membranes, rate, mean, near, steps, units, stride,
     beta, threshold, RESET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -76,7 +76,7 @@ def fire(
     rate, mean = (current.new_empty(shape[1:]) for _ in range(2))
     near = current.new_zeros(triton.cdiv(units, BLOCK))
     if units:
-        _forward_kernel[(len(near),)](
+        _lif_forward_kernel[(len(near),)](
             current, start.contiguous(), slope, train, membranes, rate, mean, near,
             steps, units, units if current.shape[0] > 1 else 0, beta, threshold,
             RESET=_RESETS[reset], BLOCK=BLOCK, num_warps=_WARPS,
@@ -99,7 +99,7 @@ def _surrogate(v, k, KIND: tl.constexpr):
 
 
 @triton.jit
-def _backward_kernel(
+def _lif_backward_kernel(
     membranes, start, slope, of_train, of_membranes, of_rate, of_mean, of_current, of_start,
     steps, units, beta, threshold,
     TRAIN: tl.constexpr, MEMBRANES: tl.constexpr, RATE: tl.constexpr, MEAN: tl.constexpr,
@@ -164,7 +164,7 @@ def fire_backward(
     ]
     train, more, rate, mean = (membranes if one is None else one for one in given)
     if units:
-        _backward_kernel[(triton.cdiv(units, BLOCK),)](
+        _lif_backward_kernel[(triton.cdiv(units, BLOCK),)](
             membranes, start.contiguous(), slope, train, more, rate, mean, of_current, of_start,
             steps, units, beta, threshold,
             TRAIN=given[0] is not None, MEMBRANES=given[1] is not None,

@@ -21,7 +21,7 @@ _CHANNELS, _WARPS = 32, 2  # of a program
 
 
 @triton.jit
-def _forward_kernel(
+def _selective_forward_kernel(
     x, delta, b, c, a, start, y, end, kept, tokens, channels, states, pieces,
     PIECE: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -62,7 +62,7 @@ def selective(
         x_BTD.new_empty(shape)
         for shape in ((batch, channels, states), (batch, pieces, channels, states))
     )
-    _forward_kernel[(triton.cdiv(channels, _CHANNELS), batch)](
+    _selective_forward_kernel[(triton.cdiv(channels, _CHANNELS), batch)](
         x_BTD.contiguous(), delta_BTD.contiguous(), b_BTN.contiguous(), c_BTN.contiguous(),
         a_DN.contiguous(), h_BDN.contiguous(), y_BTD, end_BDN, kept_BKDN,
         tokens, channels, states, pieces, PIECE=PIECE,
@@ -72,7 +72,7 @@ def selective(
 
 
 @triton.jit
-def _backward_kernel(
+def _selective_backward_kernel(
     x, delta, b, c, a, kept, of_y, of_end, again,
     of_x, of_delta, of_b, of_c, of_a, of_start, tokens, channels, states, pieces,
     PIECE: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
@@ -150,7 +150,7 @@ def selective_backward(
     of_b, of_c = (x_BTD.new_empty(batch, parts, tokens, states) for _ in range(2))
     of_a, of_start = (x_BTD.new_empty(batch, channels, states) for _ in range(2))
     again = x_BTD.new_empty(batch, PIECE, channels, states)
-    _backward_kernel[(parts, batch)](
+    _selective_backward_kernel[(parts, batch)](
         x_BTD.contiguous(), delta_BTD.contiguous(), b_BTN.contiguous(), c_BTN.contiguous(),
         a_DN.contiguous(), kept_BKDN, of_y_BTD.contiguous(), of_end_BDN.contiguous(), again,
         of_x, of_delta, of_b, of_c, of_a, of_start, tokens, channels, states, pieces,
