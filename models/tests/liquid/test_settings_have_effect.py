@@ -94,7 +94,7 @@ CHANGES: dict[str, tuple[str, tuple[str, ...]]] = {
 # turn and the controller, which need more steps than these.
 ELSEWHERE = (
     "train.", "continual.", "plasticity.meta.", "pictures", "self_check", "data.folder",
-    "model.mamba.form",
+    "model.mamba.form", "model.graph",
 )  # fmt: skip
 
 

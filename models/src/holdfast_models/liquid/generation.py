@@ -9,7 +9,9 @@ B rows, T tokens, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +20,11 @@ from holdfast import HoldfastError, Section, bounded
 
 from .data.tokenizers import Tokenizer
 from .model.model import LiquidNet, rows_of
+from .stepping import Stepper
 
 __all__ = ["Sampling", "TextPieces", "choose", "generate", "stream"]
 
+_WORTH = 16  # tokens: as long as a graph takes to be made
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # how bytes decode that are no character, or not yet
 
 
@@ -78,11 +82,18 @@ def generate(
     draws = [torch.Generator().manual_seed(how.seed + row) for row in row_B]
     x_BT = torch.tensor([list(prompt[:shortest]) for prompt in prompts], device=device)
     seen_BV = torch.zeros(len(prompts), net.sizes.inputs, dtype=torch.bool, device=device)
-    state, place = None, shortest
+    state, place, stepper, graphs = None, shortest, None, _graphs_on(device)
     while row_B and length > 0:
         seen_BV.scatter_(1, x_BT, value=True)
-        output = net(x_BT, state)
-        state = output.state
+        if stepper is None:
+            output = net(x_BT, state)
+            state, logits_BV = output.state, output.y_BTV[:, -1]
+            if graphs:
+                left = max(map(len, prompts)) + length - place
+                stepper = _stepper(net, state, len(row_B), left)
+                graphs = stepper is not None
+        else:
+            logits_BV = stepper(x_BT)
         writes_B = [place >= len(prompts[row]) for row in row_B]
         # A row that still reads draws nothing, so that it goes on as if it were alone.
         draw_B = [
@@ -90,7 +101,7 @@ def generate(
             for row, writes in zip(row_B, writes_B, strict=True)
         ]
         draw = torch.tensor(draw_B, dtype=torch.double, device=device)
-        chosen_B = choose(output.y_BTV[:, -1], seen_BV, draw, how)
+        chosen_B = choose(logits_BV, seen_BV, draw, how)
         token_B, keep = chosen_B.tolist(), list[int]()
         for index, (row, writes) in enumerate(zip(row_B, writes_B, strict=True)):
             if not writes:
@@ -105,9 +116,26 @@ def generate(
         place += 1
         if len(keep) < len(row_B):
             index_B = torch.tensor(keep, dtype=torch.int64, device=device)
+            if stepper is not None:
+                state, stepper = stepper.state, None
             state, seen_BV = rows_of(state, index_B), seen_BV[index_B]
             row_B, token_B = [row_B[i] for i in keep], [token_B[i] for i in keep]
         x_BT = torch.tensor(token_B, dtype=torch.int64, device=device)[:, None]
+
+
+def _graphs_on(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _stepper(net: LiquidNet, state: Any, rows: int, tokens: int) -> Stepper | None:
+    """One graph for the tokens to come, where they are worth it."""
+    if tokens < _WORTH:
+        return None
+    try:
+        return Stepper(net, state, rows, tokens, captures=True)
+    except RuntimeError as error:  # whatever the device says, passes can run one by one
+        warnings.warn(f"writing without a CUDA graph: {error}", stacklevel=2)
+        return None
 
 
 class TextPieces:

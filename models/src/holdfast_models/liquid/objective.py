@@ -1,6 +1,6 @@
 """Losses and measures of the three tasks, and what is told of a step beside them.
 
-B batch, T tokens or time steps, V vocabulary or classes, M signals.
+B batch, T tokens or time steps, V vocabulary or classes, M signals, L blocks, K spiking units.
 """
 
 from __future__ import annotations
@@ -139,12 +139,11 @@ def inputs_of(task: str, batch: Mapping[str, Tensor]) -> tuple[Any, ...]:
 @torch.no_grad()
 def told_of(inside: tuple[Inside, ...]) -> dict[str, Tensor]:
     """How the blocks fire and mix, a mean over blocks each."""
-    rates = [one.rate_BTK.float().flatten(0, 1) for one in inside]
-    units = [rate.mean(0) for rate in rates]
+    rate_LK = torch.stack([one.rate_BTK.float().mean((0, 1)) for one in inside])
     told = {
-        "spike_rate": _mean([unit.mean() for unit in units]),
-        "silent_units": _mean([(unit == 0).float().mean() for unit in units]),
-        "saturated_units": _mean([(unit > _SATURATED).float().mean() for unit in units]),
+        "spike_rate": rate_LK.mean(),
+        "silent_units": (rate_LK == 0).float().mean(),
+        "saturated_units": (rate_LK > _SATURATED).float().mean(),
         "near_threshold": _mean([one.near.float() for one in inside]),
     }
     openings = [one.opening_BTG.float().mean() for one in inside if one.opening_BTG is not None]

@@ -2,7 +2,7 @@
 
 Every linear memory of the family is this one function: ltc_scan, spiking units without reset, the
 state of Mamba and the traces of plasticity. ``loop`` is the truth that the other forms are tested
-against. ``chunk`` is the default. ``associative`` is torch's own scan.
+against. ``chunk`` is the default, one kernel on a GPU. ``associative`` is torch's own scan.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+
+from .kernels import ops
+from .kernels.choice import takes
 
 FORMS = ("loop", "associative", "chunk")
 
@@ -32,7 +35,7 @@ def scan(
     a, value = torch.broadcast_tensors(a.to(dtype), value.to(dtype))
     start = torch.zeros_like(value[:, 0]) if initial is None else initial.to(dtype)
     start = start.expand_as(value[:, 0])
-    return _loop(a, value, start) if form == "loop" else _Scan.apply(a, value, start, form)
+    return _loop(a, value, start) if form == "loop" else _Scan.apply(a, value, start, form, False)
 
 
 def _loop(decay: Tensor, value: Tensor, initial: Tensor) -> Tensor:
@@ -94,30 +97,43 @@ def _combined(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tupl
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
+def _scanned(decay: Tensor, value: Tensor, initial: Tensor, form: str, reverse: bool) -> Tensor:
+    """One direction: as above, or h_t = decay_{t+1} * h_{t+1} + value_t from zero."""
+    if form == "chunk" and takes("scan", value):
+        flat = (of.reshape(*value.shape[:2], -1) for of in (decay, value))
+        return ops.scan(*flat, initial.reshape(len(value), -1), reverse).view(value.shape)
+    run = _chunk if form == "chunk" else _associative
+    if not reverse:
+        return run(decay, value, initial)
+    later = torch.cat([torch.zeros_like(decay[:, :1]), decay[:, 1:].flip(1)], 1)
+    return run(later, value.flip(1), torch.zeros_like(initial)).flip(1)
+
+
 class _Scan(torch.autograd.Function):
     """Scan whose backward is a scan in reverse: only decays and states are kept for it."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(decay: Tensor, value: Tensor, initial: Tensor, form: str) -> Tensor:
-        return (_chunk if form == "chunk" else _associative)(decay, value, initial)
+    def forward(decay: Tensor, value: Tensor, initial: Tensor, form: str, reverse: bool) -> Tensor:
+        return _scanned(decay, value, initial, form, reverse)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        decay, _, initial, ctx.form = inputs
+        decay, _, initial, ctx.form, ctx.reverse = inputs
         ctx.save_for_backward(decay, initial, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Differentiable operations only, so that second derivatives come by themselves."""
         decay, initial, states = ctx.saved_tensors
-        later = torch.cat([torch.zeros_like(decay[:, :1]), decay[:, 1:].flip(1)], 1)
         start = torch.zeros_like(initial)
-        grad_value = _Scan.apply(later, grads[0].flip(1), start, ctx.form).flip(1)
+        grad_value = _Scan.apply(decay, grads[0], start, ctx.form, not ctx.reverse)
         grad_decay = grad_initial = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and ctx.reverse:
+            grad_decay = states * torch.cat([start.unsqueeze(1), grad_value[:, :-1]], 1)
+        elif ctx.needs_input_grad[0]:
             grad_decay = grad_value * torch.cat([initial.unsqueeze(1), states[:, :-1]], 1)
-        if ctx.needs_input_grad[2]:
+        if ctx.needs_input_grad[2] and not ctx.reverse:
             grad_initial = decay[:, 0] * grad_value[:, 0]
-        return grad_decay, grad_value, grad_initial, None
+        return grad_decay, grad_value, grad_initial, None, None

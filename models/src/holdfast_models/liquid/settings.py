@@ -106,6 +106,7 @@ class ModelSettings(Section):
     residual: Literal["addition", "concatenation"] = "addition"  # blocks without Mamba
     dropout: float = bounded(0.1, 0.0, 1.0)
     embedding_dropout: float = bounded(0.1, 0.0, 1.0)
+    graph: bool = True  # replay a training pass as CUDA graphs, on a GPU
     spikes: SpikeSettings = SpikeSettings()
     attention: AttentionSettings = AttentionSettings()
     mamba: MambaSettings = MambaSettings()

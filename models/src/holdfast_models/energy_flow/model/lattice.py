@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..cuda_graphs import Graphs
+from ...cuda_graphs import Graphs
 from ..modes import entry
 from .carrier import Carrier, scale_at
 from .coupling import Field

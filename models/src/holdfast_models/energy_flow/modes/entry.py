@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.training import free_memory
 
-from ..cuda_graphs import Graphs
+from ...cuda_graphs import Graphs
 from ..kernels.check import fault
 from ..kernels.plan import plan_for
 from ..kernels.support import unsupported, unsupported_by_kernels

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cuda_graphs import Captured, Graphs, twin
+from ...cuda_graphs import Captured, Graphs, twin
 from ..model.ending import Finished, Stats
 from ..model.noise import Key
 from .fused import FusedPass, run_pass

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from holdfast import HoldfastError
 
-from ..cuda_graphs import Captured, Graphs, twin
+from ...cuda_graphs import Captured, Graphs, twin
 from .cache import TextCache, surface_key, text_key, weights_digest
 from .decoder import TextDecoder
 from .encoder import TextEncoder

@@ -10,6 +10,7 @@ import argparse
 from ...answers import verbs_of
 from .generating import add_generate_verb
 from .runs import add_run_verbs
+from .speeds import add_bench_verb
 from .training import add_train_verbs
 
 __all__ = ["LiquidCommand"]
@@ -29,6 +30,7 @@ class LiquidCommand:
       holdfast liquid show RUN                             sizes, time constants, firing rates
       holdfast liquid continual RUN RUN2                   what was kept of earlier tasks
       holdfast liquid export RUN --out model.pt2           or .onnx; verified
+      holdfast liquid bench --preset phase1                tokens per second here
     """
 
     name = "liquid"
@@ -39,6 +41,7 @@ class LiquidCommand:
         add_train_verbs(verb)
         add_generate_verb(verb)
         add_run_verbs(verb)
+        add_bench_verb(verb)
 
     def run(self, args: argparse.Namespace) -> int:
         """Carry out one verb."""

@@ -78,7 +78,8 @@ class Consolidation:
         self._follow()
         squares = torch._foreach_pow(torch._foreach_sub(self._weights, self.anchor), 2)
         terms = torch._foreach_mul(squares, self.fisher)
-        return 0.5 * self.strength * torch.stack([term.sum() for term in terms]).sum()
+        sums = torch._foreach_norm(terms, 1)  # none is below 0
+        return 0.5 * self.strength * torch.stack(sums).sum()
 
     def protection(self, name: str) -> Tensor:
         """What plasticity beside parameter ``name`` is multiplied by: 1 / (1 + 0.01 lambda F)."""

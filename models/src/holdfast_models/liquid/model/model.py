@@ -5,7 +5,7 @@ B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 
+from ...cuda_graphs import Graphs
 from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options
@@ -20,6 +21,8 @@ from .fronts import ImageFront, SignalFront, TextFront
 from .heads import make_head
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
+from .mixing.causal import KeyValues
+from .replaying import replayed
 from .spiking.lif import LIF
 
 __all__ = ["LiquidNet", "Output", "Sizes"]
@@ -62,6 +65,7 @@ class LiquidNet(nn.Module):
     ) -> None:
         super().__init__()
         self.settings, self.sizes = settings, sizes
+        self.graphs = Graphs()
         self.front = _front(settings, sizes)
         self.blocks = nn.ModuleList(
             Block(
@@ -92,10 +96,23 @@ class LiquidNet(nn.Module):
             self._tie()
 
     def forward(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
-        """One pass; with the state of the one before it goes on where that ended."""
-        old, new = state or {}, State()
+        """One pass; with the state of the one before it goes on where that ended.
+
+        A training pass that is replayed as a graph leaves no state.
+        """
+        if self.settings.graph and state is None and dt_BT is None:
+            found = replayed(self, self.graphs, x)
+            if found is not None:
+                return Output(found[0], {}, found[1])
+        return self.run(x, state, dt_BT)
+
+    def run(self, x: Tensor, state: State | None = None, dt_BT: Tensor | None = None) -> Output:
+        """One pass, operation by operation."""
+        old: State = state or {}
+        new: State = {}  # literals: the compiler cannot call an alias of a type
         x_BTH, new["front"] = self.front(x, old.get("front"))
-        sent, inside = Sent(), list[Inside]()
+        sent: Sent = Sent()
+        inside: list[Inside] = []
         for number, block in enumerate(self.blocks):
             x_BTH, new[f"block{number}"], sent, one = block(
                 x_BTH, old.get(f"block{number}"), sent, dt_BT
@@ -120,9 +137,8 @@ class LiquidNet(nn.Module):
 
     def set_slope(self, slope: float) -> None:
         """Of the surrogate of all neurons."""
-        for module in self.modules():
-            if isinstance(module, LIF):
-                module.slope.fill_(slope)
+        slopes = [module.slope for module in self.modules() if isinstance(module, LIF)]
+        torch._foreach_copy_(slopes, [torch.full_like(slopes[0], slope)] * len(slopes))
 
     def _tie(self) -> None:
         embedding = self.front.get_submodule("embedding")
@@ -150,25 +166,22 @@ def parameter_count(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
-def detached(state: Any) -> Any:
-    """A state without its history."""
-    if isinstance(state, Tensor):
-        return state.detach()
+def mapped(function: Callable[[Any], Any], state: Any) -> Any:
+    """A state with each of its tensors sent through a function, and each cache as a whole."""
     if isinstance(state, dict):
-        return {name: detached(one) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [detached(one) for one in state]
+        return {name: mapped(function, one) for name, one in state.items()}
+    if isinstance(state, tuple) and not isinstance(state, KeyValues):
+        parts = [mapped(function, one) for one in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
+    return None if state is None else function(state)
 
 
 def rows_of(state: Any, index_B: Tensor) -> Any:
     """The state of some rows of the batch."""
-    if isinstance(state, Tensor):
-        return state.index_select(0, index_B)
-    if isinstance(state, dict):
-        return {name: rows_of(one, index_B) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [rows_of(one, index_B) for one in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
+
+    def rows(part: Any) -> Any:
+        if isinstance(part, KeyValues):
+            return KeyValues(*(None if of is None else rows(of) for of in part))
+        return part.index_select(0, index_B)
+
+    return mapped(rows, state)

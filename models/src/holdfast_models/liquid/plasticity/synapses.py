@@ -55,6 +55,15 @@ class PlasticLinear(nn.Module):
         if self.record and self.training:
             self._state_BTU = h_BTU.detach()
 
+    @property
+    def seen(self) -> tuple[Tensor | None, Tensor | None]:
+        """Inputs and states of the last forward as they came."""
+        return self._pre_BTK, self._state_BTU
+
+    @seen.setter
+    def seen(self, given: tuple[Tensor | None, Tensor | None]) -> None:
+        self._pre_BTK, self._state_BTU = given
+
     def recorded(self) -> tuple[Tensor, Tensor]:
         """Inputs and states of the last forward, float32."""
         if self._pre_BTK is None or self._state_BTU is None:

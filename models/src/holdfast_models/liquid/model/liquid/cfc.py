@@ -15,9 +15,10 @@ from torch.nn import functional as F
 
 from holdfast import HoldfastError
 
+from ...kernels import ops
 from ..precision import full_precision, no_autocast
 from .cell import LiquidCell, Time, per_token
-from .through_time import ThroughTime
+from .through_time import ThroughTime, fits
 from .wirings import ncp_wiring
 
 MODES = ("default", "no_gate", "pure")
@@ -101,6 +102,11 @@ class CfC(LiquidCell):
         self, z_BTG: Tensor, by_state: Tensor, later: Layers, h: Tensor, time: Time
     ) -> Tensor:
         """States token by token; factors of the activation go into the weights beforehand."""
+        if self.mode == "default" and fits(z_BTG, self.units, [w for w, _ in later]):
+            gates, bias = later[0] if later else (None, None)
+            times = time.expand(*z_BTG.shape[:2], self.units) if isinstance(time, Tensor) else None
+            dt = 1.0 if isinstance(time, Tensor) else time
+            return ops.cfc(z_BTG, by_state, gates, bias, h, times, dt)
         inner = _INNER if later else 1.0
         z_BTG, by_state, states = inner * z_BTG, inner * by_state.T, []
         hidden = [(_INNER * _OUTER * w.T, _INNER * b) for w, b in later[:-1]]

@@ -6,12 +6,23 @@ each, taken as constants. What is missing is how a gradient goes from a state to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...kernels import ops
+from ...kernels.choice import takes
 from ..precision import no_autocast
+
+
+def fits(x: Tensor, units: int, weights: Sequence[Tensor]) -> bool:
+    """Whether the kernel takes a cell of four gates with these weights behind its first layer."""
+    width = weights[0].shape[1] if weights else 0
+    sizes = [1 << (size - 1).bit_length() for size in (units, width or units)]
+    small = sizes[0] * sizes[1] <= ops.MOST
+    return len(weights) < 2 and small and takes("cfc", x, units, width)
 
 
 class ThroughTime(torch.autograd.Function):
@@ -42,7 +53,11 @@ class ThroughTime(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Last token first: own gradient, and what the states after it hand back."""
         slopes, by_state, *layers = ctx.saved_tensors
-        weights, hidden = layers[::2], [slope.unbind(1) for slope in layers[1::2]]
+        weights, nothing = layers[::2], [None] * (2 + len(layers))
+        if slopes.shape[2] == 4 and fits(grads[0], slopes.shape[3], weights):
+            later = layers or (None, None)
+            return *ops.cfc_backward(grads[0], slopes, by_state, *later), *nothing
+        hidden = [slope.unbind(1) for slope in layers[1::2]]
         totals, later = [], torch.zeros_like(grads[0][:, 0])
         tokens = list(zip(grads[0].unbind(1), slopes.unbind(1), *hidden, strict=True))
         with no_autocast(later):
@@ -53,4 +68,4 @@ class ThroughTime(torch.autograd.Function):
                 for weight, slope in zip(reversed(weights), reversed(inner), strict=True):
                     later = (later @ weight) * slope
                 later = later @ by_state
-        return torch.stack(totals[::-1], 1), later, *[None] * (2 + len(layers))
+        return torch.stack(totals[::-1], 1), later, *nothing

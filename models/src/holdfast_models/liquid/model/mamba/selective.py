@@ -1,4 +1,4 @@
-"""The selective state-space recurrence of Mamba: plain loop and scan.
+"""The selective state-space recurrence of Mamba: plain loop, scan, and one kernel.
 
     h_t = exp(delta_t a) * h_{t-1} + (delta_t x_t) outer b_t        y_t = h_t c_t
 
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...kernels import ops
+from ...kernels.choice import takes
 from ...scan import scan
 
 _SEGMENT = 256  # tokens; bounds the (B, T, D, N) tensors that exist at a time
@@ -45,6 +47,8 @@ def selective_scan(
     The states of all tokens, (B, T, D, N), are far larger than inputs and outputs. Only those at
     the ends of segments are kept for the backward pass; the others are computed again.
     """
+    if form == "chunk" and takes("selective", x_BTD, *a_DN.shape):
+        return _Fused.apply(x_BTD, delta_BTD, b_BTN, c_BTN, a_DN, h_BDN)[:2]
     if x_BTD.shape[1] <= _SEGMENT:
         return _segment(x_BTD, delta_BTD, b_BTN, c_BTN, a_DN, h_BDN, form)
     outputs = []
@@ -81,3 +85,23 @@ class _Segment(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         again = partial(_segment, form=ctx.form)
         return (*torch.func.vjp(again, *ctx.saved_tensors)[1](grads), None)
+
+
+class _Fused(torch.autograd.Function):
+    """Two kernels, which keep a state of every 64th token."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, delta: Tensor, b: Tensor, c: Tensor, a: Tensor, h: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return ops.selective(x, delta, b, c, a, h)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*inputs[:5], output[2])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return ops.selective_backward(*ctx.saved_tensors, *grads[:2])

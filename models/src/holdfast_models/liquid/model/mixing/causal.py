@@ -22,6 +22,18 @@ class KeyValues(NamedTuple):
 
     keys: Tensor
     values: Tensor
+    known_BP: Tensor | None = None
+    """Of a cache of a fixed size: which places hold a token; new ones push the oldest out."""
+
+
+def with_room(cached: KeyValues, tokens: int) -> KeyValues:
+    """The cache with room for so many tokens more, so that its size never changes."""
+    if cached.known_BP is not None:
+        return cached
+    batch, _, past, _ = cached.keys.shape
+    known_P = torch.arange(-tokens, past, device=cached.keys.device) >= 0
+    keys, values = (functional.pad(of, (0, 0, tokens, 0)) for of in cached[:2])
+    return KeyValues(keys, values, known_P.repeat(batch, 1))
 
 
 class CausalAttention(NamedTuple):
@@ -44,14 +56,21 @@ class CausalAttention(NamedTuple):
             of.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for of in (queries_BTC, keys_BTC, values_BTC)
         )
+        known_BP = None
+        first = keys.shape[2]
         if cached is not None:
             keys = torch.cat((cached.keys.to(keys.dtype), keys), dim=2)
             values = torch.cat((cached.values.to(values.dtype), values), dim=2)
-        first = 0 if self.window is None else max(0, keys.shape[2] - (self.window - 1))
-        cached = KeyValues(keys[:, :, first:], values[:, :, first:])
+            known_BP = cached.known_BP
+        if known_BP is not None:
+            known_BP = torch.cat((known_BP, known_BP.new_ones(len(keys), first)), dim=1)
+        else:
+            first = 0 if self.window is None else max(0, keys.shape[2] - (self.window - 1))
+        cut = None if known_BP is None else known_BP[:, first:]
+        cached = KeyValues(keys[:, :, first:], values[:, :, first:], cut)
         if self.rope:
             queries, keys = rotated(queries, keys.shape[2] - queries.shape[2]), rotated(keys)
-        mixed_BATd = _attend(queries, keys, values, self.window, self.dropout)
+        mixed_BATd = _attend(queries, keys, values, self.window, self.dropout, known_BP)
         return mixed_BATd.transpose(1, 2).flatten(2), cached
 
 
@@ -68,11 +87,16 @@ def rotated(x_BATd: Tensor, first: int = 0) -> Tensor:
 
 
 def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dropout: float
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    window: int | None,
+    dropout: float,
+    known_BP: Tensor | None,
 ) -> Tensor:
     """The last T of the keys belong to the queries; (B, A, T, d)."""
     tokens, past = queries.shape[2], keys.shape[2] - queries.shape[2]
-    if window is not None and tokens > window:
+    if window is not None and tokens > window and known_BP is None:
         return _in_blocks(queries, keys, values, window, dropout)
     if past == 0 and window is None:
         return functional.scaled_dot_product_attention(
@@ -80,6 +104,8 @@ def _attend(
         )
     place = torch.arange(past + tokens, device=keys.device)
     mask = _visible(place[past:, None], place, window)
+    if known_BP is not None:
+        mask = mask & known_BP[:, None, None]
     return functional.scaled_dot_product_attention(queries, keys, values, mask, dropout)
 
 

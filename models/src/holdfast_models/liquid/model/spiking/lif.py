@@ -10,7 +10,7 @@ Per step t, with the reset of the step before detached from the graph:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 from holdfast import HoldfastError
 
+from ...kernels import ops
+from ...kernels.choice import takes
 from ...scan import scan
 from ..linear import inverse_softplus
 from ..precision import full_precision
@@ -82,19 +84,42 @@ class LIF(nn.Module):
 
     def constant(self, current: Tensor, steps: int) -> Spikes:
         """``current`` (..., K) held for S ``steps``, from a membrane at rest."""
+        if self._fuses(current):
+            return self._fused(current.unsqueeze(0), steps)[0]
         return self.steps(current.expand(steps, *current.shape))
 
     def steps(self, current: Tensor) -> Spikes:
         """A current per step, (S, ..., K), from a membrane at rest."""
+        if self._fuses(current):
+            return self._fused(current, len(current))[0]
         train, membranes = self.run(current)
         return Spikes(train, train.mean(0), membranes.mean(0), self._near(membranes))
 
     def sequence(self, current: Tensor, membrane: Tensor | None = None) -> tuple[Spikes, Tensor]:
         """One step per token, (B, T, K), the membrane carried on; S is 1 in what comes back."""
-        train, membranes = self.run(current.transpose(0, 1), membrane)
+        current = current.transpose(0, 1)
+        if self._fuses(current):
+            spikes, membranes = self._fused(current, len(current), membrane)
+            train, near = spikes.train, spikes.near
+        else:
+            train, membranes = self.run(current, membrane)
+            near = self._near(membranes)
         rate, potential = train.transpose(0, 1), membranes.transpose(0, 1)
-        spikes = Spikes(rate.unsqueeze(0), rate, potential, self._near(membranes))
-        return spikes, membranes[-1]
+        return Spikes(rate.unsqueeze(0), rate, potential, near), membranes[-1]
+
+    def _fuses(self, current: Tensor) -> bool:
+        fixed = self.beta_logit is None and self.threshold_raw is None
+        return fixed and takes("lif", full_precision(current), self.reset, self.surrogate)
+
+    def _fused(
+        self, current: Tensor, steps: int, membrane: Tensor | None = None
+    ) -> tuple[Spikes, Tensor]:
+        """All steps by one kernel; a current of one step is that of all. Membranes come along."""
+        current = full_precision(current)
+        start = torch.zeros_like(current[0]) if membrane is None else membrane
+        how = (self._beta, self._threshold, self.reset, self.surrogate)
+        train, membranes, rate, mean, near = _Fire.apply(current, start, self.slope, steps, *how)
+        return Spikes(train, rate, mean, near.sum() / max(1, train.numel())), membranes
 
     def run(self, current: Tensor, membrane: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Spikes and membranes of all steps; steps are the first dimension of ``current``.
@@ -133,3 +158,39 @@ class LIF(nn.Module):
     def _near(self, membranes: Tensor) -> Tensor:
         with torch.no_grad():
             return ((membranes - self.threshold).abs() * self.slope < 1).float().mean()
+
+
+class _Fire(torch.autograd.Function):
+    """``LIF.run`` with its means, two kernels in all."""
+
+    @staticmethod
+    def forward(
+        current: Tensor,
+        start: Tensor,
+        slope: Tensor,
+        steps: int,
+        beta: float,
+        threshold: float,
+        reset: str,
+        surrogate: str,
+    ) -> tuple[Tensor, ...]:
+        return ops.fire(current, start, slope, steps, beta, threshold, reset)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        current, start, slope, _, *ctx.how = inputs
+        ctx.constant = current.shape[0] == 1
+        if not torch.compiler.is_compiling():  # which cannot say it, and makes zeros
+            ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[4])
+        ctx.save_for_backward(output[1], start, slope)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        membranes, start, slope = ctx.saved_tensors
+        train, all_membranes, rate, mean, _ = grads
+        of_current, of_start = ops.fire_backward(
+            membranes, start, slope, train, all_membranes, rate, mean, ctx.constant, *ctx.how
+        )
+        return of_current, of_start, *[None] * 6

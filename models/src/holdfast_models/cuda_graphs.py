@@ -211,14 +211,14 @@ class _Replay(torch.autograd.Function):
         if ctx.now.done:
             raise RuntimeError(
                 "this pass was run backward before, and its buffers are overwritten; call backward "
-                "once for each forward, or set model.flows.graph and bridge.graph to false"
+                "once for each forward, or switch graphs off in the settings of the model"
             )
         ctx.now.done = True
         return None, None, *ctx.captured.backward(grads[: ctx.captured.carries])
 
 
 def twin(module: _Module) -> _Module:
-    """The same network with parameters of its own in the same memory.
+    """The same network with parameters and buffers of its own in the same memory.
 
     A parameter remembers the stream of a pass that is still known somewhere, and a capture must
     not touch another stream than its own.
@@ -226,5 +226,7 @@ def twin(module: _Module) -> _Module:
     made = copy.deepcopy(module)
     for mine, theirs in zip(made.parameters(), module.parameters(), strict=True):
         mine.grad = None
+        mine.data = theirs.data
+    for mine, theirs in zip(made.buffers(), module.buffers(), strict=True):
         mine.data = theirs.data
     return made

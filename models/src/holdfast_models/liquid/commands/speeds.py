@@ -1,0 +1,79 @@
+"""The verb that times: bench."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from ...answers import Verb, answer, say, whole
+
+_EXAMPLES = """\
+  holdfast liquid bench --preset phase1
+  holdfast liquid bench --preset phase3 --set train.compile.mode=reduce-overhead
+  holdfast liquid bench --preset phase1 --device cpu --generate 0 --reference
+Steps are whole: loader, forward, backward, guard, optimizer, and what happens between steps."""
+
+
+def add_bench_verb(verb: Verb) -> None:
+    """Describe it."""
+    what = "Tokens per second of training, of writing, and beside the plain reference."
+    one = verb("bench", what, _bench, _EXAMPLES)
+    one.add_argument("--preset", metavar="NAME", help="see: holdfast train --list")
+    one.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="a setting, e.g. data.sequence_length=8192 (repeatable)",
+    )  # fmt: skip
+    one.add_argument("--steps", metavar="N", type=whole(2), default=50, help="default: 50")
+    one.add_argument("--warm", metavar="N", type=whole(1), default=10,
+                     help="steps before them (default: 10)")  # fmt: skip
+    one.add_argument("--generate", metavar="N", type=whole(0), default=64,
+                     help="tokens to write, 0: none (default: 64)")  # fmt: skip
+    one.add_argument("--reference", action="store_true",
+                     help="one thread of the CPU beside the plain reference, too")  # fmt: skip
+    one.add_argument("--plain", action="store_true", help="without kernels, to compare with")
+    one.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu, cuda")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    import torch
+
+    from holdfast import HoldfastError
+    from holdfast.training import resolve
+
+    from ..evaluation.speed import generating, reference_ratio, training
+    from ..kernels.choice import faults, using
+    from ..recipe import RECIPE
+
+    settings = resolve(RECIPE, preset=args.preset, overrides=args.set)
+    if settings.task != "llm":
+        raise HoldfastError(f"bench counts tokens, and task is {settings.task}; choose llm")
+    device = args.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    found: dict[str, Any] = {"device": device}
+    with using("off" if args.plain else "auto"):
+        say(f"training, {args.warm} and {args.steps} steps on {device}")
+        found["training"] = training(settings, device, warm=args.warm, steps=args.steps)
+        if args.generate:
+            say(f"writing {args.generate} tokens")
+            found["writing"] = generating(settings, device, length=args.generate)
+    if args.reference:
+        say("the plain reference, on one thread")
+        found["beside the plain reference"] = reference_ratio(settings)
+    found["kernels that are not used"] = faults()
+    answer(args, found, list(_lines(found)))
+    return 0
+
+
+def _lines(found: Mapping[str, Any], before: str = "") -> list[str]:
+    lines = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            lines += [f"{before}{name}", *_lines(value, "  ")]
+        elif not isinstance(value, list):
+            said = f"{value:,.4g}" if isinstance(value, float) else str(value)
+            lines.append(f"{before}{name:<32}{said}")
+        elif value:
+            lines += [f"{before}{name}", *(f"  {one}" for one in value)]
+    return lines

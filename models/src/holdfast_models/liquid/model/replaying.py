@@ -1,0 +1,81 @@
+"""A training pass of the network as CUDA graphs, forward and backward; see ``cuda_graphs``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...cuda_graphs import Captured, Graphs, twin
+from ..plasticity.synapses import PlasticLinear
+from .block import Inside
+
+__all__ = ["replayed"]
+
+_KEPT = 4  # parts of ``Inside`` that every block has
+
+
+def replayed(net: nn.Module, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[Inside, ...]] | None:
+    """Outputs and what happened inside; None where the pass has to run as it is.
+
+    Args:
+        net: whose ``run`` is one pass.
+        graphs: what was captured of it so far; says why a pass runs as it is.
+        x: the input.
+    """
+    if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_grad_enabled():
+        return None
+    kind, parameters = x.device.type, list(net.parameters())
+    key = (
+        net.training, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
+        *(one.data_ptr() for one in net.buffers()),
+    )  # fmt: skip
+    captured = graphs.find(key, [x], parameters, lambda: _captured(net, x))
+    if captured is None:
+        return None
+    return unpacked(captured.replay([x], parameters), captured.carries - 1, _plastic(net))
+
+
+def _captured(net: nn.Module, x: Tensor) -> Captured:
+    own: Any = twin(net)
+    path = own.blocks[0].path
+    gates = len(own.blocks) if path is not None and path.gate is not None else 0
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        out = own.run(x)
+        return packed(out.y_BTV, out.inside, _plastic(own))
+
+    return Captured(run, [x], list(own.parameters()), carries=1 + gates)
+
+
+def _plastic(net: nn.Module) -> list[PlasticLinear]:
+    """Synapses that record what they see."""
+    found = [one for one in net.modules() if isinstance(one, PlasticLinear)]
+    return [one for one in found if one.record and net.training]
+
+
+def packed(
+    y_BTV: Tensor, inside: Sequence[Inside], synapses: Sequence[PlasticLinear]
+) -> tuple[Tensor, ...]:
+    """All tensors that training reads, those with gradients first."""
+    openings = [one.opening_BTG for one in inside if one.opening_BTG is not None]
+    parts = [part for one in inside for part in one[:_KEPT]]
+    seen = [part for synapse in synapses for part in synapse.seen if part is not None]
+    return y_BTV, *openings, *parts, *seen
+
+
+def unpacked(
+    given: Sequence[Tensor], gates: int, synapses: Sequence[PlasticLinear]
+) -> tuple[Tensor, tuple[Inside, ...]]:
+    """The same again; ``gates`` of the blocks have one, all or none."""
+    blocks = (len(given) - 1 - gates - 2 * len(synapses)) // _KEPT
+    parts = iter(given[1 + gates :])
+    openings: Sequence[Tensor | None] = given[1 : 1 + gates] if gates else [None] * blocks
+    inside = tuple(
+        Inside(next(parts), next(parts), next(parts), next(parts), opening) for opening in openings
+    )
+    for synapse in synapses:
+        synapse.seen = (next(parts), next(parts))
+    return given[0], inside
