@@ -18,7 +18,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from holdfast_models.xec.evaluation.fill_baselines import NeighbourMean, SolidAn
 from holdfast_models.xec.evaluation.regression_metrics import regression_metrics
 from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
 from holdfast_models.xec.evaluation.scoring import score
+from holdfast_models.xec.kernels import check
 from holdfast_models.xec.kinds import recipe_of
 from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
 from holdfast_models.xec.objectives.regression import RegressionObjective
@@ -128,6 +129,7 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
     for kind in args.kinds.split(","):
         batch = args.batch if kind == "reg" else args.batch // 2
         for mode in args.modes.split(",") if DEVICE.type == "cuda" else ("none",):
+            torch.compiler.reset()
             found[f"{kind}, compile {mode}"] = step_rate(kind, args, events, batch, mode)
             log(f"{kind} {mode}: {found[f'{kind}, compile {mode}']}")
     return found
@@ -136,9 +138,11 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
 def step_rate(
     kind: str, args: argparse.Namespace, events: Mapping[str, Tensor], batch: int, mode: str
 ) -> dict[str, float]:
-    settings = settings_of(kind, args.size, [])
+    settings = settings_of(kind, args.size, args.set)
     torch.manual_seed(0)
     model = make_model(kind, settings).to(DEVICE).train()
+    if DEVICE.type == "cuda" and settings.model.blocks == "auto":
+        log(f"blocks: {check.take(model, DEVICE, bf16=True) or 'by kernels'}")
     objective: Any = (
         RegressionObjective(model, settings)  # type: ignore[arg-type]
         if kind == "reg"
@@ -180,6 +184,9 @@ def step_rate(
         step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
+    if args.top:
+        log(f"{args.steps * batch / seconds:.0f} events/s")
+        log("\n".join(busiest(step, args.top)))
     return {
         "batch": batch,
         "events/s": round(args.steps * batch / seconds),
@@ -187,6 +194,25 @@ def step_rate(
         "first 3 steps s": round(first, 1),
         "host syncs in 10 steps": 0,
     }
+
+
+def busiest(step: Callable[[], None], most: int) -> list[str]:
+    """The kernels that a step spends most time in."""
+    steps = 3
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    rows = [one for one in profile.key_averages() if one.self_device_time_total]
+    rows.sort(key=lambda one: -one.self_device_time_total)
+    whole = sum(one.self_device_time_total for one in rows)
+    lines = [
+        f"{sum(one.count for one in rows) / steps:.0f} kernels, {whole / steps / 1e3:.2f} ms a step"
+    ]
+    return lines + [
+        f"{one.self_device_time_total / steps / 1e3:9.3f} ms {one.count / steps:6.0f} x  {one.key[:90]}"
+        for one in rows[:most]
+    ]
 
 
 def regressor(args: argparse.Namespace) -> dict[str, Any]:
@@ -379,6 +405,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="timed")
     parser.add_argument("--kinds", default="reg,mae,inp", help="of rates")
     parser.add_argument("--modes", default="none,default", help="of rates: how it is compiled")
+    parser.add_argument("--top", type=int, default=0, help="of rates: that many busiest kernels")
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

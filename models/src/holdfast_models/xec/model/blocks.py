@@ -12,8 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import ABSENT, SLOTS, hexagonal_links
+from ..kernels import ops
 
-__all__ = ["ConvNeXtBlock", "GlobalResponseNorm", "HexNeXtBlock", "channels_first", "channels_last"]
+__all__ = [
+    "Block",
+    "ConvNeXtBlock",
+    "GlobalResponseNorm",
+    "HexNeXtBlock",
+    "channels_first",
+    "channels_last",
+]
 
 _EPS = 1e-6
 _LINK_STD = 0.02
@@ -35,7 +43,7 @@ class GlobalResponseNorm(nn.Module):
         return self.gamma * x * share + self.beta + x
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """What both kinds of blocks do after they have mixed neighbouring positions."""
 
     def __init__(self, channels: int, drop_path: float) -> None:
@@ -45,6 +53,8 @@ class _Block(nn.Module):
         self.response = GlobalResponseNorm(4 * channels)
         self.narrow = nn.Linear(4 * channels, channels)
         self.drop_path = drop_path
+        self.fused = False
+        """Whether products in bf16 go through the kernels; ``kernels.check`` decides."""
 
     @abstractmethod
     def mix(self, x: Tensor) -> Tensor:
@@ -57,10 +67,30 @@ class _Block(nn.Module):
         from them, and 0 is written to them.
         """
         x = _seen(x, visible)
+        if self.fused and self._fusible(x):
+            return self._fused(x, visible)
         y = _seen(self.mix(x), visible)
         y = _seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
         y = _seen(self.narrow(self.response(y)), visible)
         return x + self._dropped(y)
+
+    def mix_fused(self, x: Tensor) -> Tensor:
+        """The same by a kernel, where there is one."""
+        return self.mix(x)
+
+    def _fusible(self, x: Tensor) -> bool:
+        dropped = self.training and self.drop_path > 0.0
+        return x.is_cuda and torch.is_autocast_enabled("cuda") and not dropped
+
+    def _fused(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        # Rounding the sum moves an energy by a ten-thousandth, and halves what has to be read.
+        x = x.to(torch.bfloat16)
+        out, _ = ops.respond(
+            self.mix_fused(x), x, visible, self.norm.weight, self.norm.bias, self.widen.weight,
+            self.widen.bias, self.response.gamma, self.response.beta, self.narrow.weight,
+            self.narrow.bias,
+        )  # fmt: skip
+        return out
 
     def _dropped(self, y: Tensor) -> Tensor:
         """Stochastic depth: the branch of some events is skipped while training."""
@@ -72,7 +102,7 @@ class _Block(nn.Module):
         return y * (keep.to(y.dtype) / max(kept, _EPS))
 
 
-class ConvNeXtBlock(_Block):
+class ConvNeXtBlock(Block):
     """ConvNeXtV2 block on images (B, H, W, C)."""
 
     def __init__(self, channels: int, drop_path: float = 0.0) -> None:
@@ -87,8 +117,12 @@ class ConvNeXtBlock(_Block):
             x_BCHW = x_BCHW.contiguous()
         return channels_last(self.depthwise(x_BCHW))
 
+    def mix_fused(self, x: Tensor) -> Tensor:
+        """The same by a kernel."""
+        return ops.depthwise(x, self.depthwise.weight, self.depthwise.bias)
 
-class HexNeXtBlock(_Block):
+
+class HexNeXtBlock(Block):
     """The same block on the nodes (B, N, C) of a hexagonal face."""
 
     links: Tensor
