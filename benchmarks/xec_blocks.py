@@ -96,9 +96,9 @@ def timed(name: str, batch: int, stream: torch.dtype) -> dict[str, float]:
         found["toward share"] = milliseconds(
             lambda: response.toward_share(flat, x_flat, None, half, scale, 1e-6)
         )
-        found["gradients"] = milliseconds(
-            lambda: response.gradients(flat, x_flat, None, half, scale, scale, 1e-6)
-        )
+        about = (flat, x_flat, None, half, scale, scale, 1e-6)
+        found["back"] = milliseconds(lambda: response.gradients(*about))
+        found["weights"] = milliseconds(lambda: response.weight_gradients(*about))
     toward = torch.randn_like(x)
     leaf = x.requires_grad_()
     for fused in (False, True):
@@ -127,18 +127,21 @@ def swept(width: int, batch: int, kernel: str) -> None:
         "squares": lambda: response.squares(d, None, half, 1e-6),
         "applied": lambda: response.applied(d, d, None, half, scale, 1e-6),
         "share": lambda: response.toward_share(d, d, None, half, scale, 1e-6),
-        "gradients": lambda: response.gradients(d, d, None, half, scale, scale, 1e-6),
+        "back": lambda: response.gradients(d, d, None, half, scale, scale, 1e-6),
+        "weights": lambda: response.weight_gradients(d, d, None, half, scale, scale, 1e-6),
     }
+    best = response.CUTS[kernel][width > 32]
+    tries = [(best[0], best[1], best[2], programs) for programs in (1024, 4096, 16384)]
+    tries += [(32, best[1], 4, 4096), (64, 64, 4, 4096), (64, 64, 8, 4096), (64, 32, 4, 4096)]
+    tries += [(64, 128, 8, 4096), (128, 64, 8, 4096), (128, 128, 8, 4096), (32, 64, 4, 4096)]
     with torch.no_grad():
-        for tile in (32, 64, 128):
-            for warps in (4, 8):
-                for programs in (1024, 4096) if tile == 64 and warps == 8 else (2048,):
-                    response.CUTS[kernel] = ((tile, warps, programs),) * 2
-                    try:
-                        took = f"{milliseconds(call[kernel]):.3f} ms"
-                    except Exception as error:  # too many registers or too much memory
-                        took = f"{type(error).__name__}"
-                    print(name, kernel, (tile, warps, programs), took, flush=True)
+        for one in dict.fromkeys(tries):
+            response.CUTS[kernel] = (one, one)
+            try:
+                took = f"{milliseconds(call[kernel]):.3f} ms"
+            except Exception as error:  # too many registers or too much memory
+                took = f"{type(error).__name__}"
+            print(name, kernel, one, took, flush=True)
 
 
 def main() -> int:

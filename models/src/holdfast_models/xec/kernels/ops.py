@@ -90,7 +90,7 @@ def _respond_backward(
     dout: Tensor, d: Tensor, seen: Tensor | None, squares_NK: Tensor, norm_w: Tensor,
     norm_b: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
 ) -> list[Tensor]:  # fmt: skip
-    from .response import gradients, toward_share
+    from .response import gradients, toward_share, weight_gradients
 
     half = _half(norm_w, norm_b, w1, b1, gamma, beta, w2, b2)
     d_NPC, dout_NPC, seen_NP = _places(d), _places(dout), _seen(seen)
@@ -100,7 +100,8 @@ def _respond_backward(
     dshare_NK = gamma * toward_NK
     dnorm_NK = (dshare_NK - (dshare_NK * share_NK).mean(1, keepdim=True)) / level_N1
     pull_NK = torch.where(norm_NK > 0, dnorm_NK / norm_NK, 0.0)
-    dd, dw1, db1, dnorm = gradients(d_NPC, dout_NPC, seen_NP, half, scale_NK, pull_NK, _EPS)
+    about = (d_NPC, dout_NPC, seen_NP, half, scale_NK, pull_NK, _EPS)
+    (dd, dnorm), (dw1, db1) = gradients(*about), weight_gradients(*about)
     dw2 += db2.unsqueeze(1) * beta
     dbeta = (w2 * db2.unsqueeze(1)).sum(0)  # a product by mv would be rounded by autocast
     dgamma = (toward_NK * share_NK).sum(0)

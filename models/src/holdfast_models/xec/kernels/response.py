@@ -16,6 +16,7 @@ seconds to compile.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from ...device_math import gelu, gelu_both
 
-__all__ = ["CUTS", "Half", "applied", "gradients", "squares", "toward_share"]
+__all__ = ["CUTS", "Half", "applied", "gradients", "squares", "toward_share", "weight_gradients"]
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def _squares_kernel(
     MASKED: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
-    c, k = tl.arange(0, BC), tl.arange(0, BK)
+    c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
     inc, ink = c < C, k < K
     nw, nb = tl.load(norm_w + c, mask=inc, other=0.0), tl.load(norm_b + c, mask=inc, other=0.0)
     wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=inc[:, None] & ink[None, :], other=0.0)
@@ -111,13 +112,13 @@ def _share_kernel(
     BP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
-    c, k = tl.arange(0, BC), tl.arange(0, BK)
+    c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
     inc, ink = c < C, k < K
-    both = inc[:, None] & ink[None, :]
     nw, nb = tl.load(norm_w + c, mask=inc, other=0.0), tl.load(norm_b + c, mask=inc, other=0.0)
-    wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=both, other=0.0)
+    wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=inc[:, None] & ink[None, :], other=0.0)
     bias = tl.load(b1 + k, mask=ink, other=0.0)
     first = tl.program_id(0).to(tl.int64) * GROUP
+    both = ink[:, None] & inc[None, :]
     weights = tl.zeros((BK, BC), tl.float32)
     biases = tl.zeros((BC,), tl.float32)
     for i in range(0, tl.minimum(GROUP, N - first)):
@@ -132,64 +133,67 @@ def _share_kernel(
             g = gelu(tl.dot(h.to(wide.dtype), wide) + bias[None, :])
             dy = tl.load(dout + at, mask=there, other=0.0).to(tl.float32)
             if MASKED:
-                counts = tl.load(seen + n * P + p, mask=inp, other=0.0)
-                dy *= counts.to(tl.float32)[:, None]
+                dy *= tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)[:, None]
             one = tl.dot(tl.trans(g.to(wide.dtype)), dy.to(wide.dtype), one)
             biases += tl.sum(dy, 0)
-        narrow = tl.load(
-            w2 + c[None, :] * K + k[:, None], mask=ink[:, None] & inc[None, :], other=0.0
-        )
+        narrow = tl.load(w2 + c[None, :] * K + k[:, None], mask=both, other=0.0).to(tl.float32)
         place = (n * tl.num_programs(1) + part) * K + k
-        tl.store(toward + place, tl.sum(narrow.to(tl.float32) * one, 1), mask=ink)
+        tl.store(toward + place, tl.sum(narrow * one, 1), mask=ink)
         weights += one * tl.load(scale + n * K + k, mask=ink, other=0.0)[:, None]
     slot = (tl.program_id(0) * tl.num_programs(1) + part).to(tl.int64)
-    to = dw2 + slot * (C * K) + c[None, :] * K + k[:, None]
-    tl.store(to, weights, mask=ink[:, None] & inc[None, :])
-    tl.store(db2 + slot * C + c, biases, mask=inc)
+    tl.store(dw2 + slot * (C * K) + c[None, :] * K + k[:, None], weights, mask=both)
+    tl.store(db2 + slot * C + c, biases, mask=inc & (c * 0 + tl.program_id(2) == 0))
+
+
+@triton.jit
+def _wide_gradient(
+    h, dy, counts, w1, w2, b1, scale, pull, c, k, n, C: tl.constexpr, K: tl.constexpr
+):
+    """Of the wide numbers before GELU; and the weights that made them, rounded as they are."""
+    inc, ink = c < C, k < K
+    both = inc[:, None] & ink[None, :]
+    wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=both, other=0.0)
+    narrow = tl.load(w2 + c[:, None] * K + k[None, :], mask=both, other=0.0)
+    bias = tl.load(b1 + k, mask=ink, other=0.0)
+    s = tl.load(scale + n * K + k, mask=ink, other=0.0)
+    q = tl.load(pull + n * K + k, mask=ink, other=0.0)
+    g, slope = gelu_both(tl.dot(h, wide) + bias[None, :])
+    dg = tl.dot(dy, narrow) * s[None, :] + g * q[None, :]
+    return dg * slope * counts[:, None], wide
 
 
 @triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
-def _gradients_kernel(
-    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, dw1, db1, dnorm, N, P, PART, GROUP,
+def _back_kernel(
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, dnorm, N, P, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
     BP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
-    c, k = tl.arange(0, BC), tl.arange(0, BK)
-    inc, ink = c < C, k < K
-    both = inc[:, None] & ink[None, :]
+    c = tl.arange(0, BC)
+    inc = c < C
     nw, nb = tl.load(norm_w + c, mask=inc, other=0.0), tl.load(norm_b + c, mask=inc, other=0.0)
-    wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=both, other=0.0)
-    bias = tl.load(b1 + k, mask=ink, other=0.0)
-    narrow = tl.load(w2 + c[:, None] * K + k[None, :], mask=both, other=0.0)
     first = tl.program_id(0).to(tl.int64) * GROUP
-    weights = tl.zeros((BK, BC), tl.float32)
-    biases = tl.zeros((BK,), tl.float32)
     norm_weights = tl.zeros((BC,), tl.float32)
     norm_biases = tl.zeros((BC,), tl.float32)
     for i in range(0, tl.minimum(GROUP, N - first)):
         n = first + i
-        s = tl.load(scale + n * K + k, mask=ink, other=0.0)
-        q = tl.load(pull + n * K + k, mask=ink, other=0.0)
         for start in range(part * PART, tl.minimum((part + 1) * PART, P), BP):
             p = start + tl.arange(0, BP)
             inp = p < P
             at = (n * P + p)[:, None] * C + c[None, :]
             there = inp[:, None] & inc[None, :]
             hat, h, rstd = _normed(d, at, there, nw, nb, c, EPS, C)
-            dy = tl.load(dout + at, mask=there, other=0.0).to(tl.float32)
+            dy = tl.load(dout + at, mask=there, other=0.0)
             counts = inp.to(tl.float32)
             if MASKED:
                 counts = tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)
-                dy *= counts[:, None]
-            half = h.to(wide.dtype)
-            g, slope = gelu_both(tl.dot(half, wide) + bias[None, :])
-            dg = tl.dot(dy.to(narrow.dtype), narrow) * s[None, :] + g * q[None, :]
-            du = dg * slope * counts[:, None]
-            biases += tl.sum(du, 0)
-            du = du.to(wide.dtype)
-            weights = tl.dot(tl.trans(du), half, weights)
-            dh = tl.dot(du, tl.trans(wide))
+                dy = (dy.to(tl.float32) * counts[:, None]).to(w2.dtype.element_ty)
+            h, dy = h.to(w1.dtype.element_ty), dy.to(w2.dtype.element_ty)
+            dh = tl.zeros((BP, BC), tl.float32)
+            for chunk in range(0, K, BK):
+                k = chunk + tl.arange(0, BK)
+                du, wide = _wide_gradient(h, dy, counts, w1, w2, b1, scale, pull, c, k, n, C, K)
+                dh = tl.dot(du.to(wide.dtype), tl.trans(wide), dh)
             norm_weights += tl.sum(dh * hat, 0)
             norm_biases += tl.sum(dh, 0)
             dhat = dh * nw[None, :]
@@ -197,11 +201,44 @@ def _gradients_kernel(
             back = rstd[:, None] * (dhat - mean[:, None] - hat * along[:, None])
             tl.store(dd + at, back.to(dd.dtype.element_ty), mask=there)
     slot = (tl.program_id(0) * tl.num_programs(1) + part).to(tl.int64)
+    tl.store(dnorm + slot * (2 * C) + c, norm_weights, mask=inc)
+    tl.store(dnorm + slot * (2 * C) + C + c, norm_biases, mask=inc)
+
+
+@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+def _weights_kernel(
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dw1, db1, N, P, PART, GROUP,
+    EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
+    BP: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(1)
+    c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
+    inc, ink = c < C, k < K
+    nw, nb = tl.load(norm_w + c, mask=inc, other=0.0), tl.load(norm_b + c, mask=inc, other=0.0)
+    first = tl.program_id(0).to(tl.int64) * GROUP
+    weights = tl.zeros((BK, BC), tl.float32)
+    biases = tl.zeros((BK,), tl.float32)
+    for i in range(0, tl.minimum(GROUP, N - first)):
+        n = first + i
+        for start in range(part * PART, tl.minimum((part + 1) * PART, P), BP):
+            p = start + tl.arange(0, BP)
+            inp = p < P
+            at = (n * P + p)[:, None] * C + c[None, :]
+            there = inp[:, None] & inc[None, :]
+            _, h, _ = _normed(d, at, there, nw, nb, c, EPS, C)
+            dy = tl.load(dout + at, mask=there, other=0.0)
+            counts = inp.to(tl.float32)
+            if MASKED:
+                counts = tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)
+                dy = (dy.to(tl.float32) * counts[:, None]).to(w2.dtype.element_ty)
+            h, dy = h.to(w1.dtype.element_ty), dy.to(w2.dtype.element_ty)
+            du, _ = _wide_gradient(h, dy, counts, w1, w2, b1, scale, pull, c, k, n, C, K)
+            biases += tl.sum(du, 0)
+            weights = tl.dot(tl.trans(du.to(h.dtype)), h, weights)
+    slot = (tl.program_id(0) * tl.num_programs(1) + part).to(tl.int64)
     to = dw1 + slot * (C * K) + k[:, None] * C + c[None, :]
     tl.store(to, weights, mask=ink[:, None] & inc[None, :])
     tl.store(db1 + slot * K + k, biases, mask=ink)
-    tl.store(dnorm + slot * (2 * C) + c, norm_weights, mask=inc)
-    tl.store(dnorm + slot * (2 * C) + C + c, norm_biases, mask=inc)
 
 
 class Cut(NamedTuple):
@@ -210,32 +247,35 @@ class Cut(NamedTuple):
     group: int
     part: int
     parts: int
-    grid: tuple[int, int]
+    grid: tuple[int, int, int]
     sizes: dict[str, int]
 
 
-# Places of a tile, warps and programs, of kernels for up to 32 channels and for more: the wide
-# numbers of a tile have to fit into the registers. Found by trying, on an H200.
+# Places and wide channels of a tile, warps and programs, of kernels for up to 32 channels and for
+# more: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
 CUTS = {
-    "squares": ((64, 4, 4096), (32, 8, 4096)),
-    "applied": ((64, 4, 4096), (32, 8, 4096)),
-    "share": ((64, 4, 2048), (32, 8, 2048)),
-    "gradients": ((32, 4, 2048), (32, 8, 2048)),
+    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096)),
+    "applied": ((64, 128, 4, 4096), (32, 256, 8, 4096)),
+    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048)),
+    "back": ((64, 64, 4, 4096), (64, 64, 4, 4096)),
+    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048)),
 }
 
 
 def _cut(kernel: str, d_NPC: Tensor, wide: int) -> Cut:
     images, places, channels = d_NPC.shape
-    tile, warps, programs = CUTS[kernel][channels > 32]
+    tile, chunk, warps, programs = CUTS[kernel][channels > 32]
     block = max(16, triton.next_power_of_2(channels))
     tile = min(tile, max(16, triton.next_power_of_2(places)))
-    parts = min(triton.cdiv(places, tile), max(1, triton.cdiv(programs, images)))
+    whole = max(16, triton.next_power_of_2(wide))
+    chunk = whole if kernel == "applied" else min(chunk, whole)
+    chunks = 1 if kernel in ("applied", "back") else triton.cdiv(wide, chunk)
+    parts = min(triton.cdiv(places, tile), max(1, triton.cdiv(programs, images * chunks)))
     part = triton.cdiv(triton.cdiv(places, parts), tile) * tile
     parts = triton.cdiv(places, part)
-    group = max(1, images * parts // programs)
-    sizes = {"C": channels, "K": wide, "BC": block, "BP": tile, "num_warps": warps}
-    sizes["BK"] = max(16, triton.next_power_of_2(wide))
-    return Cut(group, part, parts, (triton.cdiv(images, group), parts), sizes)
+    group = max(1, images * parts * chunks // programs)
+    sizes = {"C": channels, "K": wide, "BC": block, "BK": chunk, "BP": tile, "num_warps": warps}
+    return Cut(group, part, parts, (triton.cdiv(images, group), parts, chunks), sizes)
 
 
 class Half(NamedTuple):
@@ -284,10 +324,10 @@ def toward_share(
     """What flows to g times share (N, K); gradients of W2 but for beta's part, and of b2."""
     wide, channels = half.w1.shape
     cut = _cut("share", d_NPC, wide)
-    programs = cut.grid[0] * cut.grid[1]
+    slots = cut.grid[0] * cut.grid[1]
     toward = d_NPC.new_empty((len(d_NPC), cut.parts, wide), dtype=torch.float32)
-    dw2 = d_NPC.new_empty((programs, channels, wide), dtype=torch.float32)
-    db2 = d_NPC.new_empty((programs, channels), dtype=torch.float32)
+    dw2 = d_NPC.new_empty((slots, channels, wide), dtype=torch.float32)
+    db2 = d_NPC.new_empty((slots, channels), dtype=torch.float32)
     _share_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, half.w2,
         toward, dw2, db2, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
@@ -299,21 +339,36 @@ def toward_share(
 def gradients(
     d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of d, W1, b1, and of the norm's weight and bias (2, C).
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients of d, and of the norm's weight and bias (2, C).
 
     ``pull_NK``: by how much a wide number is pulled in its own direction through ``share``.
     """
     wide, channels = half.w1.shape
-    cut = _cut("gradients", d_NPC, wide)
-    programs = cut.grid[0] * cut.grid[1]
+    cut = _cut("back", d_NPC, wide)
     dd = torch.empty_like(d_NPC)
-    dw1 = d_NPC.new_empty((programs, wide, channels), dtype=torch.float32)
-    db1 = d_NPC.new_empty((programs, wide), dtype=torch.float32)
-    dnorm = d_NPC.new_empty((programs, 2, channels), dtype=torch.float32)
-    _gradients_kernel[cut.grid](
+    dnorm = d_NPC.new_empty((math.prod(cut.grid), 2, channels), dtype=torch.float32)
+    _back_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dd, dw1, db1, dnorm, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps,
-        **cut.sizes, MASKED=seen_NP is not None,
+        half.w2, dd, dnorm, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
+        MASKED=seen_NP is not None,
     )  # fmt: skip
-    return dd, dw1.sum(0), db1.sum(0), dnorm.sum(0)
+    return dd, dnorm.sum(0)
+
+
+def weight_gradients(
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor,
+    pull_NK: Tensor, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients of W1 and b1; arguments as of ``gradients``."""
+    wide, channels = half.w1.shape
+    cut = _cut("weights", d_NPC, wide)
+    slots = cut.grid[0] * cut.grid[1]
+    dw1 = d_NPC.new_empty((slots, wide, channels), dtype=torch.float32)
+    db1 = d_NPC.new_empty((slots, wide), dtype=torch.float32)
+    _weights_kernel[cut.grid](
+        d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
+        half.w2, dw1, db1, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
+        MASKED=seen_NP is not None,
+    )  # fmt: skip
+    return dw1.sum(0), db1.sum(0)
