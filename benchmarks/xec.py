@@ -210,7 +210,7 @@ def busiest(step: Callable[[], None], most: int) -> list[str]:
         f"{sum(one.count for one in rows) / steps:.0f} kernels, {whole / steps / 1e3:.2f} ms a step"
     ]
     return lines + [
-        f"{one.self_device_time_total / steps / 1e3:9.3f} ms {one.count / steps:6.0f} x {one.key[:90]}"
+        f"{one.self_device_time_total / steps / 1e3:9.3f} ms {one.count / steps:5.0f} x {one.key[:90]}"
         for one in rows[:most]
     ]
 
