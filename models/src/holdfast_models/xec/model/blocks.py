@@ -25,6 +25,7 @@ __all__ = [
 
 _EPS = 1e-6
 _LINK_STD = 0.02
+_STREAM = torch.bfloat16  # of images between blocks that go through kernels
 
 
 class GlobalResponseNorm(nn.Module):
@@ -84,7 +85,7 @@ class Block(nn.Module):
 
     def _fused(self, x: Tensor, visible: Tensor | None) -> Tensor:
         # Rounding the sum moves an energy by a ten-thousandth, and halves what has to be read.
-        x = x.to(torch.bfloat16)
+        x = x.to(_STREAM)
         out, _ = ops.respond(
             self.mix_fused(x), x, visible, self.norm.weight, self.norm.bias, self.widen.weight,
             self.widen.bias, self.response.gamma, self.response.beta, self.narrow.weight,
