@@ -136,7 +136,7 @@ def swept(width: int, batch: int, kernel: str) -> None:
     tries += [(64, 128, 8, 4096), (128, 64, 8, 4096), (128, 128, 8, 4096), (32, 64, 4, 4096)]
     with torch.no_grad():
         for one in dict.fromkeys(tries):
-            response.CUTS[kernel] = (one, one)
+            response.CUTS[kernel] = (one,) * 3
             try:
                 took = f"{milliseconds(call[kernel]):.3f} ms"
             except Exception as error:  # too many registers or too much memory

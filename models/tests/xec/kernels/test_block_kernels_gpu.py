@@ -17,7 +17,7 @@ pytestmark = [
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize("channels", [4, 8, 24, 32, 64])
+@pytest.mark.parametrize("channels", [4, 8, 24, 32, 64, 96])
 @pytest.mark.parametrize("kind", [ConvNeXtBlock, HexNeXtBlock])
 def test_values_and_gradients_are_those_of_plain_torch(kind, channels):
     assert check.fault(kind, channels, DEVICE) is None
@@ -31,8 +31,8 @@ def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
     found = []
     for fused in (False, True):
         if fused:
-            assert "channels" in check.take(model, DEVICE, bf16=True)  # wide hexagons stay plain
-            assert sum(one.fused for one in model.modules() if isinstance(one, Block)) == 5
+            assert check.take(model, DEVICE, bf16=True) == ""
+            assert all(one.fused for one in model.modules() if isinstance(one, Block))
         call = torch.compile(model, fullgraph=True) if fused and compiled else model
         with torch.autocast("cuda", torch.bfloat16, enabled=fused):
             out = call(x_BSC, hidden_BS)

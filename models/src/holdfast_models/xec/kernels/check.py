@@ -16,7 +16,7 @@ from ..model.blocks import Block, HexNeXtBlock
 
 __all__ = ["fault", "take"]
 
-_WIDEST = 64  # channels: sums of products over a tile have to fit into the registers
+_WIDEST = 128  # channels: sums of products over a tile have to fit into the registers
 _IMAGES = 5
 _LIMIT = 0.05  # of a norm; products are rounded to eight bits
 

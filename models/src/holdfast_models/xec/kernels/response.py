@@ -78,29 +78,34 @@ def _applied_kernel(
     BP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
-    c, k = tl.arange(0, BC), tl.arange(0, BK)
-    inc, ink = c < C, k < K
+    c = tl.arange(0, BC)
+    inc = c < C
     nw, nb = tl.load(norm_w + c, mask=inc, other=0.0), tl.load(norm_b + c, mask=inc, other=0.0)
-    wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=inc[:, None] & ink[None, :], other=0.0)
-    bias = tl.load(b1 + k, mask=ink, other=0.0)
-    narrow = tl.load(w2 + c[None, :] * K + k[:, None], mask=ink[:, None] & inc[None, :], other=0.0)
-    shift, end = tl.load(beta + k, mask=ink, other=0.0), tl.load(b2 + c, mask=inc, other=0.0)
+    end = tl.load(b2 + c, mask=inc, other=0.0)
     first = tl.program_id(0).to(tl.int64) * GROUP
     for i in range(0, tl.minimum(GROUP, N - first)):
         n = first + i
-        s = tl.load(scale + n * K + k, mask=ink, other=0.0)
         for start in range(part * PART, tl.minimum((part + 1) * PART, P), BP):
             p = start + tl.arange(0, BP)
             inp = p < P
             at = (n * P + p)[:, None] * C + c[None, :]
             there = inp[:, None] & inc[None, :]
             _, h, _ = _normed(d, at, there, nw, nb, c, EPS, C)
-            g = gelu(tl.dot(h.to(wide.dtype), wide) + bias[None, :])
-            r = g * s[None, :] + shift[None, :]
-            y = tl.dot(r.to(narrow.dtype), narrow) + end[None, :]
+            h = h.to(w1.dtype.element_ty)
+            y = tl.zeros((BP, BC), tl.float32) + end[None, :]
+            for chunk in range(0, K, BK):
+                k = chunk + tl.arange(0, BK)
+                ink = k < K
+                both = inc[:, None] & ink[None, :]
+                wide = tl.load(w1 + k[None, :] * C + c[:, None], mask=both, other=0.0)
+                g = gelu(tl.dot(h, wide) + tl.load(b1 + k, mask=ink, other=0.0)[None, :])
+                s = tl.load(scale + n * K + k, mask=ink, other=0.0)
+                r = g * s[None, :] + tl.load(beta + k, mask=ink, other=0.0)[None, :]
+                to = w2 + c[None, :] * K + k[:, None]
+                narrow = tl.load(to, mask=ink[:, None] & inc[None, :], other=0.0)
+                y = tl.dot(r.to(narrow.dtype), narrow, y)
             if MASKED:
-                counts = tl.load(seen + n * P + p, mask=inp, other=0.0)
-                y *= counts.to(tl.float32)[:, None]
+                y *= tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)[:, None]
             y += tl.load(x + at, mask=there, other=0.0).to(tl.float32)
             tl.store(out + at, y.to(out.dtype.element_ty), mask=there)
 
@@ -251,24 +256,23 @@ class Cut(NamedTuple):
     sizes: dict[str, int]
 
 
-# Places and wide channels of a tile, warps and programs, of kernels for up to 32 channels and for
-# more: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
+# Places and wide channels of a tile, warps and programs, of kernels for up to 32, 64 and 128
+# channels: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
 CUTS = {
-    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096)),
-    "applied": ((64, 128, 4, 4096), (32, 256, 8, 4096)),
-    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048)),
-    "back": ((64, 64, 4, 4096), (64, 64, 4, 4096)),
-    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048)),
+    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096), (64, 64, 4, 4096)),
+    "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096), (32, 64, 4, 4096)),
+    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
+    "back": ((64, 64, 4, 4096), (32, 64, 4, 4096), (32, 64, 4, 4096)),
+    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
 }
 
 
 def _cut(kernel: str, d_NPC: Tensor, wide: int) -> Cut:
     images, places, channels = d_NPC.shape
-    tile, chunk, warps, programs = CUTS[kernel][channels > 32]
+    tile, chunk, warps, programs = CUTS[kernel][(channels > 32) + (channels > 64)]
     block = max(16, triton.next_power_of_2(channels))
     tile = min(tile, max(16, triton.next_power_of_2(places)))
-    whole = max(16, triton.next_power_of_2(wide))
-    chunk = whole if kernel == "applied" else min(chunk, whole)
+    chunk = min(chunk, max(16, triton.next_power_of_2(wide)))
     chunks = 1 if kernel in ("applied", "back") else triton.cdiv(wide, chunk)
     parts = min(triton.cdiv(places, tile), max(1, triton.cdiv(programs, images * chunks)))
     part = triton.cdiv(triton.cdiv(places, parts), tile) * tile
