@@ -87,16 +87,17 @@ def timed(name: str, batch: int, stream: torch.dtype) -> dict[str, float]:
         found["conv filter"] = milliseconds(lambda: depthwise.filter_gradients(x, d))
         half = ops._half(*weights)
         flat, x_flat = d.flatten(1, -2), x.flatten(1, -2)
-        squares = response.squares(flat, None, half, 1e-6)
+        seen = torch.ones(1, device="cuda").expand(flat.shape[:2])
+        squares = response.squares(flat, seen, half, 1e-6)
         scale = 1 + squares
-        found["squares"] = milliseconds(lambda: response.squares(flat, None, half, 1e-6))
+        found["squares"] = milliseconds(lambda: response.squares(flat, seen, half, 1e-6))
         found["applied"] = milliseconds(
-            lambda: response.applied(flat, x_flat, None, half, scale, 1e-6)
+            lambda: response.applied(flat, x_flat, seen, half, scale, 1e-6)
         )
         found["toward share"] = milliseconds(
-            lambda: response.toward_share(flat, x_flat, None, half, scale, 1e-6)
+            lambda: response.toward_share(flat, x_flat, seen, half, scale, 1e-6)
         )
-        about = (flat, x_flat, None, half, scale, scale, 1e-6)
+        about = (flat, x_flat, seen, half, scale, scale, 1e-6)
         found["back"] = milliseconds(lambda: response.gradients(*about))
         found["weights"] = milliseconds(lambda: response.weight_gradients(*about))
     toward = torch.randn_like(x)
@@ -122,13 +123,14 @@ def swept(width: int, batch: int, kernel: str) -> None:
     block = ConvNeXtBlock(channels).cuda()
     d = torch.randn(batch, places[0] * places[1], channels, device="cuda", dtype=torch.bfloat16)
     half = ops._half(*weights_of(block))
+    seen = torch.ones(1, device="cuda").expand(d.shape[:2])
     scale = torch.rand(batch, 4 * channels, device="cuda")
     call: dict[str, Callable[[], Any]] = {
-        "squares": lambda: response.squares(d, None, half, 1e-6),
-        "applied": lambda: response.applied(d, d, None, half, scale, 1e-6),
-        "share": lambda: response.toward_share(d, d, None, half, scale, 1e-6),
-        "back": lambda: response.gradients(d, d, None, half, scale, scale, 1e-6),
-        "weights": lambda: response.weight_gradients(d, d, None, half, scale, scale, 1e-6),
+        "squares": lambda: response.squares(d, seen, half, 1e-6),
+        "applied": lambda: response.applied(d, d, seen, half, scale, 1e-6),
+        "share": lambda: response.toward_share(d, d, seen, half, scale, 1e-6),
+        "back": lambda: response.gradients(d, d, seen, half, scale, scale, 1e-6),
+        "weights": lambda: response.weight_gradients(d, d, seen, half, scale, scale, 1e-6),
     }
     best = response.CUTS[kernel][width > 32]
     tries = [(best[0], best[1], best[2], programs) for programs in (1024, 4096, 16384)]

@@ -26,7 +26,7 @@ def _wide(d, half, eps):
 
 
 def _seen(seen):
-    return 1.0 if seen is None else seen.unsqueeze(-1)
+    return seen.unsqueeze(-1)
 
 
 def squares(d, seen, half, eps):

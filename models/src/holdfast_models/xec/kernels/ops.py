@@ -70,7 +70,8 @@ def respond(
     from .response import applied, squares
 
     half = _half(norm_w, norm_b, w1, b1, gamma, beta, w2, b2)
-    d_NPC, seen_NP = _places(d), _seen(seen)
+    d_NPC = _places(d)
+    seen_NP = _seen(seen, d_NPC)
     squares_NK = squares(d_NPC, seen_NP, half, _EPS)
     scale_NK = torch.addcmul(torch.ones_like(gamma), gamma, _share(squares_NK)[0])
     out = applied(d_NPC, _places(x), seen_NP, half, scale_NK, _EPS)
@@ -93,7 +94,8 @@ def _respond_backward(
     from .response import gradients, toward_share, weight_gradients
 
     half = _half(norm_w, norm_b, w1, b1, gamma, beta, w2, b2)
-    d_NPC, dout_NPC, seen_NP = _places(d), _places(dout), _seen(seen)
+    d_NPC, dout_NPC = _places(d), _places(dout)
+    seen_NP = _seen(seen, d_NPC)
     share_NK, norm_NK, level_N1 = _share(squares_NK)
     scale_NK = torch.addcmul(torch.ones_like(gamma), gamma, share_NK)
     toward_NK, dw2, db2 = toward_share(d_NPC, dout_NPC, seen_NP, half, scale_NK, _EPS)
@@ -140,8 +142,11 @@ def _places(x: Tensor) -> Tensor:
     return x.contiguous().view(len(x), -1, x.shape[-1])
 
 
-def _seen(seen: Tensor | None) -> Tensor | None:
-    return None if seen is None else seen.contiguous().view(len(seen), -1)
+def _seen(seen: Tensor | None, d_NPC: Tensor) -> Tensor:
+    """(N, P); where nothing is hidden, a single 1 with strides of 0."""
+    if seen is None:
+        return torch.ones(1, device=d_NPC.device).expand(d_NPC.shape[:2])
+    return seen.float().contiguous().view(len(seen), -1)
 
 
 def _half(

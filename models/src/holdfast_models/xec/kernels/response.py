@@ -40,11 +40,16 @@ def _normed(d, at, there, w, b, c, EPS: tl.constexpr, C: tl.constexpr):
     return hat, hat * w[None, :] + b[None, :], rstd
 
 
-@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+@triton.jit
+def _counts(seen, n, P, p, SEEN):
+    """1 where a place counts, 0 where it is hidden or there is none; SEEN is 0 if all count."""
+    return tl.load(seen + (n * P + p) * SEEN, mask=p < P, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _squares_kernel(
-    d, seen, norm_w, norm_b, w1, b1, out, N, P, PART, GROUP, EPS: tl.constexpr,
+    d, seen, norm_w, norm_b, w1, b1, out, N, P, SEEN, PART, GROUP, EPS: tl.constexpr,
     C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
-    MASKED: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
     c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
@@ -62,20 +67,16 @@ def _squares_kernel(
             at = (n * P + p)[:, None] * C + c[None, :]
             _, h, _ = _normed(d, at, inp[:, None] & inc[None, :], nw, nb, c, EPS, C)
             g = gelu(tl.dot(h.to(wide.dtype), wide) + bias[None, :])
-            if MASKED:
-                counts = tl.load(seen + n * P + p, mask=inp, other=0.0)
-                g *= counts.to(tl.float32)[:, None]
-            else:
-                g = tl.where(inp[:, None], g, 0.0)
+            g *= _counts(seen, n, P, p, SEEN)[:, None]
             total += tl.sum(g * g, 0)
         tl.store(out + (n * tl.num_programs(1) + part) * K + k, total, mask=ink)
 
 
-@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+@triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _applied_kernel(
-    d, x, seen, norm_w, norm_b, w1, b1, scale, beta, w2, b2, out, N, P, PART, GROUP,
+    d, x, seen, norm_w, norm_b, w1, b1, scale, beta, w2, b2, out, N, P, SEEN, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
-    BP: tl.constexpr, MASKED: tl.constexpr,
+    BP: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
     c = tl.arange(0, BC)
@@ -104,17 +105,16 @@ def _applied_kernel(
                 to = w2 + c[None, :] * K + k[:, None]
                 narrow = tl.load(to, mask=ink[:, None] & inc[None, :], other=0.0)
                 y = tl.dot(r.to(narrow.dtype), narrow, y)
-            if MASKED:
-                y *= tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)[:, None]
+            y *= _counts(seen, n, P, p, SEEN)[:, None]
             y += tl.load(x + at, mask=there, other=0.0).to(tl.float32)
             tl.store(out + at, y.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+@triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _share_kernel(
-    d, dout, seen, norm_w, norm_b, w1, b1, scale, w2, toward, dw2, db2, N, P, PART, GROUP,
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, w2, toward, dw2, db2, N, P, SEEN, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
-    BP: tl.constexpr, MASKED: tl.constexpr,
+    BP: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
     c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
@@ -137,8 +137,7 @@ def _share_kernel(
             _, h, _ = _normed(d, at, there, nw, nb, c, EPS, C)
             g = gelu(tl.dot(h.to(wide.dtype), wide) + bias[None, :])
             dy = tl.load(dout + at, mask=there, other=0.0).to(tl.float32)
-            if MASKED:
-                dy *= tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)[:, None]
+            dy *= _counts(seen, n, P, p, SEEN)[:, None]
             one = tl.dot(tl.trans(g.to(wide.dtype)), dy.to(wide.dtype), one)
             biases += tl.sum(dy, 0)
         narrow = tl.load(w2 + c[None, :] * K + k[:, None], mask=both, other=0.0).to(tl.float32)
@@ -167,11 +166,11 @@ def _wide_gradient(
     return dg * slope * counts[:, None], wide
 
 
-@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+@triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _back_kernel(
-    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, dnorm, N, P, PART, GROUP,
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, dnorm, N, P, SEEN, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
-    BP: tl.constexpr, MASKED: tl.constexpr,
+    BP: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
     c = tl.arange(0, BC)
@@ -188,11 +187,8 @@ def _back_kernel(
             at = (n * P + p)[:, None] * C + c[None, :]
             there = inp[:, None] & inc[None, :]
             hat, h, rstd = _normed(d, at, there, nw, nb, c, EPS, C)
-            dy = tl.load(dout + at, mask=there, other=0.0)
-            counts = inp.to(tl.float32)
-            if MASKED:
-                counts = tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)
-                dy = (dy.to(tl.float32) * counts[:, None]).to(w2.dtype.element_ty)
+            counts = _counts(seen, n, P, p, SEEN)
+            dy = tl.load(dout + at, mask=there, other=0.0).to(tl.float32) * counts[:, None]
             h, dy = h.to(w1.dtype.element_ty), dy.to(w2.dtype.element_ty)
             dh = tl.zeros((BP, BC), tl.float32)
             for chunk in range(0, K, BK):
@@ -210,11 +206,11 @@ def _back_kernel(
     tl.store(dnorm + slot * (2 * C) + C + c, norm_biases, mask=inc)
 
 
-@triton.jit(do_not_specialize=["N", "P", "PART", "GROUP"])
+@triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _weights_kernel(
-    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dw1, db1, N, P, PART, GROUP,
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dw1, db1, N, P, SEEN, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
-    BP: tl.constexpr, MASKED: tl.constexpr,
+    BP: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(1)
     c, k = tl.arange(0, BC), tl.program_id(2) * BK + tl.arange(0, BK)
@@ -231,11 +227,8 @@ def _weights_kernel(
             at = (n * P + p)[:, None] * C + c[None, :]
             there = inp[:, None] & inc[None, :]
             _, h, _ = _normed(d, at, there, nw, nb, c, EPS, C)
-            dy = tl.load(dout + at, mask=there, other=0.0)
-            counts = inp.to(tl.float32)
-            if MASKED:
-                counts = tl.load(seen + n * P + p, mask=inp, other=0.0).to(tl.float32)
-                dy = (dy.to(tl.float32) * counts[:, None]).to(w2.dtype.element_ty)
+            counts = _counts(seen, n, P, p, SEEN)
+            dy = tl.load(dout + at, mask=there, other=0.0).to(tl.float32) * counts[:, None]
             h, dy = h.to(w1.dtype.element_ty), dy.to(w2.dtype.element_ty)
             du, _ = _wide_gradient(h, dy, counts, w1, w2, b1, scale, pull, c, k, n, C, K)
             biases += tl.sum(du, 0)
@@ -295,34 +288,33 @@ class Half(NamedTuple):
     b2: Tensor
 
 
-def squares(d_NPC: Tensor, seen_NP: Tensor | None, half: Half, eps: float) -> Tensor:
+def squares(d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Tensor:
     """Squares of the wide channels, summed over the places of each image (N, K)."""
     wide = len(half.w1)
     cut = _cut("squares", d_NPC, wide)
     out = d_NPC.new_empty((len(d_NPC), cut.parts, wide), dtype=torch.float32)
     _squares_kernel[cut.grid](
         d_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, out,
-        *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes, MASKED=seen_NP is not None,
+        *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
     )  # fmt: skip
     return out.sum(1)
 
 
 def applied(
-    d_NPC: Tensor, x_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor, eps: float
+    d_NPC: Tensor, x_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor, eps: float
 ) -> Tensor:
     """The block's result; ``scale_NK`` is 1 + gamma share."""
     out = torch.empty_like(x_NPC)
     cut = _cut("applied", d_NPC, len(half.w1))
     _applied_kernel[cut.grid](
         d_NPC, x_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, half.beta,
-        half.w2, half.b2, out, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
-        MASKED=seen_NP is not None,
+        half.w2, half.b2, out, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
     )  # fmt: skip
     return out
 
 
 def toward_share(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor,
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """What flows to g times share (N, K); gradients of W2 but for beta's part, and of b2."""
@@ -334,14 +326,13 @@ def toward_share(
     db2 = d_NPC.new_empty((slots, channels), dtype=torch.float32)
     _share_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, half.w2,
-        toward, dw2, db2, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
-        MASKED=seen_NP is not None,
+        toward, dw2, db2, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
     )  # fmt: skip
     return toward.sum(1), dw2.sum(0), db2.sum(0)
 
 
 def gradients(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor,
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of d, and of the norm's weight and bias (2, C).
@@ -354,14 +345,13 @@ def gradients(
     dnorm = d_NPC.new_empty((math.prod(cut.grid), 2, channels), dtype=torch.float32)
     _back_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dd, dnorm, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
-        MASKED=seen_NP is not None,
+        half.w2, dd, dnorm, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
     )  # fmt: skip
     return dd, dnorm.sum(0)
 
 
 def weight_gradients(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor | None, half: Half, scale_NK: Tensor,
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of W1 and b1; arguments as of ``gradients``."""
@@ -372,7 +362,6 @@ def weight_gradients(
     db1 = d_NPC.new_empty((slots, wide), dtype=torch.float32)
     _weights_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dw1, db1, *d_NPC.shape[:2], cut.part, cut.group, EPS=eps, **cut.sizes,
-        MASKED=seen_NP is not None,
+        half.w2, dw1, db1, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
     )  # fmt: skip
     return dw1.sum(0), db1.sum(0)
