@@ -209,10 +209,10 @@ def busiest(step: Callable[[], None], most: int) -> list[str]:
     lines = [
         f"{sum(one.count for one in rows) / steps:.0f} kernels, {whole / steps / 1e3:.2f} ms a step"
     ]
-    return lines + [
-        f"{one.self_device_time_total / steps / 1e3:9.3f} ms {one.count / steps:5.0f} x {one.key[:90]}"
-        for one in rows[:most]
-    ]
+    for one in rows[:most]:
+        taken = one.self_device_time_total / steps / 1e3
+        lines.append(f"{taken:9.3f} ms {one.count / steps:6.0f} x {one.key[:90]}")
+    return lines
 
 
 def regressor(args: argparse.Namespace) -> dict[str, Any]:

@@ -16,8 +16,7 @@ seconds to compile.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -239,42 +238,6 @@ def _weights_kernel(
     tl.store(db1 + slot * K + k, biases, mask=ink)
 
 
-class Cut(NamedTuple):
-    """How the work is cut: programs over images and over places, and the sizes of their tiles."""
-
-    group: int
-    part: int
-    parts: int
-    grid: tuple[int, int, int]
-    sizes: dict[str, int]
-
-
-# Places and wide channels of a tile, warps and programs, of kernels for up to 32, 64 and 128
-# channels: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
-CUTS = {
-    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096), (64, 64, 4, 4096)),
-    "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096), (32, 64, 4, 4096)),
-    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
-    "back": ((64, 64, 4, 4096), (32, 64, 4, 4096), (32, 64, 4, 4096)),
-    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
-}
-
-
-def _cut(kernel: str, d_NPC: Tensor, wide: int) -> Cut:
-    images, places, channels = d_NPC.shape
-    tile, chunk, warps, programs = CUTS[kernel][(channels > 32) + (channels > 64)]
-    block = max(16, triton.next_power_of_2(channels))
-    tile = min(tile, max(16, triton.next_power_of_2(places)))
-    chunk = min(chunk, max(16, triton.next_power_of_2(wide)))
-    chunks = 1 if kernel in ("applied", "back") else triton.cdiv(wide, chunk)
-    parts = min(triton.cdiv(places, tile), max(1, triton.cdiv(programs, images * chunks)))
-    part = triton.cdiv(triton.cdiv(places, parts), tile) * tile
-    parts = triton.cdiv(places, part)
-    group = max(1, images * parts * chunks // programs)
-    sizes = {"C": channels, "K": wide, "BC": block, "BK": chunk, "BP": tile, "num_warps": warps}
-    return Cut(group, part, parts, (triton.cdiv(images, group), parts, chunks), sizes)
-
-
 class Half(NamedTuple):
     """The weights of that half of a block; products in the type of ``w1`` and ``w2``."""
 
@@ -288,15 +251,66 @@ class Half(NamedTuple):
     b2: Tensor
 
 
-def squares(d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Tensor:
-    """Squares of the wide channels, summed over the places of each image (N, K)."""
+class Cut(NamedTuple):
+    """How the work is cut, and what a kernel has to know of that."""
+
+    grid: tuple[int, int, int]
+    """Programs over images, over places and over wide channels."""
+    numbers: tuple[int, ...]
+    sizes: dict[str, Any]
+
+    @property
+    def parts(self) -> int:
+        """Sums of each image."""
+        return self.grid[1]
+
+    @property
+    def slots(self) -> int:
+        """Sums over images."""
+        return self.grid[0] * self.grid[1]
+
+
+# Places and wide channels of a tile, warps and programs, of kernels for up to 32, 64 and 128
+# channels: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
+CUTS = {
+    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096), (64, 64, 4, 4096)),
+    "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096), (32, 64, 4, 4096)),
+    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
+    "back": ((64, 64, 4, 4096), (32, 64, 4, 4096), (32, 64, 4, 4096)),
+    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
+}
+
+
+def _cut(kernel: str, d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Cut:
+    images, places, channels = d_NPC.shape
     wide = len(half.w1)
-    cut = _cut("squares", d_NPC, wide)
-    out = d_NPC.new_empty((len(d_NPC), cut.parts, wide), dtype=torch.float32)
-    _squares_kernel[cut.grid](
-        d_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, out,
-        *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
+    tile, chunk, warps, programs = CUTS[kernel][(channels > 32) + (channels > 64)]
+    block = max(16, triton.next_power_of_2(channels))
+    tile = min(tile, max(16, triton.next_power_of_2(places)))
+    chunk = min(chunk, max(16, triton.next_power_of_2(wide)))
+    chunks = 1 if kernel in ("applied", "back") else triton.cdiv(wide, chunk)
+    parts = min(triton.cdiv(places, tile), max(1, triton.cdiv(programs, images * chunks)))
+    part = triton.cdiv(triton.cdiv(places, parts), tile) * tile
+    parts = triton.cdiv(places, part)
+    group = max(1, images * parts * chunks // programs)
+    return Cut(
+        (triton.cdiv(images, group), parts, chunks),
+        (images, places, seen_NP.stride(1), part, group),
+        {"EPS": eps, "C": channels, "K": wide, "BC": block, "BK": chunk, "BP": tile,
+         "num_warps": warps},
     )  # fmt: skip
+
+
+def squares(d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Tensor:
+    """Squares of the wide channels, summed over the places of each image (N, K).
+
+    ``seen_NP``: 1 or 0 in one piece of memory; or with strides of 0, where nothing is hidden.
+    """
+    cut = _cut("squares", d_NPC, seen_NP, half, eps)
+    out = _empty(d_NPC, len(d_NPC), cut.parts, len(half.w1))
+    _squares_kernel[cut.grid](
+        d_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, out, *cut.numbers, **cut.sizes
+    )
     return out.sum(1)
 
 
@@ -305,28 +319,25 @@ def applied(
 ) -> Tensor:
     """The block's result; ``scale_NK`` is 1 + gamma share."""
     out = torch.empty_like(x_NPC)
-    cut = _cut("applied", d_NPC, len(half.w1))
+    cut = _cut("applied", d_NPC, seen_NP, half, eps)
     _applied_kernel[cut.grid](
         d_NPC, x_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, half.beta,
-        half.w2, half.b2, out, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
+        half.w2, half.b2, out, *cut.numbers, **cut.sizes,
     )  # fmt: skip
     return out
 
 
 def toward_share(
-    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """What flows to g times share (N, K); gradients of W2 but for beta's part, and of b2."""
     wide, channels = half.w1.shape
-    cut = _cut("share", d_NPC, wide)
-    slots = cut.grid[0] * cut.grid[1]
-    toward = d_NPC.new_empty((len(d_NPC), cut.parts, wide), dtype=torch.float32)
-    dw2 = d_NPC.new_empty((slots, channels, wide), dtype=torch.float32)
-    db2 = d_NPC.new_empty((slots, channels), dtype=torch.float32)
+    cut = _cut("share", d_NPC, seen_NP, half, eps)
+    toward = _empty(d_NPC, len(d_NPC), cut.parts, wide)
+    dw2, db2 = _empty(d_NPC, cut.slots, channels, wide), _empty(d_NPC, cut.slots, channels)
     _share_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, half.w2,
-        toward, dw2, db2, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
+        toward, dw2, db2, *cut.numbers, **cut.sizes,
     )  # fmt: skip
     return toward.sum(1), dw2.sum(0), db2.sum(0)
 
@@ -339,13 +350,11 @@ def gradients(
 
     ``pull_NK``: by how much a wide number is pulled in its own direction through ``share``.
     """
-    wide, channels = half.w1.shape
-    cut = _cut("back", d_NPC, wide)
-    dd = torch.empty_like(d_NPC)
-    dnorm = d_NPC.new_empty((math.prod(cut.grid), 2, channels), dtype=torch.float32)
+    cut = _cut("back", d_NPC, seen_NP, half, eps)
+    dd, dnorm = torch.empty_like(d_NPC), _empty(d_NPC, cut.slots, 2, d_NPC.shape[2])
     _back_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dd, dnorm, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
+        half.w2, dd, dnorm, *cut.numbers, **cut.sizes,
     )  # fmt: skip
     return dd, dnorm.sum(0)
 
@@ -356,12 +365,14 @@ def weight_gradients(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of W1 and b1; arguments as of ``gradients``."""
     wide, channels = half.w1.shape
-    cut = _cut("weights", d_NPC, wide)
-    slots = cut.grid[0] * cut.grid[1]
-    dw1 = d_NPC.new_empty((slots, wide, channels), dtype=torch.float32)
-    db1 = d_NPC.new_empty((slots, wide), dtype=torch.float32)
+    cut = _cut("weights", d_NPC, seen_NP, half, eps)
+    dw1, db1 = _empty(d_NPC, cut.slots, wide, channels), _empty(d_NPC, cut.slots, wide)
     _weights_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dw1, db1, *d_NPC.shape[:2], seen_NP.stride(1), cut.part, cut.group, EPS=eps, **cut.sizes,
+        half.w2, dw1, db1, *cut.numbers, **cut.sizes,
     )  # fmt: skip
     return dw1.sum(0), db1.sum(0)
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, device=like.device)
