@@ -211,7 +211,7 @@ def busiest(step: Callable[[], None], most: int) -> list[str]:
     ]
     for one in rows[:most]:
         taken = one.self_device_time_total / steps / 1e3
-        lines.append(f"{taken:9.3f} ms {one.count / steps:6.0f} x {one.key[:90]}")
+        lines.append(f"{taken:9.3f} ms {one.count / steps:6.0f} x {one.key[:150]}")
     return lines
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast_models.xec.kernels import check
-from holdfast_models.xec.model.blocks import Block, ConvNeXtBlock
+from holdfast_models.xec.model.blocks import Block, ConvNeXtBlock, HexNeXtBlock
 
 SIZES = {
     "inner early": (1, (92, 43), 32),
@@ -80,11 +80,12 @@ def timed(name: str, batch: int, stream: torch.dtype) -> dict[str, float]:
     with torch.no_grad():
         d = x.bfloat16()
         conv = block.depthwise
-        taps = conv.weight.flatten(1).t().contiguous()
-        convolved = depthwise.convolved
-        found["conv"] = milliseconds(lambda: convolved(x, taps, conv.bias, torch.bfloat16))
-        found["conv back"] = milliseconds(lambda: convolved(d, taps, conv.bias, stream, back=True))
-        found["conv filter"] = milliseconds(lambda: depthwise.filter_gradients(x, d))
+        for depthwise.REGISTERS in (96, 128, 160):
+            found[f"conv, {depthwise.REGISTERS} registers"] = milliseconds(
+                lambda: depthwise.convolved(x, conv.weight, conv.bias, torch.bfloat16)
+            )
+        found["conv back"] = milliseconds(lambda: depthwise.convolved_back(d, conv.weight, x))
+        found["filter"] = milliseconds(lambda: depthwise.filter_gradient(x, d, conv.weight))
         half = ops._half(*weights)
         flat, x_flat = d.flatten(1, -2), x.flatten(1, -2)
         seen = torch.ones(1, device="cuda").expand(flat.shape[:2])
@@ -111,6 +112,27 @@ def timed(name: str, batch: int, stream: torch.dtype) -> dict[str, float]:
             torch.autograd.grad(out, [leaf, *block.parameters()], toward.to(out.dtype))
 
         found["block, fused" if fused else "block, plain"] = milliseconds(whole, 4)
+    return found
+
+
+def hexagons(batch: int) -> dict[str, float]:
+    """Neighbours gathered and by products, forward and backward; the block plain and fused."""
+    block = HexNeXtBlock(96).cuda()
+    x = torch.randn(2 * batch, 73, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def both(act: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+        def whole() -> None:
+            with torch.autocast("cuda", torch.bfloat16):
+                out = act(x)
+            out.backward(torch.ones_like(out))
+
+        return whole
+
+    found = {"gathered": milliseconds(both(block.mix), 4)}
+    found["by products"] = milliseconds(both(block.mix_by_products), 4)
+    for block.fused in (False, True):
+        name = "block, fused" if block.fused else "block, plain"
+        found[name] = milliseconds(both(block), 4)
     return found
 
 
@@ -151,13 +173,14 @@ def main() -> int:
     parser.add_argument("--check", type=int, nargs="*", help="widths to compile and compare")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--sweep", metavar="KERNEL", help="other tiles of one kernel")
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--sizes", default=",".join([*SIZES, "hexagons"]))
     parser.add_argument("--stream", default="bfloat16")
     args = parser.parse_args()
     for width in args.check or ():
         began = time.perf_counter()
         if not args.sweep:
-            found = check.fault(ConvNeXtBlock, width, torch.device("cuda", 0))
+            kind = ConvNeXtBlock if width <= 64 else HexNeXtBlock
+            found = check.fault(kind, width, torch.device("cuda", 0))
             took = time.perf_counter() - began
             print(f"check {width}: {found or 'right'}, {took:.1f} s", flush=True)
         if args.sweep:
@@ -165,7 +188,10 @@ def main() -> int:
     if args.check:
         return 0
     for name in args.sizes.split(","):
-        found = timed(name, args.batch, getattr(torch, args.stream))
+        if name == "hexagons":
+            found = hexagons(args.batch)
+        else:
+            found = timed(name, args.batch, getattr(torch, args.stream))
         print(name, {key: round(value, 3) for key, value in found.items()}, flush=True)
     return 0
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from holdfast_models.xec.kernels import check, ops
-from holdfast_models.xec.model.blocks import Block, ConvNeXtBlock, HexNeXtBlock
+from holdfast_models.xec.model.blocks import Block, ConvNeXtBlock, HexNeXtBlock, seen
 from holdfast_models.xec.model.regressor import Regressor
 from holdfast_models.xec.settings import RegressorSettings, TaskSettings, TasksSettings
 
@@ -60,7 +60,7 @@ def gradients(d, dout, seen, half, scale, pull, eps):
     hat, dhat = apart * rstd, dh * half.norm_w
     along = (dhat * hat).mean(-1, keepdim=True)
     dd = rstd * (dhat - dhat.mean(-1, keepdim=True) - hat * along)
-    return dd, torch.stack(((dh * hat).sum((0, 1)), dh.sum((0, 1))))
+    return dd, torch.stack([one.sum((0, 1)) for one in (dh * hat, dh, dd)])
 
 
 def weight_gradients(d, dout, seen, half, scale, pull, eps):
@@ -78,25 +78,20 @@ class Half(tuple):
         return self[self.names.index(name)]
 
 
-def _filter(taps, channels):
-    return taps.t().reshape(channels, 1, 7, 7)
-
-
-def convolved(x, taps, bias, dtype, *, back=False):
-    channels = x.shape[-1]
-    call = F.conv_transpose2d if back else F.conv2d
-    out = call(x.permute(0, 3, 1, 2), _filter(taps, channels), None if back else bias,
-               padding=3, groups=channels)  # fmt: skip
+def convolved(x, weight, bias, dtype):
+    out = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=3, groups=len(weight))
     return out.permute(0, 2, 3, 1).to(dtype).contiguous()
 
 
-def filter_gradients(x, d):
-    channels = x.shape[-1]
-    found = torch.nn.grad.conv2d_weight(
-        x.permute(0, 3, 1, 2), (channels, 1, 7, 7), d.permute(0, 3, 1, 2), padding=3,
-        groups=channels,
-    )  # fmt: skip
-    return found.reshape(channels, 49).t(), d.sum((0, 1, 2))
+def convolved_back(d, weight, add):
+    d_NCHW = d.permute(0, 3, 1, 2)
+    back = F.conv_transpose2d(d_NCHW, weight, padding=3, groups=len(weight))
+    return add + back.permute(0, 2, 3, 1)
+
+
+def filter_gradient(x, d, weight):
+    x, d = x.permute(0, 3, 1, 2), d.permute(0, 3, 1, 2)
+    return torch.nn.grad.conv2d_weight(x, weight.shape, d, padding=3, groups=len(weight))
 
 
 @pytest.fixture
@@ -104,7 +99,7 @@ def plain_kernels(monkeypatch):
     """Kernels in plain torch and full precision, and blocks that use them on a CPU."""
     names = {
         "response": [Half, squares, applied, toward_share, gradients, weight_gradients],
-        "depthwise": [convolved, filter_gradients],
+        "depthwise": [convolved, convolved_back, filter_gradient],
     }
     for name, functions in names.items():
         module = types.ModuleType(name)
@@ -121,7 +116,7 @@ def both_ways(block, x, visible):
     toward = torch.randn_like(x)
     for block.fused in (False, True):
         leaf = x.clone().requires_grad_()
-        out = block(leaf, visible)
+        out = block(seen(leaf, visible), visible)
         yield out, *torch.autograd.grad(out, [leaf, *block.parameters()], toward)
 
 

@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from ..model.blocks import Block, HexNeXtBlock
+from ..model.blocks import Block, HexNeXtBlock, seen
 
 __all__ = ["fault", "take"]
 
@@ -65,15 +65,15 @@ def _compared(kind: type[Block], channels: int, device: torch.device) -> str | N
         for one in block.parameters():
             one.copy_(normal(*one.shape) * (0.3 if one.dim() == 1 else one[0].numel() ** -0.5))
     x, toward = normal(_IMAGES, *places, channels), normal(_IMAGES, *places, channels)
-    visible = (normal(_IMAGES, *places, 1) < 0.5).float()
+    some = (normal(_IMAGES, *places, 1) < 0.5).float()
     names = ["the result", "x", *(name for name, _ in block.named_parameters())]
-    for seen in (None, visible):
+    for visible in (None, some):
         found: list[list[Tensor]] = []
         for fused in (False, True):
             block.fused = fused
             leaf = x.clone().requires_grad_()
             with torch.autocast(device.type, torch.bfloat16, enabled=fused):
-                out = block(leaf, seen)
+                out = block(seen(leaf, visible), visible)
             wanted = [leaf, *block.parameters()]
             found.append([out, *torch.autograd.grad(out, wanted, toward)])
         for name, plain, mine in zip(names, *found, strict=True):

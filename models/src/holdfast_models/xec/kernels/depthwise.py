@@ -4,8 +4,7 @@ N images, H x W cells, C channels; a program takes a tile of BP places and BC >=
 
 Forward and backward to the input are one kernel: the second reads the filter the other way round.
 A place stands for ROWS rows above each other, so that a cell that was read counts for all of them;
-neighbours along a row come out of the cache. Sums of products leave the registers once per program,
-each to a slot of its own: the same sum every time.
+neighbours along a row come out of the cache.
 """
 
 # Triton is there only where it can be used, and makes something else of its functions.
@@ -18,10 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["convolved", "filter_gradients"]
+__all__ = ["convolved", "convolved_back", "filter_gradient"]
 
 _ROWS = tl.constexpr(4)
-_PROGRAMS = 264  # that share the sums of the filter's gradient, for each row of it
+REGISTERS = 128
+"""Of a thread: with fewer, more of them hide what loads take."""
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _tap(i: tl.constexpr, w0, w1, w2, w3, w4, w5, w6):
 
 @triton.jit(do_not_specialize=["H", "W"])
 def _convolve_kernel(
-    x, w, bias, out, H, W,
+    x, w, bias, add, out, H, W,
     C: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64) * (H * W * C)
@@ -55,11 +55,12 @@ def _convolve_kernel(
     # The same channels in every row: so loaded, a filter is in the threads that multiply with it.
     alike = (p * 0)[:, None] + c[None, :]
     inside = alike < C
-    start = tl.zeros((BP, BC), tl.float32)
+    at = image + (row * W + column)[:, None] * C + c[None, :]
+    a0 = tl.zeros((BP, BC), tl.float32)
     if not BACK:
-        start += tl.load(bias + c, mask=c < C, other=0.0)[None, :]
-    a0, a1, a2, a3 = start, start, start, start
-    for j in tl.static_range(7):
+        a0 += tl.load(bias + c, mask=c < C, other=0.0)[None, :]
+    a1, a2, a3 = a0, a0, a0
+    for j in range(7):  # not unrolled: it would take a minute to compile
         filters = w + (6 - j if BACK else j) * C + alike
         w0 = tl.load(filters, mask=inside, other=0.0).to(tl.float32)
         w1 = tl.load(filters + 7 * C, mask=inside, other=0.0).to(tl.float32)
@@ -85,106 +86,53 @@ def _convolve_kernel(
                 a2 += v * _tap(k - 2, w0, w1, w2, w3, w4, w5, w6)
             if k >= 3:
                 a3 += v * _tap(k - 3, w0, w1, w2, w3, w4, w5, w6)
-    to = out + image + (row * W + column)[:, None] * C + c[None, :]
-    tl.store(to, a0.to(out.dtype.element_ty), mask=(row < H)[:, None] & inside)
-    tl.store(to + W * C, a1.to(out.dtype.element_ty), mask=(row + 1 < H)[:, None] & inside)
-    tl.store(to + 2 * W * C, a2.to(out.dtype.element_ty), mask=(row + 2 < H)[:, None] & inside)
-    tl.store(to + 3 * W * C, a3.to(out.dtype.element_ty), mask=(row + 3 < H)[:, None] & inside)
+    in0, in1 = (row < H)[:, None] & inside, (row + 1 < H)[:, None] & inside
+    in2, in3 = (row + 2 < H)[:, None] & inside, (row + 3 < H)[:, None] & inside
+    if BACK:
+        a0 += tl.load(add + at, mask=in0, other=0.0).to(tl.float32)
+        a1 += tl.load(add + at + W * C, mask=in1, other=0.0).to(tl.float32)
+        a2 += tl.load(add + at + 2 * W * C, mask=in2, other=0.0).to(tl.float32)
+        a3 += tl.load(add + at + 3 * W * C, mask=in3, other=0.0).to(tl.float32)
+    tl.store(out + at, a0.to(out.dtype.element_ty), mask=in0)
+    tl.store(out + at + W * C, a1.to(out.dtype.element_ty), mask=in1)
+    tl.store(out + at + 2 * W * C, a2.to(out.dtype.element_ty), mask=in2)
+    tl.store(out + at + 3 * W * C, a3.to(out.dtype.element_ty), mask=in3)
 
 
-@triton.jit(do_not_specialize=["N", "H", "W", "tiles"])
-def _filter_kernel(
-    x, d, out, N, H, W, tiles,
-    C: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
-    i = tl.program_id(0)
-    c = tl.arange(0, BC)
-    inside = c < C
-    g0 = tl.zeros((BP, BC), tl.float32)
-    g1, g2, g3, g4, g5, g6, sums = g0, g0, g0, g0, g0, g0, g0
-    start = tl.program_id(1).to(tl.int64)
-    for tile in range(0, N * tiles - start, tl.num_programs(1)):
-        image = (start + tile) // tiles * (H * W * C)
-        p = (start + tile) % tiles * BP + tl.arange(0, BP)
-        row, column = p // W, p % W
-        across = inside[None, :]
-        here = (p < H * W)[:, None] & across
-        dv = tl.load(d + image + p[:, None] * C + c[None, :], mask=here, other=0.0).to(tl.float32)
-        sums += dv
-        above = row + (i - 3)
-        there = (p < H * W) & (above >= 0) & (above < H)
-        cells = x + image + (above * W + column)[:, None] * C + c[None, :]
-        for j in tl.static_range(7):
-            beside = column + (j - 3)
-            read = (there & (beside >= 0) & (beside < W))[:, None] & across
-            v = dv * tl.load(cells + (j - 3) * C, mask=read, other=0.0).to(tl.float32)
-            if j == 0:
-                g0 += v
-            elif j == 1:
-                g1 += v
-            elif j == 2:
-                g2 += v
-            elif j == 3:
-                g3 += v
-            elif j == 4:
-                g4 += v
-            elif j == 5:
-                g5 += v
-            else:
-                g6 += v
-    to = out + tl.program_id(1) * (50 * C) + i * (7 * C) + c
-    tl.store(to, tl.sum(g0, 0), mask=inside)
-    tl.store(to + C, tl.sum(g1, 0), mask=inside)
-    tl.store(to + 2 * C, tl.sum(g2, 0), mask=inside)
-    tl.store(to + 3 * C, tl.sum(g3, 0), mask=inside)
-    tl.store(to + 4 * C, tl.sum(g4, 0), mask=inside)
-    tl.store(to + 5 * C, tl.sum(g5, 0), mask=inside)
-    tl.store(to + 6 * C, tl.sum(g6, 0), mask=inside)
-    tl.store(to + 7 * C, tl.sum(sums, 0), mask=inside & (c * 0 + i == 6))
+def convolved(x_NHWC: Tensor, weight: Tensor, bias_C: Tensor, dtype: torch.dtype) -> Tensor:
+    """The convolution, with weights as ``nn.Conv2d`` holds them; ``x_NHWC`` is contiguous."""
+    return _convolved(x_NHWC, weight, bias_C, None, dtype)
 
 
-def convolved(
-    x_NHWC: Tensor, w_TC: Tensor, bias_C: Tensor, dtype: torch.dtype, *, back: bool = False
+def convolved_back(d_NHWC: Tensor, weight: Tensor, add_NHWC: Tensor) -> Tensor:
+    """What it gives back to its input, and ``add_NHWC``."""
+    return _convolved(d_NHWC, weight, None, add_NHWC, add_NHWC.dtype)
+
+
+def _convolved(
+    x_NHWC: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """The convolution, or with ``back`` what it gives back to its input.
-
-    Args:
-        x_NHWC: contiguous.
-        w_TC: the 49 taps of each channel; rounded to the type of ``x_NHWC``.
-        bias_C: not read with ``back``.
-        dtype: of the result.
-        back: with the filter the other way round.
-    """
     images, rows, columns, channels = x_NHWC.shape
+    taps_TC = weight.flatten(1).t().contiguous().to(x_NHWC.dtype)
     out = torch.empty_like(x_NHWC, dtype=dtype)
     wide = triton.next_power_of_2(channels)
     places = max(16, 1024 // wide)
     grid = (images, triton.cdiv(triton.cdiv(rows, 4) * columns, places))
     _convolve_kernel[grid](
-        x_NHWC,
-        w_TC.to(x_NHWC.dtype),
-        bias_C,
-        out,
-        rows,
-        columns,
-        C=channels,
-        BC=wide,
-        BP=places,
-        BACK=back,
-    )
+        x_NHWC, taps_TC, bias, add, out, rows, columns,
+        C=channels, BC=wide, BP=places, BACK=bias is None, maxnreg=REGISTERS,
+    )  # fmt: skip
     return out
 
 
-def filter_gradients(x_NHWC: Tensor, d_NHWC: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the taps (49, C) and of the bias (C,), of the gradient of the result."""
-    images, rows, columns, channels = x_NHWC.shape
-    wide = triton.next_power_of_2(channels)
-    places = max(16, 1024 // wide)
-    tiles = triton.cdiv(rows * columns, places)
-    programs = min(_PROGRAMS, images * tiles)
-    parts = torch.empty(programs, 50, channels, device=x_NHWC.device)
-    _filter_kernel[7, programs](
-        x_NHWC, d_NHWC, parts, images, rows, columns, tiles, C=channels, BC=wide, BP=places
-    )
-    sums = parts.sum(0)
-    return sums[:49], sums[49]
+def filter_gradient(x_NHWC: Tensor, d_NHWC: Tensor, weight: Tensor) -> Tensor:
+    """Of the weights, in full precision.
+
+    By the library: a kernel of ours, with its sums in registers, took three times as long.
+    """
+    d_NCHW, x_NCHW = d_NHWC.permute(0, 3, 1, 2), x_NHWC.permute(0, 3, 1, 2)
+    found = torch.ops.aten.convolution_backward(
+        d_NCHW, x_NCHW, weight.to(x_NHWC.dtype), None, [1, 1], [3, 3], [1, 1], False, [0, 0],
+        len(weight), [False, True, False],
+    )  # fmt: skip
+    return found[1].float().contiguous()

@@ -167,7 +167,7 @@ def _wide_gradient(
 
 @triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
 def _back_kernel(
-    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, dnorm, N, P, SEEN, PART, GROUP,
+    d, dout, seen, norm_w, norm_b, w1, b1, scale, pull, w2, dd, sums, N, P, SEEN, PART, GROUP,
     EPS: tl.constexpr, C: tl.constexpr, K: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
     BP: tl.constexpr,
 ):  # fmt: skip
@@ -178,6 +178,7 @@ def _back_kernel(
     first = tl.program_id(0).to(tl.int64) * GROUP
     norm_weights = tl.zeros((BC,), tl.float32)
     norm_biases = tl.zeros((BC,), tl.float32)
+    total = tl.zeros((BC,), tl.float32)
     for i in range(0, tl.minimum(GROUP, N - first)):
         n = first + i
         for start in range(part * PART, tl.minimum((part + 1) * PART, P), BP):
@@ -199,10 +200,12 @@ def _back_kernel(
             dhat = dh * nw[None, :]
             mean, along = tl.sum(dhat, 1) / C, tl.sum(dhat * hat, 1) / C
             back = rstd[:, None] * (dhat - mean[:, None] - hat * along[:, None])
+            total += tl.sum(back, 0)
             tl.store(dd + at, back.to(dd.dtype.element_ty), mask=there)
     slot = (tl.program_id(0) * tl.num_programs(1) + part).to(tl.int64)
-    tl.store(dnorm + slot * (2 * C) + c, norm_weights, mask=inc)
-    tl.store(dnorm + slot * (2 * C) + C + c, norm_biases, mask=inc)
+    tl.store(sums + slot * (3 * C) + c, norm_weights, mask=inc)
+    tl.store(sums + slot * (3 * C) + C + c, norm_biases, mask=inc)
+    tl.store(sums + slot * (3 * C) + 2 * C + c, total, mask=inc)
 
 
 @triton.jit(do_not_specialize=["N", "P", "SEEN", "PART", "GROUP"])
@@ -273,11 +276,11 @@ class Cut(NamedTuple):
 # Places and wide channels of a tile, warps and programs, of kernels for up to 32, 64 and 128
 # channels: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
 CUTS = {
-    "squares": ((64, 128, 4, 4096), (64, 128, 4, 4096), (64, 64, 4, 4096)),
+    "squares": ((32, 128, 4, 4096), (32, 128, 4, 4096), (32, 64, 4, 4096)),
     "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096), (32, 64, 4, 4096)),
-    "share": ((64, 128, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
-    "back": ((64, 64, 4, 4096), (32, 64, 4, 4096), (32, 64, 4, 4096)),
-    "weights": ((64, 64, 4, 2048), (64, 64, 4, 2048), (32, 64, 4, 2048)),
+    "share": ((64, 128, 4, 1024), (64, 64, 4, 1024), (32, 64, 4, 1024)),
+    "back": ((64, 64, 4, 4096), (64, 32, 4, 4096), (32, 64, 4, 4096)),
+    "weights": ((64, 64, 4, 2048), (64, 64, 4, 1024), (32, 64, 4, 1024)),
 }
 
 
@@ -346,17 +349,17 @@ def gradients(
     d_NPC: Tensor, dout_NPC: Tensor, seen_NP: Tensor, half: Half, scale_NK: Tensor,
     pull_NK: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of d, and of the norm's weight and bias (2, C).
+    """Gradients of d, and of the norm's weight and bias with the sum of d's (3, C).
 
     ``pull_NK``: by how much a wide number is pulled in its own direction through ``share``.
     """
     cut = _cut("back", d_NPC, seen_NP, half, eps)
-    dd, dnorm = torch.empty_like(d_NPC), _empty(d_NPC, cut.slots, 2, d_NPC.shape[2])
+    dd, sums = torch.empty_like(d_NPC), _empty(d_NPC, cut.slots, 3, d_NPC.shape[2])
     _back_kernel[cut.grid](
         d_NPC, dout_NPC, seen_NP, half.norm_w, half.norm_b, half.w1, half.b1, scale_NK, pull_NK,
-        half.w2, dd, dnorm, *cut.numbers, **cut.sizes,
+        half.w2, dd, sums, *cut.numbers, **cut.sizes,
     )  # fmt: skip
-    return dd, dnorm.sum(0)
+    return dd, sums.sum(0)
 
 
 def weight_gradients(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .blocks import ConvNeXtBlock, channels_first, channels_last
+from .blocks import ConvNeXtBlock, channels_first, channels_last, seen
 
 __all__ = ["FaceBackbone", "axis_weights"]
 
@@ -60,10 +60,12 @@ class FaceBackbone(nn.Module):
         """
         x = self.stem_norm(channels_last(self.stem(channels_first(x_BHWC))))
         visible = _any_visible(visible_BHW1, 4, stride=1, padding=1)
+        x = seen(x, visible)
         for block in self.early:
             x = block(x, visible)
         x = channels_last(self.down(channels_first(self.down_norm(x))))
         visible = _any_visible(visible, 2, stride=2, padding=0)
+        x = seen(x, visible)
         for block in self.late:
             x = block(x, visible)
         return x

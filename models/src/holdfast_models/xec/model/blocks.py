@@ -65,33 +65,31 @@ class Block(nn.Module):
         """``visible`` is 1 or 0 per position, with one channel.
 
         Hidden positions are treated as a sparse convolution treats empty ones: nothing is read
-        from them, and 0 is written to them.
+        from them, and 0 is written to them. The kernels rely on ``x`` being 0 there, which it is
+        behind another block.
         """
-        x = _seen(x, visible)
         if self.fused and self._fusible(x):
-            return self._fused(x, visible)
-        y = _seen(self.mix(x), visible)
-        y = _seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
-        y = _seen(self.narrow(self.response(y)), visible)
+            # Rounding the sum moves an energy by a ten-thousandth, and halves what is read.
+            return self.fused_forward(x.to(_STREAM), visible)
+        x = seen(x, visible)
+        y = seen(self.mix(x), visible)
+        y = seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
+        y = seen(self.narrow(self.response(y)), visible)
         return x + self._dropped(y)
-
-    def mix_fused(self, x: Tensor) -> Tensor:
-        """The same by a kernel, where there is one."""
-        return self.mix(x)
 
     def _fusible(self, x: Tensor) -> bool:
         dropped = self.training and self.drop_path > 0.0
         return x.is_cuda and torch.is_autocast_enabled("cuda") and not dropped
 
-    def _fused(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        # Rounding the sum moves an energy by a ten-thousandth, and halves what has to be read.
-        x = x.to(_STREAM)
-        out, _ = ops.respond(
-            self.mix_fused(x), x, visible, self.norm.weight, self.norm.bias, self.widen.weight,
-            self.widen.bias, self.response.gamma, self.response.beta, self.narrow.weight,
-            self.narrow.bias,
-        )  # fmt: skip
-        return out
+    @abstractmethod
+    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """The same by kernels; ``x`` is 0 where a position is hidden."""
+
+    def _after_mixing(self) -> tuple[Tensor, ...]:
+        """The weights of everything but the mixing, as the operators take them."""
+        norm, response = self.norm, self.response
+        return (norm.weight, norm.bias, self.widen.weight, self.widen.bias, response.gamma,
+                response.beta, self.narrow.weight, self.narrow.bias)  # fmt: skip
 
     def _dropped(self, y: Tensor) -> Tensor:
         """Stochastic depth: the branch of some events is skipped while training."""
@@ -118,9 +116,10 @@ class ConvNeXtBlock(Block):
             x_BCHW = x_BCHW.contiguous()
         return channels_last(self.depthwise(x_BCHW))
 
-    def mix_fused(self, x: Tensor) -> Tensor:
-        """The same by a kernel."""
-        return ops.depthwise(x, self.depthwise.weight, self.depthwise.bias)
+    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """Without a tensor of 4 C channels in memory."""
+        conv = self.depthwise
+        return ops.convnext(x, visible, conv.weight, conv.bias, *self._after_mixing())[0]
 
 
 class HexNeXtBlock(Block):
@@ -146,8 +145,12 @@ class HexNeXtBlock(Block):
         x_BNSC = x.index_select(1, self.links).unflatten(1, self.present.shape[:2])
         return (x_BNSC * (self.present * self.weight).to(x.dtype)).sum(2) + self.bias
 
-    def mix_fused(self, x: Tensor) -> Tensor:
-        """The same by products: most of a matrix of links is 0, but nothing is gathered."""
+    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
+        """Without a tensor of 4 C channels in memory."""
+        return ops.respond(self.mix_by_products(x), x, visible, *self._after_mixing())[0]
+
+    def mix_by_products(self, x: Tensor) -> Tensor:
+        """As ``mix``: most of a matrix of links is 0, but nothing is gathered."""
         links_CNN = torch.einsum("sc,sij->cij", self.weight, self.linked_SNN)
         return torch.einsum("cij,bjc->bic", links_CNN, x) + self.bias
 
@@ -162,5 +165,6 @@ def channels_last(x_BCHW: Tensor) -> Tensor:
     return x_BCHW.permute(0, 2, 3, 1)
 
 
-def _seen(x: Tensor, visible: Tensor | None) -> Tensor:
+def seen(x: Tensor, visible: Tensor | None) -> Tensor:
+    """0 in hidden positions."""
     return x if visible is None else x * visible
