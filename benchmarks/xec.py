@@ -142,7 +142,7 @@ def step_rate(
     torch.manual_seed(0)
     model = make_model(kind, settings).to(DEVICE).train()
     if DEVICE.type == "cuda" and settings.model.blocks == "auto":
-        log(f"blocks: {check.take(model, DEVICE, bf16=True) or 'by kernels'}")
+        log(f"blocks: {check.take(model, DEVICE) or 'by kernels'}")
     objective: Any = (
         RegressionObjective(model, settings)  # type: ignore[arg-type]
         if kind == "reg"

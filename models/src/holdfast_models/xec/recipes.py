@@ -17,7 +17,7 @@ from .data.events import need_files, open_events
 from .data.synth_files import ensure_synth
 from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
-from .forecast import forecast_of
+from .forecast import by_kernels, forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .kernels import check
 from .kinds import keep_facts
@@ -152,8 +152,8 @@ def _model(kind: str, settings: AnyRun, place: Place) -> nn.Module:
     for line in apply_init(model, settings, kind):
         if place.main:
             print(line)
-    if settings.model.blocks == "auto" and place.device.type == "cuda":
-        why = check.take(model, place.device, bf16=settings.train.precision in ("auto", "bf16"))
+    if by_kernels(settings, place):
+        why = check.take(model, place.device)
         if why and place.main:
             print(f"blocks: plain, not by kernels: {why}")
     return model

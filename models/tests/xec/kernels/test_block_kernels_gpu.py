@@ -31,7 +31,7 @@ def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
     found = []
     for fused in (False, True):
         if fused:
-            assert check.take(model, DEVICE, bf16=True) == ""
+            assert check.take(model, DEVICE) == ""
             assert all(one.fused for one in model.modules() if isinstance(one, Block))
         call = torch.compile(model, fullgraph=True) if fused and compiled else model
         with torch.autocast("cuda", torch.bfloat16, enabled=fused):

@@ -21,16 +21,15 @@ _IMAGES = 5
 _LIMIT = 0.05  # of a norm; products are rounded to eight bits
 
 
-def take(model: nn.Module, device: torch.device, *, bf16: bool) -> str:
-    """Have the blocks of a model use the kernels where they can; who does not and why, or nothing.
+def take(model: nn.Module, device: torch.device) -> str:
+    """Have the blocks of a model use the kernels where they can; why some do not, or nothing.
 
     Args:
         model: changed in place, but not in what it computes or saves.
-        device: where it will run.
-        bf16: whether its products are in bf16 there.
+        device: where it will run, with products in bf16.
     """
     blocks = [one for one in model.modules() if isinstance(one, Block)]
-    why = _unavailable(device) if bf16 else "products are not in bf16"
+    why = _unavailable(device)
     faults: dict[str, None] = {}
     for block in blocks:
         found = why or fault(type(block), block.norm.weight.shape[0], device)
