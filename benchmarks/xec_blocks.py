@@ -136,6 +136,31 @@ def hexagons(batch: int) -> dict[str, float]:
     return found
 
 
+def stems(batch: int) -> dict[str, float]:
+    """The first convolution of the inner face by the library and as one product."""
+    conv = torch.nn.Conv2d(2, 32, 4, padding=1).cuda()
+    x = torch.randn(batch, 93, 44, 2, device="cuda")
+
+    def convolved() -> Tensor:
+        return conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    def product() -> Tensor:
+        padded = torch.nn.functional.pad(x.to(torch.bfloat16), (0, 0, 1, 1, 1, 1))
+        patches = padded.unfold(1, 4, 1).unfold(2, 4, 1).flatten(3)
+        return torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias)
+
+    found: dict[str, float] = {}
+    for act in (convolved, product):
+
+        def whole(act: Callable[[], Tensor] = act) -> None:
+            with torch.autocast("cuda", torch.bfloat16):
+                out = act()
+            torch.autograd.grad(out, list(conv.parameters()), torch.ones_like(out))
+
+        found[act.__name__] = milliseconds(whole, 4)
+    return found
+
+
 def swept(width: int, batch: int, kernel: str) -> None:
     """One kernel of a width with other tiles, warps and numbers of programs."""
     from holdfast_models.xec.kernels import ops, response
@@ -173,7 +198,7 @@ def main() -> int:
     parser.add_argument("--check", type=int, nargs="*", help="widths to compile and compare")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--sweep", metavar="KERNEL", help="other tiles of one kernel")
-    parser.add_argument("--sizes", default=",".join([*SIZES, "hexagons"]))
+    parser.add_argument("--sizes", default=",".join([*SIZES, "hexagons", "stems"]))
     parser.add_argument("--stream", default="bfloat16")
     args = parser.parse_args()
     for width in args.check or ():
@@ -188,8 +213,9 @@ def main() -> int:
     if args.check:
         return 0
     for name in args.sizes.split(","):
-        if name == "hexagons":
-            found = hexagons(args.batch)
+        others = {"hexagons": hexagons, "stems": stems}
+        if name in others:
+            found = others[name](args.batch)
         else:
             found = timed(name, args.batch, getattr(torch, args.stream))
         print(name, {key: round(value, 3) for key, value in found.items()}, flush=True)
