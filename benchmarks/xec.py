@@ -1,6 +1,7 @@
 """The calorimeter family on generated events: rates, resolutions, pretraining, inpainting.
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
+    python benchmarks/xec.py --part steps --batch 1024 --modes default --steps 200  # guarded
     python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
     python benchmarks/xec.py --part inpainter --events 100000 --set train.steps=2000
     python benchmarks/xec.py --part pretrain --events 60000 --labels 500,2000,8000 --seeds 3
@@ -18,6 +19,7 @@ import json
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,16 @@ import numpy as np
 import torch
 from overhead import hardware
 from torch import Tensor, nn
+from xec_blocks import alone
 
 from holdfast.training import Place, Result, Task, Trainer, load_weights, resolve
+from holdfast_models.step_times import step_times
 from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
 from holdfast_models.xec.data.normalization import normalise, npho_from_scale
 from holdfast_models.xec.data.synthetic import generate
+from holdfast_models.xec.evaluation.benchmark import Steps
 from holdfast_models.xec.evaluation.bootstrap import bootstrap_error
 from holdfast_models.xec.evaluation.fill_baselines import NeighbourMean, SolidAngleMean
 from holdfast_models.xec.evaluation.regression_metrics import regression_metrics
@@ -193,6 +198,65 @@ def step_rate(
         "peak GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
         "first 3 steps s": round(first, 1),
         "host syncs in 10 steps": 0,
+    }
+
+
+def steps(args: argparse.Namespace) -> dict[str, Any]:
+    """Whole steps with and without the guard: rate, steadiness, memory, launches, waits."""
+    found: dict[str, Any] = {}
+    for kind in args.kinds.split(","):
+        settings = settings_of(kind, args.size, args.set)
+        events, _ = make_events(args.batch, 0, settings.normalization)
+        task = task_of(kind, settings, CachedEvents(events, None), None)
+        rows = {name: value.to(DEVICE) for name, value in events.items()}
+        task.model.to(DEVICE)
+        work = Steps(settings, task, rows, args.modes)
+        began = time.perf_counter()
+        work.step()
+        work.step()
+        log(f"{kind}: first two steps {time.perf_counter() - began:.1f} s")
+        with alone():
+            bare = step_times(work.step, DEVICE, steps=max(10, args.steps // 8))
+            log(
+                f"{kind} bare: {1000 * args.batch / bare.median:.0f} events/s, {bare.median:.2f} ms"
+            )
+            with work.guarded():
+                found[kind] = guarded_steps(work, args, bare.median)
+        log(f"{kind}: {found[kind]}")
+    return found
+
+
+def guarded_steps(work: Steps, args: argparse.Namespace, bare: float) -> dict[str, Any]:
+    """Of one model, after a few steps."""
+    for _ in range(10):
+        work.step()
+    waits = 0
+    if DEVICE.type == "cuda":
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            for _ in range(10):
+                work.step()
+            torch.cuda.set_sync_debug_mode("default")
+        waits = sum("synchroniz" in str(one.message) for one in told) - 1  # one says what it is
+    before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
+    whole = step_times(work.step, DEVICE, steps=args.steps, warmup=1)
+    after = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
+    ordered = sorted(whole.milliseconds)
+    return {
+        "batch": args.batch,
+        "events/s": round(1000 * args.batch / whole.median),
+        "guard cost %": round(100 * (whole.median / bare - 1), 2),
+        "steps": len(ordered),
+        "ms, fastest, median, 95 %, slowest": [
+            round(one, 2)
+            for one in (ordered[0], whole.median, ordered[int(0.95 * len(ordered))], ordered[-1])
+        ],
+        "peak GB": round(whole.peak_gb, 2),
+        "memory grown MB": round((after - before) / 1e6, 3),
+        "waits in 10 steps": waits,
+        "busy": None if whole.busy is None else round(whole.busy, 3),
+        "launches": whole.launches,
     }
 
 
@@ -392,7 +456,13 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"rates": rates, "regressor": regressor, "inpainter": inpainter, "pretrain": pretrain}
+PARTS = {
+    "rates": rates,
+    "steps": steps,
+    "regressor": regressor,
+    "inpainter": inpainter,
+    "pretrain": pretrain,
+}
 
 
 def main() -> int:
