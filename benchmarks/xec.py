@@ -238,7 +238,8 @@ def guarded_steps(work: Steps, args: argparse.Namespace, bare: float) -> dict[st
             for _ in range(10):
                 work.step()
             torch.cuda.set_sync_debug_mode("default")
-        waits = sum("synchroniz" in str(one.message) for one in told) - 1  # one says what it is
+        told_of = [str(one.message) for one in told]
+        waits = sum("called a synchronizing" in one for one in told_of)
     before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
     whole = step_times(work.step, DEVICE, steps=args.steps, warmup=1)
     after = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
