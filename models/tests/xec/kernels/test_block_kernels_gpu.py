@@ -17,7 +17,7 @@ pytestmark = [
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize("channels", [4, 8, 24, 32, 64, 96])
+@pytest.mark.parametrize("channels", [8, 24, 64])
 @pytest.mark.parametrize("kind", [ConvNeXtBlock, HexNeXtBlock])
 def test_values_and_gradients_are_those_of_plain_torch(kind, channels):
     assert check.fault(kind, channels, DEVICE) is None
