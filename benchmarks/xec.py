@@ -45,6 +45,7 @@ from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
 from holdfast_models.xec.evaluation.scoring import score
 from holdfast_models.xec.kernels import check
 from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.model.blocks import ConvNeXtBlock
 from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
 from holdfast_models.xec.objectives.regression import RegressionObjective
 from holdfast_models.xec.recipes import reconstruction_task, regression_task
@@ -205,9 +206,13 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
     """Whole steps with and without the guard: rate, steadiness, memory, launches, waits."""
     found: dict[str, Any] = {}
     for kind in args.kinds.split(","):
-        settings = settings_of(kind, args.size, args.set)
+        unchecked = ["model.blocks=plain"] if args.unchecked else []
+        settings = settings_of(kind, args.size, [*args.set, *unchecked])
         events, _ = make_events(args.batch, 0, settings.normalization)
         task = task_of(kind, settings, CachedEvents(events, None), None)
+        for block in task.model.modules():
+            if args.unchecked and isinstance(block, ConvNeXtBlock):
+                block.fused = True
         rows = {name: value.to(DEVICE) for name, value in events.items()}
         task.model.to(DEVICE)
         work = Steps(settings, task, rows, args.modes)
@@ -477,6 +482,9 @@ def main() -> int:
     parser.add_argument("--kinds", default="reg,mae,inp", help="of rates")
     parser.add_argument("--modes", default="none,default", help="of rates: how it is compiled")
     parser.add_argument("--top", type=int, default=0, help="of rates: that many busiest kernels")
+    parser.add_argument(
+        "--unchecked", action="store_true", help="of steps: kernels without a trial"
+    )
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast_models.xec.kernels import check
-from holdfast_models.xec.model.blocks import Block, ConvNeXtBlock, HexNeXtBlock
+from holdfast_models.xec.model.blocks import ConvNeXtBlock
 
 SIZES = {
     "inner early": (1, (92, 43), 32),
@@ -60,7 +60,7 @@ def _milliseconds(act: Callable[[], Any], repeats: int) -> float:
     return begin.elapsed_time(end) / repeats
 
 
-def weights_of(block: Block) -> tuple[Tensor, ...]:
+def weights_of(block: ConvNeXtBlock) -> tuple[Tensor, ...]:
     """In the order of the operators."""
     norm, response = block.norm, block.response
     wide, narrow = block.widen, block.narrow
@@ -115,27 +115,6 @@ def timed(name: str, batch: int, stream: torch.dtype) -> dict[str, float]:
     return found
 
 
-def hexagons(batch: int) -> dict[str, float]:
-    """Neighbours gathered and by products, forward and backward; the block plain and fused."""
-    block = HexNeXtBlock(96).cuda()
-    x = torch.randn(2 * batch, 73, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-
-    def both(act: Callable[[Tensor], Tensor]) -> Callable[[], None]:
-        def whole() -> None:
-            with torch.autocast("cuda", torch.bfloat16):
-                out = act(x)
-            out.backward(torch.ones_like(out))
-
-        return whole
-
-    found = {"gathered": milliseconds(both(block.mix), 4)}
-    found["by products"] = milliseconds(both(block.mix_by_products), 4)
-    for block.fused in (False, True):
-        name = "block, fused" if block.fused else "block, plain"
-        found[name] = milliseconds(both(block), 4)
-    return found
-
-
 def stems(batch: int) -> dict[str, float]:
     """The first convolution of the inner face by the library and as one product."""
     conv = torch.nn.Conv2d(2, 32, 4, padding=1).cuda()
@@ -185,7 +164,7 @@ def swept(width: int, batch: int, kernel: str) -> None:
     tries += [(64, 128, 8, 4096), (128, 64, 8, 4096), (128, 128, 8, 4096), (32, 64, 4, 4096)]
     with torch.no_grad():
         for one in dict.fromkeys(tries):
-            response.CUTS[kernel] = (one,) * 3
+            response.CUTS[kernel] = (one, one)
             try:
                 took = f"{milliseconds(call[kernel]):.3f} ms"
             except Exception as error:  # too many registers or too much memory
@@ -198,14 +177,13 @@ def main() -> int:
     parser.add_argument("--check", type=int, nargs="*", help="widths to compile and compare")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--sweep", metavar="KERNEL", help="other tiles of one kernel")
-    parser.add_argument("--sizes", default=",".join([*SIZES, "hexagons", "stems"]))
+    parser.add_argument("--sizes", default=",".join([*SIZES, "stems"]))
     parser.add_argument("--stream", default="bfloat16")
     args = parser.parse_args()
     for width in args.check or ():
         began = time.perf_counter()
         if not args.sweep:
-            kind = ConvNeXtBlock if width <= 64 else HexNeXtBlock
-            found = check.fault(kind, width, torch.device("cuda", 0))
+            found = check.fault(width, torch.device("cuda", 0))
             took = time.perf_counter() - began
             print(f"check {width}: {found or 'right'}, {took:.1f} s", flush=True)
         if args.sweep:
@@ -213,9 +191,8 @@ def main() -> int:
     if args.check:
         return 0
     for name in args.sizes.split(","):
-        others = {"hexagons": hexagons, "stems": stems}
-        if name in others:
-            found = others[name](args.batch)
+        if name == "stems":
+            found = stems(args.batch)
         else:
             found = timed(name, args.batch, getattr(torch, args.stream))
         print(name, {key: round(value, 3) for key, value in found.items()}, flush=True)

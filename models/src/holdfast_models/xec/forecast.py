@@ -11,7 +11,7 @@ from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_sec
 
 from .assembly import make_model
 from .geometry.layout import SENSORS
-from .model.blocks import Block
+from .model.blocks import ConvNeXtBlock
 from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
@@ -32,7 +32,7 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         # Index tables come from the host all the same.
         model = make_model(kind, settings).to("meta")
     for block in model.modules():
-        if isinstance(block, Block):
+        if isinstance(block, ConvNeXtBlock):
             block.fused = by_kernels(settings, place)
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (_HALF_SHARE if _half(settings, place) else 1.0)

@@ -48,7 +48,6 @@ def test_hexagonal_mixing_is_a_sum_over_the_links():
     x = torch.randn(2, 73, 5)
     expected = torch.einsum("cij,bjc->bic", matrices, x) + block.bias
     torch.testing.assert_close(block.mix(x), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(block.mix_by_products(x), expected, atol=1e-5, rtol=1e-5)
 
 
 @BLOCKS

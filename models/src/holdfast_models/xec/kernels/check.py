@@ -1,6 +1,6 @@
 """Whether the kernels compute on this device what blocks should, tried once before they are used.
 
-A small block of each kind and width runs forward and backward through them and through its plain
+A small block of each width runs forward and backward through them and through its plain
 form; who fails, or differs by more than rounding, is not used. The kernels are compiled on the way,
 which is needed anyway.
 """
@@ -12,11 +12,11 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from ..model.blocks import Block, HexNeXtBlock, seen
+from ..model.blocks import ConvNeXtBlock, seen
 
 __all__ = ["fault", "take"]
 
-_WIDEST = 128  # channels: sums of products over a tile have to fit into the registers
+_WIDEST = 64  # channels: sums of products over a tile have to fit into the registers
 _IMAGES = 5
 _LIMIT = 0.05  # of a norm; products are rounded to eight bits
 
@@ -28,11 +28,11 @@ def take(model: nn.Module, device: torch.device) -> str:
         model: changed in place, but not in what it computes or saves.
         device: where it will run, with products in bf16.
     """
-    blocks = [one for one in model.modules() if isinstance(one, Block)]
+    blocks = [one for one in model.modules() if isinstance(one, ConvNeXtBlock)]
     why = _unavailable(device)
     faults: dict[str, None] = {}
     for block in blocks:
-        found = why or fault(type(block), block.norm.weight.shape[0], device)
+        found = why or fault(len(block.norm.weight), device)
         block.fused = found is None
         if found is not None:
             faults[found] = None
@@ -40,26 +40,26 @@ def take(model: nn.Module, device: torch.device) -> str:
 
 
 @functools.cache
-def fault(kind: type[Block], channels: int, device: torch.device) -> str | None:
+def fault(channels: int, device: torch.device) -> str | None:
     """What is wrong with the kernels for such blocks; None: nothing."""
     if channels > _WIDEST:
         return f"{channels} channels are too many for a tile"
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            return _compared(kind, channels, device)
+            return _compared(channels, device)
     except Exception as error:  # whatever it is, there is a plain form
         return f"{type(error).__name__}: {error}"
 
 
-def _compared(kind: type[Block], channels: int, device: torch.device) -> str | None:
-    places = (73,) if issubclass(kind, HexNeXtBlock) else (13, 11)
+def _compared(channels: int, device: torch.device) -> str | None:
+    places = (13, 11)
     random = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, generator=random)
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        block = kind(channels).to(device)
+        block = ConvNeXtBlock(channels).to(device)
     with torch.no_grad():
         for one in block.parameters():
             one.copy_(normal(*one.shape) * (0.3 if one.dim() == 1 else one[0].numel() ** -0.5))

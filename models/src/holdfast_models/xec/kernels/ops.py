@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["convnext", "respond"]
+__all__ = ["convnext"]
 
 _EPS = 1e-6
 _PRODUCTS = torch.bfloat16
@@ -21,7 +21,10 @@ def convnext(
     x: Tensor, seen: Tensor | None, conv_w: Tensor, conv_b: Tensor, norm_w: Tensor, norm_b: Tensor,
     w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """A whole block on images (N, H, W, C); also d and the squares, as of ``respond``."""
+    """A ConvNeXt block on images (N, H, W, C); also the squares of its wide numbers (N, K), and d.
+
+    ``seen``: 1 or 0 per place, 0 where a place is hidden; x is 0 there.
+    """
     from .depthwise import convolved
 
     x = x.contiguous()
@@ -75,57 +78,6 @@ def _convnext_gives(ctx, dout: Tensor, _dsquares: Tensor | None, _dd: Tensor | N
 
 
 convnext.register_autograd(_convnext_gives, setup_context=_convnext_keeps)
-
-
-@torch.library.custom_op("holdfast_xec::respond", mutates_args=())
-def respond(
-    d: Tensor, x: Tensor, seen: Tensor | None, norm_w: Tensor, norm_b: Tensor, w1: Tensor,
-    b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """x and what a block makes of mixed neighbours d, (N, places..., C); and g's squares (N, K).
-
-    ``seen``: 1 or 0 per place, 0 where a place is hidden; x is 0 there.
-    """
-    return _respond(d, x, seen, norm_w, norm_b, w1, b1, gamma, beta, w2, b2)
-
-
-@respond.register_fake
-def _(d: Tensor, x: Tensor, seen: Tensor | None, norm_w: Tensor, norm_b: Tensor, w1: Tensor,
-      b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _shaped(x, w1)
-
-
-@torch.library.custom_op("holdfast_xec::respond_backward", mutates_args=())
-def _respond_backward(
-    dout: Tensor, d: Tensor, seen: Tensor | None, squares_NK: Tensor, norm_w: Tensor,
-    norm_b: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
-) -> list[Tensor]:  # fmt: skip
-    about = (norm_w, norm_b, w1, b1, gamma, beta, w2, b2)
-    dd, _, *weights = _responded(dout, d, seen, squares_NK, *about)
-    return [dd, *weights]
-
-
-@_respond_backward.register_fake
-def _(dout: Tensor, d: Tensor, seen: Tensor | None, squares_NK: Tensor, norm_w: Tensor,
-      norm_b: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, w2: Tensor, b2: Tensor,
-) -> list[Tensor]:  # fmt: skip
-    of_d = torch.empty(d.shape, dtype=d.dtype, device=d.device)
-    return [of_d, *_gradients_of((norm_w, norm_b, w1, b1, gamma, beta, w2, b2))]
-
-
-def _respond_keeps(ctx, inputs, output) -> None:
-    d, _, seen, *weights = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(d, seen, output[1], *weights)
-
-
-def _respond_gives(ctx, dout: Tensor, _dsquares: Tensor | None):
-    dd, *weights = _respond_backward(dout, *ctx.saved_tensors)
-    return dd, dout, None, *weights
-
-
-respond.register_autograd(_respond_gives, setup_context=_respond_keeps)
 
 
 def _respond(d: Tensor, x: Tensor, seen: Tensor | None, *weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -273,21 +273,21 @@ class Cut(NamedTuple):
         return self.grid[0] * self.grid[1]
 
 
-# Places and wide channels of a tile, warps and programs, of kernels for up to 32, 64 and 128
+# Places and wide channels of a tile, warps and programs, of kernels for up to 32 and up to 64
 # channels: all that a tile is made of has to fit into the registers. Found by trying, on an H200.
 CUTS = {
-    "squares": ((32, 128, 4, 4096), (32, 128, 4, 4096), (32, 64, 4, 4096)),
-    "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096), (32, 64, 4, 4096)),
-    "share": ((64, 128, 4, 1024), (64, 64, 4, 1024), (32, 64, 4, 1024)),
-    "back": ((64, 64, 4, 4096), (64, 32, 4, 4096), (32, 64, 4, 4096)),
-    "weights": ((64, 64, 4, 2048), (64, 64, 4, 1024), (32, 64, 4, 1024)),
+    "squares": ((32, 128, 4, 4096), (32, 128, 4, 4096)),
+    "applied": ((64, 64, 4, 4096), (64, 64, 4, 4096)),
+    "share": ((64, 128, 4, 1024), (64, 64, 4, 1024)),
+    "back": ((64, 64, 4, 4096), (64, 32, 4, 4096)),
+    "weights": ((64, 64, 4, 2048), (64, 64, 4, 1024)),
 }
 
 
 def _cut(kernel: str, d_NPC: Tensor, seen_NP: Tensor, half: Half, eps: float) -> Cut:
     images, places, channels = d_NPC.shape
     wide = len(half.w1)
-    tile, chunk, warps, programs = CUTS[kernel][(channels > 32) + (channels > 64)]
+    tile, chunk, warps, programs = CUTS[kernel][channels > 32]
     block = max(16, triton.next_power_of_2(channels))
     tile = min(tile, max(16, triton.next_power_of_2(places)))
     chunk = min(chunk, max(16, triton.next_power_of_2(wide)))

@@ -15,12 +15,12 @@ from ..geometry.neighbours import ABSENT, SLOTS, hexagonal_links
 from ..kernels import ops
 
 __all__ = [
-    "Block",
     "ConvNeXtBlock",
     "GlobalResponseNorm",
     "HexNeXtBlock",
     "channels_first",
     "channels_last",
+    "seen",
 ]
 
 _EPS = 1e-6
@@ -44,7 +44,7 @@ class GlobalResponseNorm(nn.Module):
         return self.gamma * x * share + self.beta + x
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """What both kinds of blocks do after they have mixed neighbouring positions."""
 
     def __init__(self, channels: int, drop_path: float) -> None:
@@ -54,8 +54,6 @@ class Block(nn.Module):
         self.response = GlobalResponseNorm(4 * channels)
         self.narrow = nn.Linear(4 * channels, channels)
         self.drop_path = drop_path
-        self.fused = False
-        """Whether products in bf16 go through the kernels; ``kernels.check`` decides."""
 
     @abstractmethod
     def mix(self, x: Tensor) -> Tensor:
@@ -65,33 +63,13 @@ class Block(nn.Module):
         """``visible`` is 1 or 0 per position, with one channel.
 
         Hidden positions are treated as a sparse convolution treats empty ones: nothing is read
-        from them, and 0 is written to them. The kernels rely on ``x`` being 0 there, which it is
-        behind another block.
+        from them, and 0 is written to them.
         """
-        if self.fused and self._fusible(x):
-            # Rounding the sum moves an energy by a ten-thousandth, and halves what is read.
-            return self.fused_forward(x if x.is_meta else x.to(_STREAM), visible)
         x = seen(x, visible)
         y = seen(self.mix(x), visible)
         y = seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
         y = seen(self.narrow(self.response(y)), visible)
         return x + self._dropped(y)
-
-    def _fusible(self, x: Tensor) -> bool:
-        if self.training and self.drop_path > 0.0:
-            return False
-        # A forecast counts what the kernels would keep, without a device.
-        return x.is_meta or (x.is_cuda and torch.is_autocast_enabled("cuda"))
-
-    @abstractmethod
-    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """The same by kernels; ``x`` is 0 where a position is hidden."""
-
-    def _after_mixing(self) -> tuple[Tensor, ...]:
-        """The weights of everything but the mixing, as the operators take them."""
-        norm, response = self.norm, self.response
-        return (norm.weight, norm.bias, self.widen.weight, self.widen.bias, response.gamma,
-                response.beta, self.narrow.weight, self.narrow.bias)  # fmt: skip
 
     def _dropped(self, y: Tensor) -> Tensor:
         """Stochastic depth: the branch of some events is skipped while training."""
@@ -103,12 +81,27 @@ class Block(nn.Module):
         return y * (keep.to(y.dtype) / max(kept, _EPS))
 
 
-class ConvNeXtBlock(Block):
+class ConvNeXtBlock(_Block):
     """ConvNeXtV2 block on images (B, H, W, C)."""
 
     def __init__(self, channels: int, drop_path: float = 0.0) -> None:
         super().__init__(channels, drop_path)
         self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.fused = False
+        """Whether it goes through kernels where products are in bf16; ``kernels.check`` decides."""
+
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The kernels rely on ``x`` being 0 where it is hidden, which it is behind a block."""
+        if not (self.fused and self._fusible(x)):
+            return super().forward(x, visible)
+        # Rounding the sum moves an energy by a ten-thousandth, and halves what is read.
+        x = x if x.is_meta else x.to(_STREAM)
+        norm, response = self.norm, self.response
+        return ops.convnext(
+            x, visible, self.depthwise.weight, self.depthwise.bias, norm.weight, norm.bias,
+            self.widen.weight, self.widen.bias, response.gamma, response.beta,
+            self.narrow.weight, self.narrow.bias,
+        )[0]  # fmt: skip
 
     def mix(self, x: Tensor) -> Tensor:
         """Depthwise convolution of 7 x 7 cells."""
@@ -118,18 +111,18 @@ class ConvNeXtBlock(Block):
             x_BCHW = x_BCHW.contiguous()
         return channels_last(self.depthwise(x_BCHW))
 
-    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """Without a tensor of 4 C channels in memory."""
-        conv = self.depthwise
-        return ops.convnext(x, visible, conv.weight, conv.bias, *self._after_mixing())[0]
+    def _fusible(self, x: Tensor) -> bool:
+        if self.training and self.drop_path > 0.0:
+            return False
+        # A forecast counts what the kernels would keep, without a device.
+        return x.is_meta or (x.is_cuda and torch.is_autocast_enabled("cuda"))
 
 
-class HexNeXtBlock(Block):
+class HexNeXtBlock(_Block):
     """The same block on the nodes (B, N, C) of a hexagonal face."""
 
     links: Tensor
     present: Tensor
-    linked_SNN: Tensor
 
     def __init__(self, channels: int, drop_path: float = 0.0) -> None:
         super().__init__(channels, drop_path)
@@ -139,22 +132,11 @@ class HexNeXtBlock(Block):
         self.register_buffer("links", table.clamp(min=0).flatten(), persistent=False)
         present = (table != ABSENT).float().unsqueeze(-1)
         self.register_buffer("present", present, persistent=False)
-        linked = nn.functional.one_hot(table.clamp(min=0), len(table)).float() * present
-        self.register_buffer("linked_SNN", linked.transpose(0, 1).contiguous(), persistent=False)
 
     def mix(self, x: Tensor) -> Tensor:
         """Weighted sum of a node and its neighbours; absent ones add nothing."""
         x_BNSC = x.index_select(1, self.links).unflatten(1, self.present.shape[:2])
         return (x_BNSC * (self.present * self.weight).to(x.dtype)).sum(2) + self.bias
-
-    def fused_forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        """Without a tensor of 4 C channels in memory."""
-        return ops.respond(self.mix_by_products(x), x, visible, *self._after_mixing())[0]
-
-    def mix_by_products(self, x: Tensor) -> Tensor:
-        """As ``mix``: most of a matrix of links is 0, but nothing is gathered."""
-        links_CNN = torch.einsum("sc,sij->cij", self.weight, self.linked_SNN)
-        return torch.einsum("cij,bjc->bic", links_CNN, x) + self.bias
 
 
 def channels_first(x_BHWC: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .blocks import HexNeXtBlock, seen
+from .blocks import HexNeXtBlock
 
 __all__ = ["HexEncoder"]
 
@@ -33,7 +33,7 @@ class HexEncoder(nn.Module):
 
     def forward(self, x_BNC: Tensor, visible_BN1: Tensor | None = None) -> Tensor:
         """The token (B, D)."""
-        x_BNC = seen(self.embed(x_BNC), visible_BN1)
+        x_BNC = self.embed(x_BNC)
         for block in self.blocks:
             x_BNC = block(x_BNC, visible_BN1)
         return self.token(self.norm(x_BNC.mean(1)))
