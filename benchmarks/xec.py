@@ -228,6 +228,8 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
             with work.guarded():
                 found[kind] = guarded_steps(work, args, bare.median)
         log(f"{kind}: {found[kind]}")
+        if args.top and DEVICE.type == "cuda":
+            log("\n".join(busiest(work.step, args.top)))
     return found
 
 
