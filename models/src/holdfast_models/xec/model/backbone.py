@@ -99,7 +99,7 @@ def _weighted(x_BHWC: Tensor, rows_IH: Tensor, columns_JW: Tensor) -> Tensor:
     images, _, columns, channels = x_BHWC.shape
     x = torch.bmm(rows_IH.expand(images, -1, -1), x_BHWC.flatten(2))
     x = x.reshape(-1, columns, channels)
-    x = torch.bmm(columns_JW.expand(len(x), -1, -1), x)
+    x = torch.bmm(columns_JW.expand(x.shape[0], -1, -1), x)  # len would fix the number for export
     return x.unflatten(0, (images, -1)).permute(0, 3, 1, 2)
 
 
