@@ -1,6 +1,7 @@
 """The calorimeter family on generated events: rates, resolutions, pretraining, inpainting.
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
+    python benchmarks/xec.py --part steps --batch 1024 --modes default --steps 200  # guarded
     python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
     python benchmarks/xec.py --part inpainter --events 100000 --set train.steps=2000
     python benchmarks/xec.py --part pretrain --events 60000 --labels 500,2000,8000 --seeds 3
@@ -18,7 +19,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +28,24 @@ import numpy as np
 import torch
 from overhead import hardware
 from torch import Tensor, nn
+from xec_blocks import alone
 
 from holdfast.training import Place, Result, Task, Trainer, load_weights, resolve
+from holdfast_models.step_times import step_times
 from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
 from holdfast_models.xec.data.normalization import normalise, npho_from_scale
 from holdfast_models.xec.data.synthetic import generate
+from holdfast_models.xec.evaluation.benchmark import Steps
 from holdfast_models.xec.evaluation.bootstrap import bootstrap_error
 from holdfast_models.xec.evaluation.fill_baselines import NeighbourMean, SolidAngleMean
 from holdfast_models.xec.evaluation.regression_metrics import regression_metrics
 from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
 from holdfast_models.xec.evaluation.scoring import score
+from holdfast_models.xec.kernels import check
 from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.model.blocks import ConvNeXtBlock
 from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
 from holdfast_models.xec.objectives.regression import RegressionObjective
 from holdfast_models.xec.recipes import reconstruction_task, regression_task
@@ -128,6 +135,7 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
     for kind in args.kinds.split(","):
         batch = args.batch if kind == "reg" else args.batch // 2
         for mode in args.modes.split(",") if DEVICE.type == "cuda" else ("none",):
+            torch.compiler.reset()
             found[f"{kind}, compile {mode}"] = step_rate(kind, args, events, batch, mode)
             log(f"{kind} {mode}: {found[f'{kind}, compile {mode}']}")
     return found
@@ -136,9 +144,11 @@ def rates(args: argparse.Namespace) -> dict[str, Any]:
 def step_rate(
     kind: str, args: argparse.Namespace, events: Mapping[str, Tensor], batch: int, mode: str
 ) -> dict[str, float]:
-    settings = settings_of(kind, args.size, [])
+    settings = settings_of(kind, args.size, args.set)
     torch.manual_seed(0)
     model = make_model(kind, settings).to(DEVICE).train()
+    if DEVICE.type == "cuda" and settings.model.blocks == "auto":
+        log(f"blocks: {check.take(model, DEVICE) or 'by kernels'}")
     objective: Any = (
         RegressionObjective(model, settings)  # type: ignore[arg-type]
         if kind == "reg"
@@ -180,6 +190,9 @@ def step_rate(
         step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
+    if args.top:
+        log(f"{args.steps * batch / seconds:.0f} events/s")
+        log("\n".join(busiest(step, args.top)))
     return {
         "batch": batch,
         "events/s": round(args.steps * batch / seconds),
@@ -187,6 +200,91 @@ def step_rate(
         "first 3 steps s": round(first, 1),
         "host syncs in 10 steps": 0,
     }
+
+
+def steps(args: argparse.Namespace) -> dict[str, Any]:
+    """Whole steps with and without the guard: rate, steadiness, memory, launches, waits."""
+    found: dict[str, Any] = {}
+    for kind in args.kinds.split(","):
+        unchecked = ["model.blocks=plain"] if args.unchecked else []
+        settings = settings_of(kind, args.size, [*args.set, *unchecked])
+        events, _ = make_events(args.batch, 0, settings.normalization)
+        task = task_of(kind, settings, CachedEvents(events, None), None)
+        for block in task.model.modules():
+            if args.unchecked and isinstance(block, ConvNeXtBlock):
+                block.fused = True
+        rows = {name: value.to(DEVICE) for name, value in events.items()}
+        task.model.to(DEVICE)
+        work = Steps(settings, task, rows, args.modes)
+        began = time.perf_counter()
+        work.step()
+        work.step()
+        log(f"{kind}: first two steps {time.perf_counter() - began:.1f} s")
+        with alone():
+            bare = step_times(work.step, DEVICE, steps=max(10, args.steps // 8))
+            log(
+                f"{kind} bare: {1000 * args.batch / bare.median:.0f} events/s, {bare.median:.2f} ms"
+            )
+            with work.guarded():
+                found[kind] = guarded_steps(work, args, bare.median)
+        log(f"{kind}: {found[kind]}")
+        if args.top and DEVICE.type == "cuda":
+            log("\n".join(busiest(work.step, args.top)))
+    return found
+
+
+def guarded_steps(work: Steps, args: argparse.Namespace, bare: float) -> dict[str, Any]:
+    """Of one model, after a few steps."""
+    for _ in range(10):
+        work.step()
+    waits = 0
+    if DEVICE.type == "cuda":
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            for _ in range(10):
+                work.step()
+            torch.cuda.set_sync_debug_mode("default")
+        told_of = [str(one.message) for one in told]
+        waits = sum("called a synchronizing" in one for one in told_of)
+    before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
+    whole = step_times(work.step, DEVICE, steps=args.steps, warmup=1)
+    after = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
+    ordered = sorted(whole.milliseconds)
+    return {
+        "batch": args.batch,
+        "events/s": round(1000 * args.batch / whole.median),
+        "guard cost %": round(100 * (whole.median / bare - 1), 2),
+        "steps": len(ordered),
+        "ms, fastest, median, 95 %, slowest": [
+            round(one, 2)
+            for one in (ordered[0], whole.median, ordered[int(0.95 * len(ordered))], ordered[-1])
+        ],
+        "peak GB": round(whole.peak_gb, 2),
+        "memory grown MB": round((after - before) / 1e6, 3),
+        "waits in 10 steps": waits,
+        "busy": None if whole.busy is None else round(whole.busy, 3),
+        "launches": whole.launches,
+    }
+
+
+def busiest(step: Callable[[], None], most: int) -> list[str]:
+    """The kernels that a step spends most time in."""
+    steps = 3
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    rows = [one for one in profile.key_averages() if one.self_device_time_total]
+    rows.sort(key=lambda one: -one.self_device_time_total)
+    whole = sum(one.self_device_time_total for one in rows)
+    lines = [
+        f"{sum(one.count for one in rows) / steps:.0f} kernels, {whole / steps / 1e3:.2f} ms a step"
+    ]
+    for one in rows[:most]:
+        taken = one.self_device_time_total / steps / 1e3
+        lines.append(f"{taken:9.3f} ms {one.count / steps:6.0f} x {one.key[:150]}")
+    return lines
 
 
 def regressor(args: argparse.Namespace) -> dict[str, Any]:
@@ -366,7 +464,13 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"rates": rates, "regressor": regressor, "inpainter": inpainter, "pretrain": pretrain}
+PARTS = {
+    "rates": rates,
+    "steps": steps,
+    "regressor": regressor,
+    "inpainter": inpainter,
+    "pretrain": pretrain,
+}
 
 
 def main() -> int:
@@ -379,6 +483,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="timed")
     parser.add_argument("--kinds", default="reg,mae,inp", help="of rates")
     parser.add_argument("--modes", default="none,default", help="of rates: how it is compiled")
+    parser.add_argument("--top", type=int, default=0, help="of rates: that many busiest kernels")
+    parser.add_argument(
+        "--unchecked", action="store_true", help="of steps: kernels without a trial"
+    )
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

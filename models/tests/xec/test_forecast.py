@@ -57,7 +57,20 @@ def test_the_default_size_is_forecast_without_memory_for_it(
     assert found.memory["weights and optimizer"] / 16 == pytest.approx(weights, rel=0.1)
     batch = settings.train.data.batch
     each = found.memory[f"activations of {batch} events"] / batch
-    assert 20e6 < each < 400e6, "some ten MB of an event"
+    assert 5e6 < each < 400e6, "some ten MB of an event"
+
+
+def test_blocks_by_kernels_keep_a_fraction_of_what_plain_ones_do(
+    synth: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family, "free_memory", lambda device: 40e9)
+    given = [f"data.train_path={synth.train}", "tasks.energy.enabled=true"]
+    kept: list[float] = []
+    for blocks in ("plain", "auto"):
+        more = [*given, f"model.blocks={blocks}"]
+        found = forecast_of("reg", resolve(recipe_of("reg"), None, None, more, "none"), GPU)
+        kept.append(found.memory["activations of 256 events"])
+    assert kept[0] > 4 * kept[1]
 
 
 def test_what_does_not_fit_is_refused_with_a_setting_that_does(

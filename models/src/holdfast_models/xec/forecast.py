@@ -11,6 +11,7 @@ from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_sec
 
 from .assembly import make_model
 from .geometry.layout import SENSORS
+from .model.blocks import ConvNeXtBlock
 from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
@@ -30,6 +31,9 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
     with torch.device("meta"):
         # Index tables come from the host all the same.
         model = make_model(kind, settings).to("meta")
+    for block in model.modules():
+        if isinstance(block, ConvNeXtBlock):
+            block.fused = by_kernels(settings, place)
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (_HALF_SHARE if _half(settings, place) else 1.0)
     memory = {
@@ -102,6 +106,12 @@ def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
 def _half(settings: AnyRun, place: Place) -> bool:
     named = settings.train.precision
     return named in ("bf16", "fp16") or (named == "auto" and place.device.type == "cuda")
+
+
+def by_kernels(settings: AnyRun, place: Place) -> bool:
+    """Whether blocks are to go through kernels, should these prove right on the device."""
+    half = settings.train.precision in ("auto", "bf16")
+    return settings.model.blocks == "auto" and half and place.device.type == "cuda"
 
 
 def _count(model: nn.Module) -> int:

@@ -17,8 +17,9 @@ from .data.events import need_files, open_events
 from .data.synth_files import ensure_synth
 from .evaluation.hidden_metrics import hidden_metrics
 from .evaluation.regression_metrics import regression_metrics
-from .forecast import forecast_of
+from .forecast import by_kernels, forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
+from .kernels import check
 from .kinds import keep_facts
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective, reconstruction_objective
@@ -44,7 +45,8 @@ HEADLINE = (
 """What a physicist looks at first."""
 # Neither shapes what is saved nor what it means.
 _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_threads",
-    "data.device_transform", "data.log_invalid_npho", "output.*", "init.*")  # fmt: skip
+    "data.device_transform", "data.log_invalid_npho", "model.blocks", "output.*",
+    "init.*")  # fmt: skip
 
 
 def build_regressor(settings: RegressorRun, place: Place) -> Task:
@@ -150,6 +152,10 @@ def _model(kind: str, settings: AnyRun, place: Place) -> nn.Module:
     for line in apply_init(model, settings, kind):
         if place.main:
             print(line)
+    if by_kernels(settings, place):
+        why = check.take(model, place.device)
+        if why and place.main:
+            print(f"blocks: plain, not by kernels: {why}")
     return model
 
 

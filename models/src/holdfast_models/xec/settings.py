@@ -117,6 +117,7 @@ class EncoderSettings(Section):
     pool: Literal["adaptive", "antialias", "attention", "bilinear"] = "adaptive"
     drop_path_rate: float = bounded(0.0, 0.0, 1.0)
     fusion_dropout: float = bounded(0.1, 0.0, 1.0)
+    blocks: Literal["auto", "plain"] = "auto"  # by kernels on a GPU in bf16, once they are checked
 
     def __post_init__(self) -> None:
         super().__post_init__()

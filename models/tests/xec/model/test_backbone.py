@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from holdfast_models.xec.model import backbone
 from holdfast_models.xec.model.backbone import FaceBackbone, axis_weights
 
 IMAGES = {  # the table of the specification: image, after stem, after downsampling
@@ -64,3 +65,15 @@ def test_a_position_is_hidden_when_every_cell_it_reads_is():
     features = backbone.features(torch.randn(1, 24, 6, 2), visible)
     rows, columns = (features != 0).any(-1)[0].nonzero().unbind(1)
     assert (rows.unique().tolist(), columns.unique().tolist()) == ([4, 5], [0, 1])
+
+
+def test_the_stem_of_a_gpu_is_the_convolution():
+    conv, x_BHWC = torch.nn.Conv2d(2, 4, 4, padding=1), torch.randn(2, 9, 7, 2)
+    expected = conv(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    torch.testing.assert_close(backbone._product_of_patches(x_BHWC, conv), expected)
+
+
+def test_the_reduction_is_a_weighted_sum_along_both_axes():
+    x_BHWC, rows, columns = torch.randn(2, 9, 7, 3), torch.rand(4, 9), torch.rand(4, 7)
+    expected = torch.einsum("bhwc,ih,jw->bcij", x_BHWC, rows, columns)
+    torch.testing.assert_close(backbone._weighted(x_BHWC, rows, columns), expected)

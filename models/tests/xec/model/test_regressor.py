@@ -44,3 +44,12 @@ def test_every_parameter_gets_a_gradient(make_events):
     found = model.forward_scaled(inputs.x_BSC, valid_BSC=valid_of(inputs))
     torch.stack([one.square().sum() for one in found.values()]).sum().backward()
     assert [name for name, one in model.named_parameters() if one.grad is None] == []
+
+
+def test_heads_compute_in_full_precision_under_autocast(make_events):
+    head = regressor(energy=ON).heads["energy"]
+    tokens_BTD = torch.randn(64, 6, 64).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head(tokens_BTD)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, head(tokens_BTD.float()), rtol=0, atol=0)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import sigmoid, tanh
+from ...device_math import sigmoid, tanh
 from .plan import Blocks, Plan, rows_of, tile
 
 __all__ = ["gates_backward", "gates_forward"]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import gelu, gelu_both, tanh
+from ...device_math import gelu, gelu_both, tanh
 from .plan import HEADS_TILE, Blocks, Plan, heads_groups
 
 __all__ = ["heads_backward", "heads_forward"]

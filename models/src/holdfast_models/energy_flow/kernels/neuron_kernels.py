@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import gelu, gelu_both
+from ...device_math import gelu, gelu_both
 from .plan import Blocks, Plan, neuron_tile
 
 __all__ = ["neuron_backward", "neuron_forward"]

@@ -27,7 +27,9 @@ def add_comparison_verbs(verb: Verb) -> None:
     )
     set_option(one)
 
-    one = verb("bench", "Events per second: forward, training step, reading files.", _bench)
+    one = verb(
+        "bench", "Events per second of whole training steps, beside the plain model.", _bench
+    )
     one.add_argument("kind", choices=("reg", "mae", "inp"), help="which model")
     one.add_argument("--batch", metavar="B", type=whole(1), default=64, help="default: 64")
     one.add_argument("--steps", metavar="N", type=whole(1), default=10, help="default: 10")

@@ -1,8 +1,14 @@
-"""Events per second: of a model forward, of a training step, and of reading files."""
+"""Events per second: of a model forward, of whole training steps, and of reading files.
+
+A training step is what a run does: masks, loss, backward, clipping, optimizer, with the guard
+around it and compiled as the settings say. Beside it stands the plain reference, without kernels
+and compiler.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import tempfile
 import time
@@ -11,14 +17,80 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from holdfast import watch
 from holdfast.training import Place, Task, largest_batch
 
+from ...step_times import StepTimes, product_rate, step_times
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
 
 _LEAST = 512  # events of the file that is read
+_BACKWARD = 3  # a step is a forward pass and two more
+
+
+class Steps:
+    """Training steps on one batch, again and again.
+
+    Args:
+        settings: of the run; precision, compiler and clip count.
+        task: its model and loss.
+        batch: where the model is.
+        compiled: a mode of the compiler, or none.
+    """
+
+    def __init__(
+        self, settings: AnyRun, task: Task, batch: dict[str, Tensor], compiled: str
+    ) -> None:
+        self.model, self._task, self._batch = task.model.train(), task, batch
+        self._clip = settings.train.clip
+        self._device = next(iter(batch.values())).device
+        self.half = self._device.type == "cuda" and settings.train.precision in ("auto", "bf16")
+        wanted = [one for one in self.model.parameters() if one.requires_grad]
+        self._wanted = wanted
+        self.optimizer = torch.optim.AdamW(wanted, lr=1e-6, fused=self._device.type == "cuda")
+        if compiled != "none":
+            self.model.compile(mode=compiled, dynamic=False)
+        self._guard: Any = None
+
+    def step(self) -> None:
+        """One of them."""
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self.half):
+            loss = self._task.loss(self.model, self._batch)
+        loss = loss[0] if isinstance(loss, tuple) else loss
+        if self._guard is None:
+            loss.backward()
+        else:
+            self._guard.backward(loss)
+        if self._clip:
+            nn.utils.clip_grad_norm_(self._wanted, self._clip, foreach=True)
+        if self._guard is None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        else:
+            self._guard.step()
+
+    def forward(self) -> None:
+        """A prediction."""
+        assert self._task.predict is not None
+        half = torch.autocast(self._device.type, torch.bfloat16, enabled=self.half)
+        with torch.no_grad(), half:
+            self._task.predict(self.model, self._batch)
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """With the guard around the steps, as a run has it."""
+        with tempfile.TemporaryDirectory() as folder:
+            run = f"{folder}/run"
+            self._guard = watch(self.model, self.optimizer, run_dir=run, say=lambda line: None)
+            try:
+                yield
+            finally:
+                self._guard.close()
+                self._guard = None
 
 
 def bench(
@@ -35,8 +107,8 @@ def bench(
 
     Args:
         kind: which model.
-        settings: of a run; its batch and precision count.
-        steps: that are timed, after two others.
+        settings: of a run; its batch, precision and compiler count.
+        steps: that are timed, after three others.
         device: where the model is.
         files: events to read.
         find_batch: also search for the largest batch that fits.
@@ -48,41 +120,74 @@ def bench(
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
         truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
         events = open_files(settings, settings.data, path, truths)
-        task = _task(settings, events, place)
         size = min(settings.train.data.batch, len(events))
         taken: Any = events.__getitems__(range(size)).batch
         batch = {name: value.to(place.device) for name, value in taken.items()}
-        model = task.model.to(place.device)
-        found: dict[str, Any] = {"kind": kind, "device": device, "batch": size,
-            "parameters": sum(one.numel() for one in model.parameters())}  # fmt: skip
-        half = torch.autocast("cuda", torch.bfloat16, enabled=_half(settings, place))
-
-        def forward() -> None:
-            with torch.no_grad(), half:
-                assert task.predict is not None
-                task.predict(model, batch)
-
-        wanted = [one for one in model.parameters() if one.requires_grad]
-        optimizer = torch.optim.AdamW(wanted, lr=1e-6, fused=place.device.type == "cuda")
-
-        def step() -> None:
-            optimizer.zero_grad()
-            with half:
-                loss = task.loss(model, batch)
-            (loss[0] if isinstance(loss, tuple) else loss).backward()
-            optimizer.step()
-
-        model.eval()
-        found["forward events/s"] = size / _seconds(forward, steps, place.device)
-        model.train()
-        found["training events/s"] = size / _seconds(step, steps, place.device)
+        compiled = settings.train.compile.name
+        found: dict[str, Any] = {"kind": kind, "device": device, "batch": size, "compile": compiled}
+        task = _task(settings, events, place)
+        found["parameters"] = sum(one.numel() for one in task.model.parameters())
+        flops = _flops(task, batch)
+        work = _steps(settings, task, batch, compiled)
+        task.model.eval()
+        forward = step_times(work.forward, place.device, steps=steps)
+        found["forward events/s"] = 1000 * size / forward.median
+        task.model.train()
+        bare = step_times(work.step, place.device, steps=steps)
+        with work.guarded():
+            whole = step_times(work.step, place.device, steps=steps)
+        found |= _told(whole, size)
+        found["guard cost %"] = 100 * (whole.median / bare.median - 1)
+        dtype = torch.bfloat16 if work.half else torch.float32
+        reached = flops * _BACKWARD * size / whole.median * 1000
+        found["TFLOP/s of products"] = reached / 1e12
+        found["share of a large product %"] = 100 * reached / product_rate(place.device, dtype)
+        found["against plain"] = _against_plain(settings, events, place, batch, steps, whole)
         found["reading events/s"] = _reading_rate(events, size)
-        if place.device.type == "cuda":
-            found["peak memory GB"] = torch.cuda.max_memory_allocated(place.device) / 1e9
         if find_batch:
             best = largest_batch(task, settings.train, place, say, limit=1 << 16)
             found |= {"largest batch": best.batch, "fastest batch": best.fastest, "why": best.why}
     return found
+
+
+def _steps(settings: AnyRun, task: Task, batch: dict[str, Tensor], compiled: str) -> Steps:
+    task.model.to(next(iter(batch.values())).device)
+    return Steps(settings, task, batch, compiled)
+
+
+def _told(times: StepTimes, size: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "training events/s": 1000 * size / times.median,
+        "slowest step %": 100 * times.unsteady,
+        "peak memory GB": times.peak_gb,
+    }
+    if times.busy is not None:
+        found |= {"busy %": 100 * times.busy, "launches per step": times.launches}
+    return found
+
+
+def _against_plain(
+    settings: AnyRun,
+    events: Any,
+    place: Place,
+    batch: dict[str, Tensor],
+    steps: int,
+    whole: StepTimes,
+) -> float:
+    """How many times as fast as the plain reference, which neither compiles nor has kernels."""
+    plain = dataclasses.replace(settings, model=dataclasses.replace(settings.model, blocks="plain"))
+    task = _task(plain, events, place)
+    with (work := _steps(plain, task, batch, "none")).guarded():
+        return step_times(work.step, place.device, steps=steps).median / whole.median
+
+
+def _flops(task: Task, batch: dict[str, Tensor]) -> float:
+    """Of products and convolutions, forward and for one event; counted in the plain form."""
+    one = {name: value[:1].cpu() for name, value in batch.items()}
+    assert task.predict is not None
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        task.predict(task.model.eval(), one)
+    return float(counted.get_total_flops())
 
 
 @contextlib.contextmanager
@@ -112,25 +217,3 @@ def _reading_rate(events: Any, size: int) -> float:
     for first in range(0, len(events), size):
         events.__getitems__(range(first, min(first + size, len(events))))
     return len(events) / (time.perf_counter() - began)
-
-
-def _half(settings: AnyRun, place: Place) -> bool:
-    named = settings.train.precision
-    return place.device.type == "cuda" and named in ("auto", "bf16")
-
-
-def _seconds(act: Callable[[], None], steps: int, device: torch.device) -> float:
-    """Of one call."""
-    for _ in range(2):
-        act()
-    _wait(device)
-    began = time.perf_counter()
-    for _ in range(steps):
-        act()
-    _wait(device)
-    return (time.perf_counter() - began) / steps
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

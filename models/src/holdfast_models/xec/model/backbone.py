@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .blocks import ConvNeXtBlock, channels_first, channels_last
+from .blocks import ConvNeXtBlock, channels_first, channels_last, seen
 
 __all__ = ["FaceBackbone", "axis_weights"]
 
@@ -58,25 +58,49 @@ class FaceBackbone(nn.Module):
         Like a sparse convolution, a position after stem and downsampling is hidden when every
         cell it reads is. Were it hidden when any is, nothing would be left to an autoencoder.
         """
-        x = self.stem_norm(channels_last(self.stem(channels_first(x_BHWC))))
+        x = self.stem_norm(self._stemmed(x_BHWC))
         visible = _any_visible(visible_BHW1, 4, stride=1, padding=1)
+        x = seen(x, visible)
         for block in self.early:
             x = block(x, visible)
         x = channels_last(self.down(channels_first(self.down_norm(x))))
         visible = _any_visible(visible, 2, stride=2, padding=0)
+        x = seen(x, visible)
         for block in self.late:
             x = block(x, visible)
         return x
+
+    def _stemmed(self, x_BHWC: Tensor) -> Tensor:
+        if not x_BHWC.is_cuda:
+            return channels_last(self.stem(channels_first(x_BHWC)))
+        # With two channels the library takes twice as long as a product of patches.
+        return _product_of_patches(x_BHWC, self.stem)
 
     def _reduced(self, x_BHWC: Tensor) -> Tensor:
         """(B, C, 4, 4); each of the ways is a weighted sum along both axes."""
         weights = [self.get_buffer(f"axis_{n}").to(x_BHWC.dtype) for n in x_BHWC.shape[1:3]]
         if self.score is None:
-            return torch.einsum("bhwc,ih,jw->bcij", x_BHWC, *weights)
+            return _weighted(x_BHWC, *weights)
         score_BHW1 = self.score(x_BHWC)
         strength_BHW1 = (score_BHW1 - score_BHW1.amax((1, 2), keepdim=True).detach()).exp()
-        sums = torch.einsum("bhwc,ih,jw->bcij", x_BHWC * strength_BHW1, *weights)
-        return sums / torch.einsum("bhwc,ih,jw->bcij", strength_BHW1, *weights).clamp_min(1e-12)
+        sums = _weighted(x_BHWC * strength_BHW1, *weights)
+        return sums / _weighted(strength_BHW1, *weights).clamp_min(1e-12)
+
+
+def _product_of_patches(x_BHWC: Tensor, conv: nn.Conv2d) -> Tensor:
+    """A convolution of 4 x 4 cells with one cell around the image."""
+    padded = nn.functional.pad(x_BHWC, (0, 0, 1, 1, 1, 1))
+    patches = padded.unfold(1, 4, 1).unfold(2, 4, 1).flatten(3)
+    return nn.functional.linear(patches, conv.weight.flatten(1), conv.bias)
+
+
+def _weighted(x_BHWC: Tensor, rows_IH: Tensor, columns_JW: Tensor) -> Tensor:
+    """Sums along both axes, (B, C, I, J); an einsum would copy the image four times."""
+    images, _, columns, channels = x_BHWC.shape
+    x = torch.bmm(rows_IH.expand(images, -1, -1), x_BHWC.flatten(2))
+    x = x.reshape(-1, columns, channels)
+    x = torch.bmm(columns_JW.expand(x.shape[0], -1, -1), x)  # len would fix the number for export
+    return x.unflatten(0, (images, -1)).permute(0, 3, 1, 2)
 
 
 def axis_weights(pool: str, length: int) -> Tensor:

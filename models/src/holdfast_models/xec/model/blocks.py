@@ -12,11 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry.neighbours import ABSENT, SLOTS, hexagonal_links
+from ..kernels import ops
 
-__all__ = ["ConvNeXtBlock", "GlobalResponseNorm", "HexNeXtBlock", "channels_first", "channels_last"]
+__all__ = [
+    "ConvNeXtBlock",
+    "GlobalResponseNorm",
+    "HexNeXtBlock",
+    "channels_first",
+    "channels_last",
+    "seen",
+]
 
 _EPS = 1e-6
 _LINK_STD = 0.02
+_STREAM = torch.bfloat16  # of images between blocks that go through kernels
 
 
 class GlobalResponseNorm(nn.Module):
@@ -56,10 +65,10 @@ class _Block(nn.Module):
         Hidden positions are treated as a sparse convolution treats empty ones: nothing is read
         from them, and 0 is written to them.
         """
-        x = _seen(x, visible)
-        y = _seen(self.mix(x), visible)
-        y = _seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
-        y = _seen(self.narrow(self.response(y)), visible)
+        x = seen(x, visible)
+        y = seen(self.mix(x), visible)
+        y = seen(nn.functional.gelu(self.widen(self.norm(y))), visible)
+        y = seen(self.narrow(self.response(y)), visible)
         return x + self._dropped(y)
 
     def _dropped(self, y: Tensor) -> Tensor:
@@ -78,6 +87,21 @@ class ConvNeXtBlock(_Block):
     def __init__(self, channels: int, drop_path: float = 0.0) -> None:
         super().__init__(channels, drop_path)
         self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.fused = False
+        """Whether it goes through kernels where products are in bf16; ``kernels.check`` decides."""
+
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The kernels rely on ``x`` being 0 where it is hidden, which it is behind a block."""
+        if not (self.fused and self._fusible(x)):
+            return super().forward(x, visible)
+        # Rounding the sum moves an energy by a ten-thousandth, and halves what is read.
+        x = x if x.is_meta else x.to(_STREAM)
+        norm, response = self.norm, self.response
+        return ops.convnext(
+            x, visible, self.depthwise.weight, self.depthwise.bias, norm.weight, norm.bias,
+            self.widen.weight, self.widen.bias, response.gamma, response.beta,
+            self.narrow.weight, self.narrow.bias,
+        )[0]  # fmt: skip
 
     def mix(self, x: Tensor) -> Tensor:
         """Depthwise convolution of 7 x 7 cells."""
@@ -86,6 +110,12 @@ class ConvNeXtBlock(_Block):
             # Its backward pass takes twice as long on memory in the other order.
             x_BCHW = x_BCHW.contiguous()
         return channels_last(self.depthwise(x_BCHW))
+
+    def _fusible(self, x: Tensor) -> bool:
+        if self.training and self.drop_path > 0.0:
+            return False
+        # A forecast counts what the kernels would keep, without a device.
+        return x.is_meta or (x.is_cuda and torch.is_autocast_enabled("cuda"))
 
 
 class HexNeXtBlock(_Block):
@@ -119,5 +149,6 @@ def channels_last(x_BCHW: Tensor) -> Tensor:
     return x_BCHW.permute(0, 2, 3, 1)
 
 
-def _seen(x: Tensor, visible: Tensor | None) -> Tensor:
+def seen(x: Tensor, visible: Tensor | None) -> Tensor:
+    """0 in hidden positions."""
     return x if visible is None else x * visible

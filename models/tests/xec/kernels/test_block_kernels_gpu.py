@@ -1,0 +1,45 @@
+"""The kernels themselves, on a GPU: every width, hidden places, whole models, the compiler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast_models.xec.kernels import check
+from holdfast_models.xec.model.blocks import ConvNeXtBlock
+from holdfast_models.xec.model.mae import MaskedAutoencoder
+from holdfast_models.xec.settings import MaeSettings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("channels", [8, 24, 64])
+def test_values_and_gradients_are_those_of_plain_torch(channels):
+    assert check.fault(channels, DEVICE) is None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_whole_autoencoder_is_the_plain_one_to_the_rounding_of_bf16(compiled):
+    torch.manual_seed(0)
+    model = MaskedAutoencoder(MaeSettings(encoder_dim=256, fusion_dropout=0.0)).to(DEVICE)
+    x_BSC, hidden_BS = torch.rand(4, 4760, 2).to(DEVICE), (torch.rand(4, 4760) < 0.6).to(DEVICE)
+    found = []
+    for fused in (False, True):
+        if fused:
+            assert check.take(model, DEVICE) == ""
+            assert all(one.fused for one in model.modules() if isinstance(one, ConvNeXtBlock))
+        call = torch.compile(model, fullgraph=True) if fused and compiled else model
+        with torch.autocast("cuda", torch.bfloat16, enabled=fused):
+            out = call(x_BSC, hidden_BS)
+        weights = list(model.encoder.backbone.parameters())
+        found.append((out, torch.autograd.grad(out.float().square().mean(), weights)))
+    (plain, plain_grads), (mine, my_grads) = found
+    assert (mine - plain).norm() / plain.norm() < 0.03
+    one, other = (
+        torch.cat([grad.flatten() for grad in grads]) for grads in (plain_grads, my_grads)
+    )
+    assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99
