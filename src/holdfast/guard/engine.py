@@ -691,7 +691,7 @@ class Engine:
 
     def scaler_used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss: it follows the policy, where there is one."""
-        self._scaling.used(scaler)
+        attempt(self, "scaler probe", self._scaling.used, scaler)
         attempt(self, "scaler policy", self.writer.scaler.used, scaler)
 
     def scaler_updated(self, scaler: Any) -> None:

@@ -38,7 +38,10 @@ class Scaling:
     def used(self, scaler: Any) -> None:
         """A scaler is about to scale a loss."""
         if self.last() is not scaler:
-            self.last = weakref.ref(scaler)
+            try:
+                self.last = weakref.ref(scaler)
+            except TypeError:  # one of the script's own that cannot be referred to
+                self.last = _NOTHING
 
     def scaled(self, loss: Any, result: Any) -> None:
         """``result`` was made of ``loss``."""
