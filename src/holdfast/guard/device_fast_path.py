@@ -130,6 +130,8 @@ class DeviceFastPath:
         optimizer = None if plan is None else plan.optimizer()
         if plan is None or optimizer is None or self._writer.scaler.policy is not None:
             return None
+        if plan.guard.has_buffers:
+            return None  # they are looked at when the step begins
         own = parameters_of(optimizer)
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return None
@@ -141,7 +143,7 @@ class DeviceFastPath:
             return None
         early = EarlyNorms(grads)
         early.decided, early.loss_decides = True, decides()
-        early.on_device, early.buffers = plan.guard.measure_on_device(
+        early.on_device, _ = plan.guard.measure_on_device(
             *(grads, losses, plan.device, told),
             still_scaled=False,
             clipped=True,

@@ -279,7 +279,7 @@ class OptimizerGuard:
         record.losses_decide = decides
         if early is not None and early.on_device is not None:
             early.used = record.clipped = True
-            measured, record.buffers = early.on_device, early.buffers
+            measured = early.on_device
         else:
             measured, record.buffers = self.measure_on_device(
                 *(grads, losses, device, scaler),

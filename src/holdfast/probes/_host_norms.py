@@ -23,6 +23,8 @@ INF = float("inf")
 _FEW = 24
 # Elements from which a dot product, which runs on all cores, beats the foreach kernel on one.
 _LARGE = 1 << 16
+# Elements up to which, on average, many tensors are copied together: measuring one takes longer.
+_TINY = 512
 _WIDE = {torch.float32, torch.float64}
 _ORDINARY = {(Tensor, torch.strided, dtype) for dtype in _WIDE}
 
@@ -122,6 +124,9 @@ class HostNorms:
         self._uniform = False
         self._large: dict[int, int] = {}
         self._small: list[int] = []
+        # Where each tensor begins if all are laid in a row; None where that does not pay.
+        self._starts: np.ndarray | None = None
+        self._elements = 0
 
     def learn(self, grads: list[Tensor]) -> None:
         """Other parameters have gradients than before."""
@@ -132,6 +137,10 @@ class HostNorms:
         large = [i for i, g in enumerate(grads) if several and g.numel() >= _LARGE]
         self._large = {at: n for n, at in enumerate(large)}
         self._small = [i for i in range(len(grads)) if i not in self._large]
+        sizes = [g.numel() for g in grads]
+        self._elements = sum(sizes)
+        tiny = len(sizes) > _FEW and self._elements <= _TINY * len(sizes) and min(sizes) > 0
+        self._starts = np.cumsum([0, *sizes[:-1]]) if tiny and self._uniform else None
 
     def easy(self, grads: list[Tensor]) -> bool:
         """Whether they can be measured as they are."""
@@ -149,6 +158,11 @@ class HostNorms:
         return read_on_host(plain(grads))
 
     def _norms(self, grads: list[Tensor]) -> list[float]:
+        if self._starts is not None:
+            row = torch._C._nn.flatten_dense_tensors(grads)
+            if row.numel() == self._elements:
+                squares = np.square(row.numpy(), dtype=np.float64)
+                return np.sqrt(np.add.reduceat(squares, self._starts)).tolist()
         if not self._large:
             return _numbers(torch._foreach_norm(grads))
         squares = [torch.dot(flat := grads[i].reshape(-1), flat) for i in self._large]

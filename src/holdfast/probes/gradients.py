@@ -342,8 +342,6 @@ class EarlyNorms:
     """Whether ``on_device`` has been judged too, as part of one optimizer's step."""
     used: bool = False
     """Whether a step has taken it."""
-    buffers: Sequence[int] = ()
-    """Buffers that were measured along."""
     loss_decides: bool = False
 
     def __init__(self, grads: list[Tensor]) -> None:
