@@ -103,6 +103,7 @@ prove: install  ## the slow proofs: every drill, every fault, every collection (
 
 bench: install  ## what the guard costs on this machine
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/host_cost.py --quick
 
 clean:  ## remove .venv and every cache
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
