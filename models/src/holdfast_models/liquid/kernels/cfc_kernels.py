@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import sigmoid, tanh
+from ...device_math import sigmoid, tanh
 
 __all__ = ["cfc", "cfc_backward"]
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_math import sigmoid
+from ...device_math import sigmoid
 from .ops import BLOCK
 
 __all__ = ["fire", "fire_backward"]
