@@ -80,7 +80,9 @@ def test_collectives_called_from_python_wait_at_the_patched_name(tmp_path: Path)
     try:
         numbers = torch.ones(2)
         dist.all_reduce(numbers)
-        dist.broadcast(numbers, 0, async_op=True).wait()
+        work = dist.broadcast(numbers, 0, async_op=True)
+        assert work is not None and dist.group.WORLD is not None
+        work.wait()
         dist._broadcast_coalesced(dist.group.WORLD, [numbers], 1 << 20, 0)
         dist.barrier()
     finally:

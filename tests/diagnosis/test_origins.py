@@ -40,7 +40,7 @@ def line_with(text: str) -> int:
 
 def test_the_line_that_made_the_loader_of_the_pass_at_work():
     origins = Origins()
-    loader: Any = DataLoader([1, 2])
+    loader: Any = DataLoader([1, 2])  # type: ignore[arg-type]
     origins.made(loader, sys._getframe())
     line = sys._getframe().f_lineno - 1
     origins.pass_begins(loader)

@@ -88,7 +88,8 @@ def test_what_was_dropped_is_told_in_its_order_with_the_floor(make_rows, make_ev
     )
     held = cost_of(rows, 2001, events[:1])
     assert "budget" not in told(held) and "rest" not in cost_note(held)
-    assert joined([cost, held]).dropped == ("measurements", "look-outs", "floor")
+    both = joined([cost, held])
+    assert both is not None and both.dropped == ("measurements", "look-outs", "floor")
 
 
 def test_thinned_rows_stand_for_those_that_are_gone(make_rows):

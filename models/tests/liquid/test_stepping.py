@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from holdfast_models.liquid import generation
 from holdfast_models.liquid.generation import Sampling, generate
@@ -37,11 +38,11 @@ def test_logits_are_those_of_one_pass(name: str) -> None:
     tokens_BT = torch.randint(20, (2, 12))
     wanted_BTV = net(tokens_BT).y_BTV
     stepper = Stepper(net, net(tokens_BT[:, :5]).state, 2, 9, captures=False)
-    shapes = [one.shape for one in torch.utils._pytree.tree_leaves(stepper.state)]
+    shapes = [one.shape for one in tree_leaves(stepper.state)]
     for place in range(5, 12):
         logits_BV = stepper(tokens_BT[:, place : place + 1])
         torch.testing.assert_close(logits_BV, wanted_BTV[:, place], atol=1e-5, rtol=1e-4)
-    assert shapes == [one.shape for one in torch.utils._pytree.tree_leaves(stepper.state)]
+    assert shapes == [one.shape for one in tree_leaves(stepper.state)]
 
 
 def test_rows_that_end_leave_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,14 +141,14 @@ class ReplicasOutOfSync(RankDetector):
             f"({len(which)} of {total} layers): {how}"
         )
         # Gradients of wrapped models are averaged unless these are called past their wrapper.
-        at = _called(lanes[0]) if wrapped and gradients else ("", 0)
+        called = _called(lanes[0]) if wrapped and gradients else ("", 0)
         return self.about(
             lanes,
             step=step,
             rank=odd[0],
-            what=f"{what}{f' (called{spot(at)})' if at[1] else ''}",
-            file=at[0],
-            line=at[1],
+            what=f"{what}{f' (called{spot(called)})' if called[1] else ''}",
+            file=called[0],
+            line=called[1],
             advice=advice,
             severity=self.severity if wrapped else Severity.WARNING,
             confidence=1.0 if wrapped else 0.7,

@@ -120,7 +120,7 @@ class Straggler(RankDetector):
         typical = np.median(length, axis=1)
         if typical.max() - typical.min() > options.together * typical.max():
             return  # they do not wait for each other
-        waits = sum(phases[name] for name in _WAITS)
+        waits = np.sum([phases[name] for name in _WAITS], axis=0)
         for name in _PHASES:
             # What is slow in forward is slow in backward too, where the others wait and it is not
             # seen: that takes twice as long.

@@ -102,11 +102,10 @@ def found_by(
     scaler: Any, optimizer: Optimizer, device: torch.device
 ) -> tuple[Tensor, Tensor] | None:
     """Scale, and what ``unscale_`` has found in the gradients of an optimizer; mostly there."""
-    scale = None if scaler is None else scaler._get_scale_async()
-    found = None
-    if scale is not None:
-        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].get(device)
-    return None if scale is None or found is None else (scale, found)
+    if scaler is None or (scale := scaler._get_scale_async()) is None:
+        return None
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].get(device)
+    return None if found is None else (scale, found)
 
 
 def note_skip(record: StepRecord, scaler: Any) -> None:

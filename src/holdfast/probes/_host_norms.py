@@ -159,7 +159,7 @@ class HostNorms:
 
     def _norms(self, grads: list[Tensor]) -> list[float]:
         if self._starts is not None:
-            row = torch._C._nn.flatten_dense_tensors(grads)
+            row = torch._C._nn.flatten_dense_tensors(grads)  # type: ignore[attr-defined]
             if row.numel() == self._elements:
                 squares = np.square(row.numpy(), dtype=np.float64)
                 return np.sqrt(np.add.reduceat(squares, self._starts)).tolist()

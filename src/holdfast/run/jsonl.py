@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
     # Where nobody has imported numpy nothing is an array; it takes as long as all of ours.
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic | numpy.ndarray):
-        value = cast("Any", value).tolist()
+        value = value.tolist()
     if isinstance(value, float):
         if math.isfinite(value):
             return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ from ..conftest import SMALL
 @pytest.mark.parametrize("reset", ["subtract", "zero", "none"])
 def test_the_plain_reference_says_the_same(reset: str) -> None:
     torch.manual_seed(0)
-    settings = ModelSettings(
-        hidden_dim=16, liquid_units=8, spiking_units=8, embedding_dim=16, dropout=0.0,
-        embedding_dropout=0.0, attention={"heads": 2}, spikes={"dropout": 0.0, "reset": reset},
-    )  # type: ignore[arg-type] # fmt: skip
+    given: dict[str, Any] = {
+        "hidden_dim": 16, "liquid_units": 8, "spiking_units": 8, "embedding_dim": 16,
+        "dropout": 0.0, "embedding_dropout": 0.0, "attention": {"heads": 2},
+        "spikes": {"dropout": 0.0, "reset": reset},
+    }  # fmt: skip
+    settings = ModelSettings(**given)
     net = LiquidNet(settings, Sizes("llm", 20, 20), PlasticitySettings())
     tokens_BT, found = torch.randint(20, (2, 7)), []
     for reference in (False, True):

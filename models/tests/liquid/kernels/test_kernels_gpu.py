@@ -42,9 +42,8 @@ def test_values_and_gradients(kind: str, sizes: tuple[Any, ...], tokens: int) ->
 
 def _net(mamba: bool) -> tuple[LiquidNet, Tensor]:
     torch.manual_seed(0)
-    settings = ModelSettings(
-        dropout=0.0, embedding_dropout=0.0, spikes={"dropout": 0.0}, mamba={"on": mamba}
-    )  # type: ignore[arg-type]
+    exact: dict[str, Any] = {"spikes": {"dropout": 0.0}, "mamba": {"on": mamba}}
+    settings = ModelSettings(dropout=0.0, embedding_dropout=0.0, **exact)
     net = LiquidNet(settings, Sizes("llm", 50, 50), PlasticitySettings()).to(DEVICE)
     return net, torch.randint(50, (3, 70), device=DEVICE)
 

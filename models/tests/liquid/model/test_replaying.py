@@ -18,13 +18,12 @@ GATED = {"on": True, "gate": True, "gate_heads": 2}
 
 def _net(mamba: dict[str, Any], plastic: bool) -> LiquidNet:
     torch.manual_seed(0)
-    settings = LiquidSettings(
-        model={
-            "hidden_dim": 16, "liquid_units": 8, "spiking_units": 8, "embedding_dim": 16,
-            "attention": {"heads": 2}, "mamba": mamba,
-        },
-        plasticity={"on": plastic},
-    )  # type: ignore[arg-type] # fmt: skip
+    sizes = {"hidden_dim": 16, "liquid_units": 8, "spiking_units": 8, "embedding_dim": 16}
+    given: dict[str, Any] = {
+        "model": {**sizes, "attention": {"heads": 2}, "mamba": mamba},
+        "plasticity": {"on": plastic},
+    }
+    settings = LiquidSettings(**given)
     net = LiquidNet(settings.model, Sizes("llm", 20, 20), settings.plasticity)
     _plasticity(settings, net)
     return net

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 from holdfast_models.xec.kernels import check, ops
 from holdfast_models.xec.model.blocks import ConvNeXtBlock, seen
@@ -91,7 +92,7 @@ def convolved_back(d, weight, add):
 
 def filter_gradient(x, d, weight):
     x, d = x.permute(0, 3, 1, 2), d.permute(0, 3, 1, 2)
-    return torch.nn.grad.conv2d_weight(x, weight.shape, d, padding=3, groups=len(weight))
+    return conv2d_weight(x, weight.shape, d, padding=3, groups=len(weight))
 
 
 @pytest.fixture

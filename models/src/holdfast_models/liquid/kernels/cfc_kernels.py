@@ -5,7 +5,8 @@ keeps its state in registers; the weights come out of the cache of the device to
 stay in registers where they are small.
 """
 
-# pyright: reportMissingImports=false, reportIndexIssue=false
+# What a constant of the compiler decides looks like a name that may be missing.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportPossiblyUnbound=false
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import warnings
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +46,8 @@ def takes(kind: str, x: Tensor, *sizes: int | str) -> bool:
     # A transform of torch.func needs rules that the kernels have not, and a file no kernels at all.
     if torch.compiler.is_exporting():
         return False
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack():
+    transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
+    if not torch.compiler.is_compiling() and transforms.peek_interpreter_stack():
         return False
     if _how == "always":
         return True

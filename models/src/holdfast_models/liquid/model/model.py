@@ -181,7 +181,7 @@ def rows_of(state: Any, index_B: Tensor) -> Any:
 
     def rows(part: Any) -> Any:
         if isinstance(part, KeyValues):
-            return KeyValues(*(None if of is None else rows(of) for of in part))
+            return part._make(None if of is None else rows(of) for of in part)
         return part.index_select(0, index_B)
 
     return mapped(rows, state)
