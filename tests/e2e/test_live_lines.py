@@ -85,7 +85,7 @@ def test_what_is_said_and_where(bench: Bench):
     assert told.startswith("holdfast: finished after 40 steps.")
     assert "2 steps skipped" in told
     assert re.search(
-        r"Guard cost about .* per step .*%\), .* of [\d.]+ m?s.*; in a run this short", told
+        r"Guard cost about .* per step .*%\), .* of [\d.]+ m?s.*; rough in so short", told
     )
     assert "holdfast explain NUM001" in told
     page = bench.path / "report.html"

@@ -60,15 +60,15 @@ def test_a_short_run_tells_it_roughly(make_rows):
     bad = {5: 1}
     short = make_rows(41, guard=0.002)
     assert told(cost_of(short, 41)) == (
-        "Guard cost about 2 ms per step (20 %), 80 ms of 400 ms; in a run this short that is rough."
+        "Guard cost about 2 ms per step (20 %), 80 ms of 400 ms; rough in so short a run."
     )
     start = make_rows(201, guard=0.002)
     start["time"] = np.arange(201) * 0.1  # nearly all of it is start
-    assert told(cost_of(start, 201)).endswith("in a run this short that is rough.")
+    assert told(cost_of(start, 201)).endswith("rough in so short a run.")
     start["time"] = np.arange(201)  # but it took minutes
     assert told(cost_of(start, 201)) == "Guard cost 2 ms per step (0.2 %)."
     short = make_rows(41, guard={5: 0.05}, loss_bad=bad)
-    assert "50 ms of it to look into 1 bad step; in a run" in told(cost_of(short, 41))
+    assert "50 ms of it to look into 1 bad step; rough" in told(cost_of(short, 41))
 
 
 def test_what_was_dropped_is_told_in_its_order_with_the_floor(make_rows, make_event):

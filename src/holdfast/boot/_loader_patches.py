@@ -39,11 +39,29 @@ def without_span(original: Function) -> Function:
             return original(iterator)
         if iterator._sampler_iter is None:
             iterator._reset()
-        batch = iterator._next_data()
+        try:
+            batch = iterator._next_data()
+        except Exception as error:
+            if isinstance(error, StopIteration):
+                raise
+            return original(_Failed(iterator, error))
         iterator._num_yielded += 1
         return batch
 
     return fetch
+
+
+class _Failed:
+    """Stands for an iterator that got no batch: the error comes out of the line of torch's own."""
+
+    def __init__(self, iterator: Any, error: Exception) -> None:
+        self._iterator, self._error = iterator, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    def _next_data(self) -> Any:
+        raise self._error
 
 
 def _made(engine_of: GetEngine, original: Function) -> Function:

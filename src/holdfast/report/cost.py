@@ -182,7 +182,7 @@ def cost_words(cost: Cost | None) -> str:
         most = f", {odd.format(' of it')}" if odd else ""
         return (
             f"Guard cost about {_each(cost)}, {words.duration(cost.whole)} of "
-            f"{words.duration(cost.wall)}{most}; in a run this short that is rough."
+            f"{words.duration(cost.wall)}{most}; rough in so short a run."
         )
     most = "at most " if cost.device else ""
     each = _each(cost)
