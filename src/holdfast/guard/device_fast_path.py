@@ -34,41 +34,30 @@ from ..recovery.rollback import Recovery
 from .grad_scaler import found_by
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from .plans import Plan, Plans
 from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What holds for the steps of one optimizer until something changes."""
-
-    optimizer: Callable[[], Optimizer | None]
-    guard: OptimizerGuard
-    groups: int
-    """Loading a state makes a new list of groups."""
+class _Plan(Plan):
     count: int
     """How many groups there are."""
     device: torch.device
     fused: bool
     scaled: bool
-    clips: bool
-    """Whether the script clips between backward and step."""
-    every: int
-    """On multiples of this something is measured that is not on others."""
 
 
 class DeviceFastPath:
-    """Plans by optimizer."""
+    """Launches what decides about a step, as the one before did."""
 
     def __init__(
         self, writer: StepWriter, investigation: Investigation, recovery: Recovery
     ) -> None:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
-        self._plans: dict[int, _Plan] = {}
-        # By the first of the parameters that are clipped together.
-        self._clipped: dict[int, _Plan] = {}
+        self.plans = Plans[_Plan]()
 
     def open(
         self,
@@ -87,7 +76,7 @@ class DeviceFastPath:
             scale: of a GradScaler.
             early: what ``clip`` has measured, or the full path in its place.
         """
-        plan = self._plans.get(id(optimizer))
+        plan = self.plans.of(optimizer)
         if plan is None or (early is not None and not early.decided):
             return None
         grads = self._gradients(plan, optimizer, losses)
@@ -126,15 +115,12 @@ class DeviceFastPath:
         them as they were left. Should it not step this time, its norm is one too many in the
         baseline.
         """
-        plan = self._clipped.get(id(parameters[0])) if parameters else None
-        optimizer = None if plan is None else plan.optimizer()
-        if plan is None or optimizer is None or self._writer.scaler.policy is not None:
+        found = self.plans.clipping(parameters)
+        if found is None or self._writer.scaler.policy is not None:
             return None
-        if plan.guard.has_buffers:
-            return None  # they are looked at when the step begins
-        own = parameters_of(optimizer)
-        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
-            return None
+        plan, optimizer = found
+        if self.plans.of(optimizer) is not plan or plan.guard.has_buffers:
+            return None  # buffers are looked at when the step begins
         grads = self._gradients(plan, optimizer, losses)
         if grads is None:
             return None
@@ -165,11 +151,8 @@ class DeviceFastPath:
     def _holds(self, plan: _Plan, optimizer: Optimizer) -> bool:
         """Whether everything is as it was when the plan was made."""
         guard, writer, investigation = plan.guard, self._writer, self._investigation
-        groups = optimizer.param_groups
         return (
-            plan.optimizer() is optimizer
-            and id(groups) == plan.groups
-            and len(groups) == plan.count
+            len(optimizer.param_groups) == plan.count
             and writer.upcoming(guard) % plan.every != 0
             and not writer.suspicious
             and not guard.detect_only
@@ -180,18 +163,6 @@ class DeviceFastPath:
             and not self._recovery.replay.running
             and not guard.outliers.clipping
         )
-
-    def __len__(self) -> int:
-        """How many optimizers have a plan: their bad steps are skipped."""
-        return len(self._plans)
-
-    def forget(self, optimizer: Optimizer | None = None) -> None:
-        """Something changed, for one optimizer or for all: the next step takes the full path."""
-        if optimizer is None:
-            self._plans.clear()
-            self._clipped.clear()
-        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
-            self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
@@ -211,16 +182,15 @@ class DeviceFastPath:
             return
         writer = self._writer
         sampled = (COST_EVERY, writer.often(UPDATES_EVERY), writer.often(writer.parameters_every))
-        plan = self._plans[id(optimizer)] = _Plan(
+        plan = _Plan(
             weakref.ref(optimizer),
             guard,
             id(optimizer.param_groups),
+            record.clipped,
+            math.gcd(*sampled),
             len(optimizer.param_groups),
             device,
             switch_to_fused.is_fused(optimizer),
             record.scaled,
-            record.clipped,
-            math.gcd(*sampled),
         )
-        if record.clipped and not record.still_scaled:
-            self._clipped[id(parameters[0])] = plan
+        self.plans.keep(optimizer, plan, clipped=record.clipped and not record.still_scaled)

@@ -300,13 +300,14 @@ class Engine:
         if not self._finite_loss.on:
             return
         bad = number is None or not math.isfinite(number)
-        count = len(self.training.registry)
+        registry = self.training.registry
         # Only what is skipped may look as if it had not happened.
-        if bad and len(self._fast_paths.device) != count and not self.training.registry.all_skip():
+        skips = len(self._fast_paths.device.plans) == len(registry) or registry.all_skip()
+        if bad and not skips:
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = count > 1
+        several = len(registry) > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -30,39 +30,28 @@ from ..recovery.rollback import Recovery
 from ..suspicion import LOOK
 from .kernel_cost import EVERY as COST_EVERY
 from .optimizer_guard import OptimizerGuard, grad_of, parameters_of
+from .plans import Plan, Plans
 from .step_writer import StepWriter
 
 Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What holds for the steps of one optimizer until something changes."""
-
-    optimizer: Callable[[], Optimizer | None]
-    guard: OptimizerGuard
-    groups: int
-    """Loading a state makes a new list of groups."""
-    clips: bool
-    """Whether the script clips between backward and step."""
+class _Plan(Plan):
     buffers: bool
-    every: int
-    """On multiples of this something is measured that is not on others."""
     row: dict[str, float]
     """What all rows have in common."""
 
 
 class FastPath:
-    """Plans by optimizer."""
+    """Decides about a step by what may have changed since the one before."""
 
     def __init__(
         self, writer: StepWriter, investigation: Investigation, recovery: Recovery
     ) -> None:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
-        self._plans: dict[int, _Plan] = {}
-        # By the first of the parameters that are clipped together.
-        self._clipped: dict[int, _Plan] = {}
+        self.plans = Plans[_Plan]()
 
     def open(
         self,
@@ -79,15 +68,13 @@ class FastPath:
             scale: of a GradScaler.
             early: norms from before the script clipped its gradients.
         """
-        plan = self._plans.get(id(optimizer))
+        plan = self.plans.of(optimizer)
         if plan is None:
             return None
         guard, writer, investigation = plan.guard, self._writer, self._investigation
         groups = optimizer.param_groups
         if (
-            plan.optimizer() is not optimizer
-            or id(groups) != plan.groups
-            or writer.upcoming(guard) % plan.every == 0
+            writer.upcoming(guard) % plan.every == 0
             or writer.suspicious
             or not investigation.idle
             or investigation.replaying
@@ -132,14 +119,11 @@ class FastPath:
 
     def clip(self, parameters: Sequence[Tensor]) -> EarlyNorms | None:
         """The script is about to clip these: measure them, as in the last step."""
-        plan = self._clipped.get(id(parameters[0])) if parameters else None
-        optimizer = None if plan is None else plan.optimizer()
-        if plan is None or optimizer is None:
+        found = self.plans.clipping(parameters)
+        if found is None:
             return None
-        own = parameters_of(optimizer)
-        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
-            return None
-        grads = list(map(grad_of, own))
+        plan, _ = found
+        grads = list(map(grad_of, parameters))
         if any(map(operator.is_, grads, repeat(None))) or not grads[0].is_cpu:
             return None
         if not plan.guard.norms.easy(grads):
@@ -148,20 +132,12 @@ class FastPath:
         early.on_host = read_on_host(grads)
         return early
 
-    def forget(self, optimizer: Optimizer | None = None) -> None:
-        """Something changed, for one optimizer or for all: the next step takes the full path."""
-        if optimizer is None:
-            self._plans.clear()
-            self._clipped.clear()
-        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
-            self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}
-
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
         writer = self._writer
         well = record.reading is not None and not (record.bad or record.outlier or record.late)
         if not well:
-            self.forget()
+            self.plans.forget()
             return
         if record.measured is not None or guard.detect_only or record.still_scaled:
             return
@@ -184,17 +160,16 @@ class FastPath:
         if guard.has_buffers:
             row |= {"buffer_bad": 0.0, "buffer_layer": -1.0}
         sampled = (LOOK, COST_EVERY, writer.often(UPDATES_EVERY), *writer.samples())
-        plan = self._plans[id(optimizer)] = _Plan(
+        plan = _Plan(
             weakref.ref(optimizer),
             guard,
             id(optimizer.param_groups),
             record.clipped,
-            guard.has_buffers,
             math.gcd(*sampled),
+            guard.has_buffers,
             row,
         )
-        if record.clipped:
-            self._clipped[id(parameters[0])] = plan
+        self.plans.keep(optimizer, plan, clipped=record.clipped)
 
 
 def _mean(losses: Losses) -> float:

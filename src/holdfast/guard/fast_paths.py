@@ -67,5 +67,5 @@ class FastPaths:
 
     def forget(self, optimizer: Optimizer | None = None) -> None:
         """Something changed, for one optimizer or for all: the next step takes the full path."""
-        self.host.forget(optimizer)
-        self.device.forget(optimizer)
+        self.host.plans.forget(optimizer)
+        self.device.plans.forget(optimizer)
