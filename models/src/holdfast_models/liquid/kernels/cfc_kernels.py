@@ -6,7 +6,7 @@ stay in registers where they are small.
 """
 
 # What a constant of the compiler decides looks like a name that may be missing.
-# pyright: reportMissingImports=false, reportIndexIssue=false, reportPossiblyUnbound=false
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
 
