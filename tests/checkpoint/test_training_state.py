@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.checkpoint import scaler_state
 from holdfast.checkpoint.training_state import TrainingState, has_state
 from holdfast.checkpoint.tree import flatten, paths, unflatten
 from holdfast.errors import CheckpointError
@@ -306,6 +307,7 @@ def test_everything_beside_the_model() -> None:
     diary.table += 5
     mine.put_back(saved)
     assert scaler.get_scale() == 8.0
+    assert isinstance(scaler._init_scale, float)  # a tensor would be shared with the snapshot
     assert average.n_averaged.item() == 0
     assert torch.equal(average.module.get_parameter("weight"), net.weight) and net.weight.any()
     assert diary.recent == deque([1.0, 2.0], 3) and diary.recent.maxlen == 3
@@ -418,3 +420,29 @@ def test_extra_state_and_compiled_modules() -> None:
 def test_what_has_a_state() -> None:
     assert has_state(Diary()) and has_state(torch.Generator()) and has_state(nn.ReLU())
     assert not has_state(object())
+
+
+def test_the_state_of_a_scaler_is_taken_without_a_read(monkeypatch):
+    """Two reads of a device at every snapshot; under ``set_sync_debug_mode("error")`` it raised."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    model = nn.Linear(2, 1)
+    taken = TrainingState({"net": model}, [], scaler=scaler)
+    assert taken.state()["scaler"] == scaler.state_dict()  # nothing is made before the first use
+    scaler.scale(torch.ones(()))
+    whole = scaler.state_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "item", lambda self: pytest.fail("a tensor was read"))
+        state = taken.state()["scaler"]
+    assert set(state) == set(whole)
+    assert scaler_state.numbers(state) == whole
+    assert all(type(one) is type(whole[name]) for name, one in scaler_state.numbers(state).items())
+
+
+def test_a_scaler_of_the_users_own_says_its_state_itself():
+    class Own(torch.amp.GradScaler):
+        def state_dict(self):
+            return {"mine": 3}
+
+    scaler = Own("cpu")
+    scaler.scale(torch.ones(()))
+    assert TrainingState({}, [], scaler=scaler).state()["scaler"] == {"mine": 3}

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..run.durable import TEMPORARY
+from . import scaler_state
 from .file import load
 from .record import is_single
 from .store import FOLDER, CheckpointStore
@@ -75,7 +76,7 @@ def plain_state(tree: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str,
         "models": {name: _module(tree, "", name) for name in tree["models"]},
         "optimizers": [_optimizer(saved) for saved in tree["optimizers"]],
         "schedulers": list(tree["schedulers"]),
-        "scaler": tree["scaler"],
+        "scaler": scaler_state.numbers(tree["scaler"]),
         "ema": {name: _average(tree, name) for name in tree["ema"]},
         "others": dict(tree["others"]),
         "rng": dict(tree.get(RNG, {})),

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from ..errors import CheckpointError
 from ..shards import is_sharded, local
-from . import module_state, optimizer_state
+from . import module_state, optimizer_state, scaler_state
 from . import rng as dice_
 from .compare import Differences, Form, differences
 from .file import load
@@ -107,11 +107,12 @@ class TrainingState:
             "others": {},
         }
         for part, key, one in self._beside():
+            if part == "scaler":
+                tree[part] = plain(scaler_state.state(one), part, notes.left_out)
+                continue
             value = _state_of(one, f"{part}.{key}", notes)
             if part == "schedulers":
                 tree[part].append(value)
-            elif part == "scaler":
-                tree[part] = value
             else:
                 tree[part][key] = value
         if dice:
@@ -197,7 +198,7 @@ class TrainingState:
         copies.write()
         for part, key, one in self._beside():
             if part in asked:
-                saved = state[part] if part == "scaler" else state[part][key]
+                saved = scaler_state.numbers(state[part]) if part == "scaler" else state[part][key]
                 _give_state(one, saved)
         if "dice" in asked:
             dice_.put_back(state["dice"])
