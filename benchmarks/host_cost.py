@@ -81,10 +81,10 @@ def steady_table(chosen: Sequence[Row], blocks: int, steps: int) -> list[str]:
     ]
     print("\n".join(lines), flush=True)
     for row in chosen:
-        why = row.left_out
+        why = row.missing
         found = why if why else steady_row(row, blocks, steps)
         if isinstance(found, str):
-            lines.append(f"| {row.name} | {row.what} | left out: {found} |")
+            lines.append(f"| {row.name} | {row.what} | not measured: {found} |")
         else:
             parts = " | ".join(f"{found.parts.get(part, 0.0):.1f}" for part in PARTS)
             low, high = found.spread
@@ -110,8 +110,8 @@ def whole_table(chosen: Sequence[Row], steps: int, repeats: int) -> list[str]:
     ]
     print("\n".join(lines), flush=True)
     for row in chosen:
-        if row.left_out:
-            lines.append(f"| {row.name} | left out: {row.left_out} |")
+        if row.missing:
+            lines.append(f"| {row.name} | not measured: {row.missing} |")
         else:
             lines.append(whole.line(row, whole.compare(row, steps, repeats)))
         print(lines[-1], flush=True)

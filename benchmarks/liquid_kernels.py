@@ -2,7 +2,7 @@
 
     python benchmarks/liquid_kernels.py --seconds 60
 
-Needs a GPU. The most important lines come first; whatever does not fit into the time is left out.
+Needs a GPU. The most important lines come first; the rest is not measured when the time is over.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def table(words: Sequence[str], repeats: int) -> list[str]:
     for case in choose_scripts(words):
         script = _measure(case, repeats)
         if isinstance(script, str):
-            lines.append(f"| {case.name} | left out: {script} |")
+            lines.append(f"| {case.name} | not measured: {script} |")
         else:
             found[case.name] = case, script
             lines.append(_line(script))

@@ -1,6 +1,6 @@
 """Training loops whose steps are bound by the host, each with something that costs the guard time.
 
-A row either makes a step to be called again and again, or has a trainer that owns the loop and
+A row either makes a step to be called many times, or has a trainer that owns the loop and
 calls ``tick`` after every step.
 """
 
@@ -38,7 +38,7 @@ class Row:
     """Steps after which nothing of the start is left."""
 
     @property
-    def left_out(self) -> str:
+    def missing(self) -> str:
         """Why it cannot run here; empty where it can."""
         if self.needs == "cuda":
             return "" if CUDA else "no GPU"
@@ -47,7 +47,7 @@ class Row:
 
 
 class _Same(Dataset[Tensor]):
-    """The same batch again and again: a loader that costs next to nothing."""
+    """The same batch every time: a loader that costs next to nothing."""
 
     def __init__(self, batch: Tensor) -> None:
         self._batch = batch

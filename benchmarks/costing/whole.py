@@ -88,8 +88,8 @@ def command(kind: str, script: Sequence[str], folder: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """As a user's: bytecode is written, and nobody else's settings are there."""
-    left_out = ("PYTHONDONTWRITEBYTECODE", "HOLDFAST_RUN")
-    return {name: value for name, value in os.environ.items() if name not in left_out}
+    dropped = ("PYTHONDONTWRITEBYTECODE", "HOLDFAST_RUN")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 def _run(kind: str, script: list[str], folder: str, steps: int) -> WholeRun:

@@ -19,8 +19,8 @@ from holdfast.run import Recorder, Run
 
 
 def test_a_row_that_cannot_run_here_says_why() -> None:
-    assert Row(name="x", what="", needs="no_such_library").left_out.startswith("no_such_library")
-    assert Row(name="x", what="", needs="torch").left_out == ""
+    assert Row(name="x", what="", needs="no_such_library").missing.startswith("no_such_library")
+    assert Row(name="x", what="", needs="torch").missing == ""
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert all((row.make is None) != (row.train is None) for row in ROWS)
 

@@ -33,7 +33,7 @@ _BACKWARD = 3  # a step is a forward pass and two more
 
 
 class Steps:
-    """Training steps on one batch, again and again.
+    """Training steps, all on one batch.
 
     Args:
         settings: of the run; precision, compiler and clip count.
