@@ -16,6 +16,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +31,7 @@ import numpy as np
 import torch
 from overhead import hardware
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from xec_blocks import alone
 
 from holdfast.training import Place, Result, Task, Trainer, load_weights, resolve
@@ -39,13 +43,13 @@ from holdfast_models.xec.data.normalization import normalise, npho_from_scale
 from holdfast_models.xec.data.synthetic import generate
 from holdfast_models.xec.evaluation.benchmark import Steps
 from holdfast_models.xec.evaluation.bootstrap import bootstrap_error
-from holdfast_models.xec.evaluation.fill_baselines import NeighbourMean, SolidAngleMean
 from holdfast_models.xec.evaluation.regression_metrics import regression_metrics
 from holdfast_models.xec.evaluation.ridge import Ridge, arrival_times
 from holdfast_models.xec.evaluation.scoring import score
 from holdfast_models.xec.kernels import check
 from holdfast_models.xec.kinds import recipe_of
 from holdfast_models.xec.model.blocks import ConvNeXtBlock
+from holdfast_models.xec.model.fillings import NeighbourMean, SolidAngleMean
 from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
 from holdfast_models.xec.objectives.regression import RegressionObjective
 from holdfast_models.xec.recipes import reconstruction_task, regression_task
@@ -54,6 +58,8 @@ from holdfast_models.xec.settings import NormalizationSettings, SynthSettings
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TRUTHS = ("energy", "timing", "uvwFI", "angle", "run", "event")
 BLOCK = 2048
+WARM_UP = 200
+"""Steps of a run by the clock before it counts: compiling, and the rate's own warm-up."""
 
 
 def log(line: str) -> None:
@@ -94,18 +100,53 @@ def task_of(kind: str, settings: Any, train: Any, validation: Any) -> Task:
     return reconstruction_task(settings, place, train, validation)
 
 
-def fit(task: Task, settings: Any, run: Path) -> Result:
-    """Train; the best weights are in the model afterwards."""
+def fit(task: Task, settings: Any, run: Path, seconds: float = 0.0) -> Result:
+    """Train; the best weights are in the model afterwards, or the last ones of a run by the clock.
+
+    ``seconds``: train for so long once everything is compiled, the rate a cosine of the time.
+    """
     task = dataclasses.replace(task, improved=None, ended=None)
+    if seconds:
+        clock = Clock(seconds, settings.train.optimizer.lr)
+        task = dataclasses.replace(task, prepared=clock.prepared, stepped=clock.stepped)
     began = time.perf_counter()
     result = Trainer.of(task, settings.train, run_dir=run, name="xec").fit()
-    load_weights(task.model, run)
+    if not seconds:
+        load_weights(task.model, run)
     log(
         f"{result.why}; {result.rate:.0f} events/s, {time.perf_counter() - began:.0f} s, of which "
-        f"{result.compile_seconds:.0f} compiling; best {result.best:.4g} at step "
-        f"{result.best_step}; {result.norms}"
+        f"{result.compile_seconds:.0f} compiling; step {result.step}; best {result.best:.4g} at "
+        f"step {result.best_step}; {result.norms}"
     )
     return result
+
+
+class Clock:
+    """Lowers the rate as a cosine of the time, and ends the run as a cluster would."""
+
+    def __init__(self, seconds: float, rate: float) -> None:
+        self._seconds, self._rate = seconds, rate
+        self._began: float | None = None
+        self._groups: list[dict[str, Any]] = []
+
+    def prepared(self, optimizer: Optimizer) -> None:
+        self._groups = optimizer.param_groups
+
+    def stepped(self, step: int) -> None:
+        if step == WARM_UP:
+            self._began = time.perf_counter()
+        if self._began is None or step % 10:
+            return
+        share = (time.perf_counter() - self._began) / self._seconds
+        rate = max(0.5 * self._rate * (1 + math.cos(math.pi * min(share, 1.0))), 1e-8)
+        for group in self._groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if share >= 1.0:
+            self._began = None
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @torch.no_grad()
@@ -295,7 +336,7 @@ def regressor(args: argparse.Namespace) -> dict[str, Any]:
     log(f"{args.events} events at {rate:.0f}/s")
     task = task_of("reg", settings, CachedEvents(train, None), CachedEvents(test, None))
     with tempfile.TemporaryDirectory() as folder:
-        result = fit(task, settings, Path(folder) / "run")
+        result = fit(task, settings, Path(folder) / "run", args.seconds)
     columns = predictions(task, CachedEvents(test, None))
     ridge = Ridge.fit(raw(train, settings.normalization, 20_000)).predict(
         raw(test, settings.normalization)
@@ -371,7 +412,7 @@ def inpainter(args: argparse.Namespace) -> dict[str, Any]:
     test, _ = make_events(args.test, args.events + 64, settings.normalization)
     task = task_of("inp", settings, CachedEvents(train, None), CachedEvents(test, None))
     with tempfile.TemporaryDirectory() as folder:
-        result = fit(task, settings, Path(folder) / "run")
+        result = fit(task, settings, Path(folder) / "run", args.seconds)
     truth, said, face, event = filled(task, settings, test)
     scores = score(truth, said, face, event)
     return {
@@ -486,6 +527,9 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=0, help="of rates: that many busiest kernels")
     parser.add_argument(
         "--unchecked", action="store_true", help="of steps: kernels without a trial"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="of training, instead of train.steps"
     )
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)

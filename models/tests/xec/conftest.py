@@ -18,6 +18,7 @@ from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.data.synth_files import ensure_synth
 from holdfast_models.xec.data.synthetic import generate
 from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.model.fillings import SolidAngleMean
 from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
 from holdfast_models.xec.objectives.regression import RegressionObjective
 from holdfast_models.xec.settings import NORMALIZATIONS, NormalizationSettings, SynthSettings
@@ -73,6 +74,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def shared_solid_angle() -> SolidAngleMean:
+    return SolidAngleMean()
 
 
 @pytest.fixture(autouse=True)

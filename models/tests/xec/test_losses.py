@@ -1,6 +1,7 @@
 """Losses against plain formulas; weights, balance, and means over nothing."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from holdfast_models.xec.settings import (
     HiddenLossSettings,
     IntensitySettings,
     LossName,
+    NormalizationSettings,
     NphoWeightSettings,
     TimeLossSettings,
 )
@@ -101,7 +103,9 @@ def test_the_loss_of_hidden_sensors_is_a_sum_of_means_over_faces() -> None:
     events = _events()
     pred_BSC, x_BSC, hidden_BS, time_valid_BS, _ = events
     plain = TimeLossSettings(use_npho_weight=False, weight=0.5)
-    losses = HiddenLosses(HiddenLossSettings(fn="l1", time=plain), ("npho", "time"), 100.0)
+    losses = HiddenLosses(
+        HiddenLossSettings(fn="l1", time=plain), ("npho", "time"), NormalizationSettings()
+    )
     found = losses(*events)
     expected = {"npho": 0.0, "time": 0.0}
     for face in layout.FACES:
@@ -121,11 +125,35 @@ def test_the_loss_of_hidden_sensors_is_a_sum_of_means_over_faces() -> None:
 def test_nothing_hidden_is_a_loss_of_zero_with_a_gradient_of_zero() -> None:
     pred_BSC, x_BSC, hidden_BS, time_valid_BS, npho_BS = _events()
     pred_BSC.requires_grad_()
-    losses = HiddenLosses(HiddenLossSettings(), ("npho", "time"), 100.0)
+    losses = HiddenLosses(HiddenLossSettings(), ("npho", "time"), NormalizationSettings())
     found = losses(pred_BSC, x_BSC, torch.zeros_like(hidden_BS), time_valid_BS, npho_BS)
     found.total.backward()
     assert found.total.item() == 0
     assert pred_BSC.grad is not None and not pred_BSC.grad.any()
+
+
+def test_an_error_in_spreads_is_least_at_the_mean_of_the_photons() -> None:
+    """In the root of photons the same loss is least at the square of the mean root."""
+    rules = NormalizationSettings(npho_scheme="sqrt")
+    npho_BS = torch.zeros(1, layout.SENSORS)
+    npho_BS[:, ::2] = 16.0
+    x_BSC = torch.stack((npho_BS / 1000, npho_BS), -1).sqrt()
+    every_BS = torch.ones_like(npho_BS, dtype=torch.bool)
+    counts = torch.arange(1.0, 16.0)
+
+    def least(unit: Literal["scaled", "spread"]) -> float:
+        settings = HiddenLossSettings(fn="mse", npho_unit=unit)
+        losses = HiddenLosses(settings, ("npho",), rules)
+        slopes = []
+        for count in counts:
+            pred_BSC = (count / 1000).sqrt().expand(1, layout.SENSORS, 1).clone().requires_grad_()
+            losses(pred_BSC, x_BSC, every_BS, every_BS, npho_BS).total.backward()
+            assert pred_BSC.grad is not None
+            slopes.append(pred_BSC.grad[:, : 46 * 44].sum().abs())
+        return float(counts[torch.stack(slopes).argmin()])
+
+    assert least("spread") == 8.0
+    assert least("scaled") == 4.0
 
 
 def test_bright_sensors_weigh_more_where_that_is_wanted() -> None:
@@ -137,8 +165,8 @@ def test_bright_sensors_weigh_more_where_that_is_wanted() -> None:
     pred_BSC[:] = 0
     pred_BSC[0, 7] = 1
     settings = HiddenLossSettings(fn="l1", npho_loss_weight=NphoWeightSettings(enabled=True))
-    plain = HiddenLosses(HiddenLossSettings(fn="l1"), ("npho",), 100.0)
-    weighted = HiddenLosses(settings, ("npho",), 100.0)
+    plain = HiddenLosses(HiddenLossSettings(fn="l1"), ("npho",), NormalizationSettings())
+    weighted = HiddenLosses(settings, ("npho",), NormalizationSettings())
     arguments = (pred_BSC[..., :1], x_BSC, hidden_BS, time_valid_BS, npho_BS)
     assert plain(*arguments).total.item() == pytest.approx(1 / 4092, rel=1e-3)
     share = 1000 / (1000 + 4091 * math.sqrt(11))

@@ -23,11 +23,11 @@ from holdfast.training import Place, Task, load_weights, predict
 
 from .data.batches import inputs_of
 from .data.normalization import NOT_AVAILABLE, Inputs, npho_from_scale, time_from_scale
-from .evaluation.fill_baselines import NeighbourMean, SolidAngleMean
 from .evaluation.saliency import face_weights, saliency
 from .evaluation.scoring import Scores, score
 from .evaluation.worst import WorstEvents
 from .geometry.layout import face_of_sensor
+from .model.fillings import NeighbourMean, SolidAngleMean
 from .model.masking import valid_of
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective

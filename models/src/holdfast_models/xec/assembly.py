@@ -17,13 +17,14 @@ def make_model(kind: str, settings: AnyRun) -> nn.Module:
     """A model with fresh weights; what its loss learns is part of it."""
     if kind == "reg":
         run = cast(RegressorRun, settings)
-        regressor = Regressor(run.model, run.tasks)
+        regressor = Regressor(run.model, run.tasks, run.normalization)
         if run.loss_balance == "auto":
             regressor.balance = Balance(tuple(run.tasks.active()))
         return regressor
     run = cast(MaeRun | InpainterRun, settings)
-    model = MaskedAutoencoder(run.model) if isinstance(run, MaeRun) else Inpainter(run.model)
-    model.losses = HiddenLosses(
-        run.loss, run.model.predict_channels, run.normalization.npho_threshold
-    )
+    if isinstance(run, MaeRun):
+        model: nn.Module = MaskedAutoencoder(run.model)
+    else:
+        model = Inpainter(run.model, run.normalization)
+    model.losses = HiddenLosses(run.loss, run.model.predict_channels, run.normalization)
     return model

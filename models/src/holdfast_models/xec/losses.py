@@ -12,8 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .data.normalization import npho_from_scale
 from .geometry import layout
-from .settings import HiddenLossSettings, IntensitySettings, LossName
+from .model.light import spread_of
+from .settings import HiddenLossSettings, IntensitySettings, LossName, NormalizationSettings
 
 _LEAST_RELATIVE = 1e-3  # of a scale: a target of nothing has no relative error
 _LOG_VARIANCE = 10.0  # largest that is believed, either way
@@ -115,18 +117,22 @@ class HiddenLosses(nn.Module):
     Args:
         settings: weights and form.
         channels: what is predicted, in the order of the predictions.
-        threshold: photons, below which bright sensors do not weigh less.
+        normalization: of what is predicted; its threshold is the number of photons below which
+            bright sensors do not weigh less, unless the settings have one.
     """
 
     face_SF: Tensor
 
     def __init__(
-        self, settings: HiddenLossSettings, channels: tuple[str, ...], threshold: float
+        self,
+        settings: HiddenLossSettings,
+        channels: tuple[str, ...],
+        normalization: NormalizationSettings,
     ) -> None:
         super().__init__()
-        self.settings, self.channels = settings, channels
+        self.settings, self.channels, self.normalization = settings, channels, normalization
         given = settings.time.npho_threshold
-        self.threshold = threshold if given is None else given
+        self.threshold = normalization.npho_threshold if given is None else given
         face_S = torch.from_numpy(layout.face_of_sensor().copy())
         one_hot_SF = nn.functional.one_hot(face_S, len(layout.FACES)).float()
         self.register_buffer("face_SF", one_hot_SF, persistent=False)
@@ -149,7 +155,10 @@ class HiddenLosses(nn.Module):
             target_BS = x_BSC[..., ("npho", "time").index(channel)]
             d_BS = pred_BSC[..., index].float() - target_BS
             counted_BS = hidden_BS if channel == "npho" else hidden_BS & time_valid_BS
-            loss_BS = elementwise(settings.fn, d_BS, torch.zeros_like(d_BS), settings.beta)
+            off_BS = d_BS
+            if channel == "npho" and settings.npho_unit == "spread":
+                off_BS = self._in_spreads(pred_BSC[..., index].float(), target_BS)
+            loss_BS = elementwise(settings.fn, off_BS, torch.zeros_like(off_BS), settings.beta)
             weight_BS = counted_BS * self._weight(channel, npho_BS) * event_B1
             summed_F = (weight_BS * loss_BS).sum(0) @ self.face_SF
             weights_F = weight_BS.sum(0) @ self.face_SF
@@ -161,6 +170,16 @@ class HiddenLosses(nn.Module):
         total = sum(weighed.values()) if self.balance is None else self.balance(weighed)
         assert isinstance(total, Tensor)
         return HiddenLoss(total, faces, errors)
+
+    def _in_spreads(self, pred_BS: Tensor, target_BS: Tensor) -> Tensor:
+        """Errors in photons over what a count scatters by where so many are predicted.
+
+        Of a root or logarithm a squared error finds the mean, and that is not the mean of photons.
+        """
+        pred_BS, target_BS = (
+            npho_from_scale(one_BS, self.normalization) for one_BS in (pred_BS, target_BS)
+        )
+        return (pred_BS - target_BS) / spread_of(pred_BS.detach())
 
     def _weight(self, channel: str, npho_BS: Tensor) -> Tensor | float:
         settings = self.settings

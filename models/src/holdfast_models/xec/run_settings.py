@@ -82,6 +82,11 @@ class RegressorRun(Section):
                 raise ValueError(f"tasks.{name}.loss_fn is cosine, which is for directions alone")
             if task.log_transform and name not in ("energy", "timing"):
                 raise ValueError(f"tasks.{name}.log_transform is for energy and timing alone")
+            if task.against_light and not (name == "energy" and task.log_transform):
+                raise ValueError(
+                    f"tasks.{name}.against_light is for the energy, together with "
+                    "tasks.energy.log_transform=true"
+                )
         if "timing" in active and self.data.time_branch == "relative_time":
             raise ValueError(
                 "tasks.timing needs absolute times, and data.time_branch is relative_time, which "
@@ -137,12 +142,14 @@ _SYNTHETIC: Mapping[str, Any] = {
 }
 _ON = {"enabled": True}
 ALL_TASKS: Mapping[str, Any] = {
-    "energy": {**_ON, "loss_beta": 0.002},
+    "energy": {**_ON, "loss_beta": 0.0005, "log_transform": True, "against_light": True},
     "uvwFI": {**_ON, "loss_beta": 1.0},
     "timing": {**_ON, "loss_beta": 1e-10},
     "angle": {**_ON, "loss_beta": 10.0},
 }
-"""The four quantities with the betas that the specification advises."""
+"""The four quantities with the betas that the specification advises, but for the energy's.
+
+Its errors are those of a correction to the sum of light, 0.5 MeV where the beta was for 5."""
 
 # Dropped numbers are noise of some percent on an output that is to be known to one.
 _EXACT: Mapping[str, Any] = {
@@ -188,16 +195,21 @@ MAE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "synthetic": _SYNTHETIC,
 }
+# Heads begin at the mean of the neighbours and learn what is missing, where it is dark as well.
+_AGAINST_NEIGHBOURS: Mapping[str, Any] = {"against_neighbours": True, "freeze_encoder": False}
+_IN_SPREADS: Mapping[str, Any] = {"npho_unit": "spread", "beta": 2.0}
 INPAINTER_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "small": {
         **_SMALL,
-        "model": {**_SMALL_ENCODER, "freeze_encoder": False},
+        "model": {**_SMALL_ENCODER, **_AGAINST_NEIGHBOURS},
+        "loss": _IN_SPREADS,
         "train": {**_SMALL_TRAIN, "epochs": 1},
     },
     "synthetic": {
         **_SYNTHETIC,
         "normalization": {**NORMALIZATIONS["synthetic"], "npho_scale": 1000.0},
-        "model": {"freeze_encoder": False},
+        "model": _AGAINST_NEIGHBOURS,
+        "loss": _IN_SPREADS,
     },
 }
 

@@ -151,6 +151,7 @@ class TaskSettings(Section):
     loss_beta: float = bounded(1.0, 0.0, above=True)
     weight: float = bounded(1.0, 0.0)
     log_transform: bool = False
+    against_light: bool = False  # energy, with log_transform: the network corrects the sum of light
     scale: tuple[float, ...] | None = None  # the network predicts (target - offset) / scale
     offset: tuple[float, ...] | None = None
 
@@ -234,6 +235,7 @@ class InpainterSettings(EncoderSettings):
     predict_channels: tuple[Channel, ...] = ("npho",)
     freeze_encoder: bool = True
     use_local_context: bool = True
+    against_neighbours: bool = False  # the network corrects the mean of a sensor's neighbours
     head_type: Literal["per_face", "masked_attention", "cross_attention"] = "per_face"
     cross_attn_k: int = bounded(16, 1, 256)
     cross_attn_hidden: int = bounded(64, 1)
@@ -274,6 +276,7 @@ class HiddenLossSettings(Section):
 
     fn: Literal["smooth_l1", "huber", "l1", "mse", "l2"] = "smooth_l1"
     beta: float = bounded(1.0, 0.0, above=True)
+    npho_unit: Literal["scaled", "spread"] = "scaled"  # spread: what a count scatters by
     npho_weight: float = bounded(1.0, 0.0)
     time: TimeLossSettings = TimeLossSettings()
     auto_channel_weight: bool = False

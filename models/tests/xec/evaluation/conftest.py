@@ -8,14 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.xec.evaluation.fill_baselines import SolidAngleMean, solid_angles, xyz_of_uvw
+from holdfast_models.xec.model.fillings import SolidAngleMean, solid_angles, xyz_of_uvw
 
 MakeEvents = Callable[..., dict[str, Tensor]]
-
-
-@pytest.fixture(scope="session")
-def shared_solid_angle() -> SolidAngleMean:
-    return SolidAngleMean()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,9 +31,11 @@ from holdfast_models.xec.settings import (
 
 NORMALIZATION = NormalizationSettings()
 ON = TaskSettings(enabled=True, loss_fn="gaussian_nll")
-TASKS = TasksSettings(energy=ON, angle=ON)
+TASKS = TasksSettings(
+    energy=dataclasses.replace(ON, log_transform=True, against_light=True), angle=ON
+)
 HEADS = {
-    "per_face": {"outer_fine_pool": (3, 3)},
+    "per_face": {"outer_fine_pool": (3, 3), "against_neighbours": True},
     "token only": {"use_local_context": False, "outer_mode": "split"},
     "masked_attention": {"head_type": "masked_attention"},
     "cross_attention": {"head_type": "cross_attention", "predict_channels": ("npho", "time")},

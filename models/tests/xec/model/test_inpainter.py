@@ -3,15 +3,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from holdfast import HoldfastError
+from holdfast_models.xec.data.normalization import normalise, npho_from_scale
+from holdfast_models.xec.model.fillings import NeighbourMean
 from holdfast_models.xec.model.inpainter import Inpainter
 from holdfast_models.xec.model.masking import hide_random, valid_of, with_hidden
-from holdfast_models.xec.settings import InpainterSettings
+from holdfast_models.xec.settings import InpainterSettings, NormalizationSettings
 
 FAMILIES = {
     "per_face": {},
     "token only": {"use_local_context": False},
     "masked_attention": {"head_type": "masked_attention"},
     "cross_attention": {"head_type": "cross_attention"},
+    "against neighbours": {"head_type": "cross_attention", "against_neighbours": True},
 }
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
@@ -67,6 +71,29 @@ def test_predictions_do_not_depend_on_what_hidden_sensors_measured(
     found = predict(torch.zeros_like(hidden_BS))
     assert (predict(hidden_BS) == found).all()
     assert (predict(~hidden_BS) != found).any()
+
+
+@pytest.mark.parametrize("scheme", ["sqrt", "log1p"])
+def test_against_neighbours_it_begins_at_their_mean(scheme, make_events):
+    rules = NormalizationSettings(npho_scheme=scheme)
+    settings = InpainterSettings(encoder_dim=64, **FAMILIES["against neighbours"])
+    model = Inpainter(settings, rules).eval()
+    for one in model.heads.parameters():
+        torch.nn.init.zeros_(one)
+    inputs = normalise(make_events(1).npho_BS.clamp(min=1), torch.zeros(1, 4760), rules)
+    hidden_BS = torch.rand(1, 4760) < 0.05
+    shown = with_hidden(inputs, hidden_BS, rules)
+    pred_BSC = model(shown.x_BSC, hidden_BS, inputs.npho_valid_BS)
+    found_BS = npho_from_scale(pred_BSC[..., 0], rules)
+    expected_BS = NeighbourMean()(inputs.npho_BS, ~hidden_BS)
+    torch.testing.assert_close(found_BS, expected_BS, rtol=1e-3, atol=1e-2)
+    pred_BSC.sum().backward()
+    assert all(one.grad.isfinite().all() for one in model.heads.parameters())
+
+
+def test_against_neighbours_needs_photons():
+    with pytest.raises(HoldfastError, match="add npho"):
+        inpainter("against neighbours", predict_channels=("time",))
 
 
 def test_a_frozen_encoder_stays_in_evaluation_mode_and_learns_nothing(make_events):

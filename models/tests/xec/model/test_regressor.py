@@ -4,12 +4,21 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
+from holdfast_models.xec.data.normalization import normalise
 from holdfast_models.xec.model.masking import valid_of
 from holdfast_models.xec.model.regressor import Regressor
-from holdfast_models.xec.settings import RegressorSettings, TaskSettings, TasksSettings
+from holdfast_models.xec.settings import (
+    NormalizationSettings,
+    RegressorSettings,
+    TaskSettings,
+    TasksSettings,
+)
 
 ON = TaskSettings(enabled=True)
 NLL = TaskSettings(enabled=True, loss_fn="gaussian_nll")
+AGAINST_LIGHT = TaskSettings(
+    enabled=True, loss_fn="gaussian_nll", log_transform=True, against_light=True
+)
 
 
 def regressor(**tasks: TaskSettings) -> Regressor:
@@ -44,6 +53,23 @@ def test_every_parameter_gets_a_gradient(make_events):
     found = model.forward_scaled(inputs.x_BSC, valid_BSC=valid_of(inputs))
     torch.stack([one.square().sum() for one in found.values()]).sum().backward()
     assert [name for name, one in model.named_parameters() if one.grad is None] == []
+
+
+@pytest.mark.parametrize("scheme", ["sqrt", "log1p"])
+def test_an_energy_against_the_light_begins_as_the_sum_of_the_photons(scheme, make_events):
+    rules = NormalizationSettings(npho_scheme=scheme)
+    tasks = TasksSettings(energy=AGAINST_LIGHT)
+    model = Regressor(RegressorSettings(encoder_dim=64), tasks, rules).eval()
+    torch.nn.init.zeros_(model.heads["energy"].layers[-1].weight)
+    torch.nn.init.zeros_(model.heads["energy"].layers[-1].bias)
+    npho_BS = make_events().npho_BS.clamp(min=0)
+    npho_BS[:, :9] = 1e10  # dead
+    inputs = normalise(npho_BS, torch.zeros_like(npho_BS), rules)
+    expected = npho_BS[:, 9:].sum(1, keepdim=True) / 11.2e6
+    for valid_BSC in (valid_of(inputs), None):
+        found_B2 = model(inputs.x_BSC, valid_BSC=valid_BSC)["energy"]
+        torch.testing.assert_close(found_B2[:, :1], expected, rtol=1e-4, atol=0)
+    assert torch.equal(model.forward_scaled(inputs.x_BSC)["energy"][:, 1:], torch.zeros(2, 1))
 
 
 def test_heads_compute_in_full_precision_under_autocast(make_events):

@@ -166,9 +166,9 @@ def _filled(events: dict[str, Tensor], ratio: float) -> Any:
     import torch
 
     from ..data.normalization import normalise
-    from ..evaluation.fill_baselines import NeighbourMean, SolidAngleMean
     from ..evaluation.scoring import score
     from ..geometry.layout import face_of_sensor
+    from ..model.fillings import NeighbourMean, SolidAngleMean
     from ..settings import NormalizationSettings
 
     inputs = normalise(events["npho"], events["time"], NormalizationSettings())

@@ -21,7 +21,7 @@ from holdfast import HoldfastError
 from ..data.normalization import NOT_AVAILABLE
 from ..geometry import layout
 from ..geometry.positions import positions, uvw_of, xyz_of
-from .fill_baselines import NeighbourMean
+from ..model.fillings import NeighbourMean
 from .regression_metrics import QUANTITIES, opening_angle, residual_of
 from .resolution import SHARE
 

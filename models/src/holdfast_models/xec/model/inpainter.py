@@ -10,23 +10,44 @@ import contextlib
 import torch
 from torch import Tensor, nn
 
-from ..settings import InpainterSettings
+from holdfast import HoldfastError
+
+from ..data.normalization import lowest_npho, npho_from_scale, npho_to_scale
+from ..settings import InpainterSettings, NormalizationSettings
 from .encoder import Encoder
 from .faces import HEXAGONAL, OUTER_SENSORS
+from .fillings import NeighbourMean
 from .inpainting.attention_heads import AttentionHexHead, AttentionImageHead, AttentionOuterHead
 from .inpainting.cross_attention import CrossAttentionHead
 from .inpainting.local_heads import LocalHexHead, LocalImageHead, LocalOuterHead
 from .inpainting.token_heads import TokenImageHead, TokenNodeHead
+from .light import spread_of
 
 __all__ = ["Inpainter"]
 
+_LEAST = 1e-3  # photons above the lowest that a scheme has a finite slope for
+
 
 class Inpainter(nn.Module):
-    """The encoder, frozen or not, and heads that predict every sensor from those that are seen."""
+    """The encoder, frozen or not, and heads that predict every sensor from those that are seen.
 
-    def __init__(self, settings: InpainterSettings) -> None:
+    Args:
+        settings: of encoder and heads.
+        normalization: of the inputs, for heads that correct the mean of a sensor's neighbours.
+    """
+
+    def __init__(
+        self, settings: InpainterSettings, normalization: NormalizationSettings | None = None
+    ) -> None:
         super().__init__()
         self.settings = settings
+        self.normalization = normalization or NormalizationSettings()
+        self.near = NeighbourMean() if settings.against_neighbours else None
+        if self.near is not None and "npho" not in settings.predict_channels:
+            raise HoldfastError(
+                "model.against_neighbours is about photons, and model.predict_channels is "
+                f"{list(settings.predict_channels)}; add npho to them"
+            )
         self.encoder = Encoder(settings)
         if settings.freeze_encoder:
             self.encoder.requires_grad_(False).eval()
@@ -70,13 +91,31 @@ class Inpainter(nn.Module):
         with torch.no_grad() if frozen else contextlib.nullcontext():
             tokens_BTD = self.encoder.fuse(images, faces.visible(~seen_BS, x_BSC.dtype))
         if "sensors" in self.heads:
-            return self.heads["sensors"](x_BSC, tokens_BTD, seen_BS)
+            pred_BSC = self.heads["sensors"](x_BSC, tokens_BTD, seen_BS)
+            return self._corrected(pred_BSC, x_BSC, seen_BS)
         seen = faces.by_face(seen_BS)
         parts = {
             name: self.heads[name](images[name], token_BD, seen[name])
             for name, token_BD in zip(faces.names, tokens_BTD.unbind(1), strict=True)
         }
-        return faces.to_sensors(parts)
+        return self._corrected(faces.to_sensors(parts), x_BSC, seen_BS)
+
+    def _corrected(self, pred_BSC: Tensor, x_BSC: Tensor, seen_BS: Tensor) -> Tensor:
+        """Predictions of how far a sensor is from the mean of its neighbours, as predictions of it.
+
+        In units of what its count scatters by: small numbers, as exact for a dark sensor as for a
+        bright one.
+        """
+        if self.near is None:
+            return pred_BSC
+        channel = self.settings.predict_channels.index("npho")
+        npho_BS = npho_from_scale(x_BSC[..., 0].float(), self.normalization)
+        near_BS = self.near(npho_BS, seen_BS)
+        npho_BS = near_BS + spread_of(near_BS) * pred_BSC[..., channel].float()
+        npho_BS = npho_BS.clamp_min(lowest_npho(self.normalization) + _LEAST)
+        columns = list(pred_BSC.float().unbind(-1))
+        columns[channel] = npho_to_scale(npho_BS, self.normalization)
+        return torch.stack(columns, dim=-1)
 
     def _head(self, name: str) -> nn.Module:
         """The head of one face."""

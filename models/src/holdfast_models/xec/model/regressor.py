@@ -10,18 +10,30 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 
-from ..settings import RegressorSettings, TasksSettings
+from ..settings import NormalizationSettings, RegressorSettings, TasksSettings
 from .encoder import Encoder
 from .heads import TaskHead
+from .light import light_of
 from .targets import OUTPUTS, TargetScale
 
 __all__ = ["Regressor"]
 
 
 class Regressor(nn.Module):
-    """Encoder and one head per task that is enabled; there are no others."""
+    """Encoder and one head per task that is enabled; there are no others.
 
-    def __init__(self, settings: RegressorSettings, tasks: TasksSettings) -> None:
+    Args:
+        settings: of encoder and heads.
+        tasks: which quantities.
+        normalization: of the inputs, for a task that is measured against the light.
+    """
+
+    def __init__(
+        self,
+        settings: RegressorSettings,
+        tasks: TasksSettings,
+        normalization: NormalizationSettings | None = None,
+    ) -> None:
         super().__init__()
         active = tasks.active()
         if not active:
@@ -29,7 +41,9 @@ class Regressor(nn.Module):
                 f"no task is enabled; set tasks.NAME.enabled for one of {', '.join(OUTPUTS)}"
             )
         self.settings, self.tasks = settings, tasks
+        self.normalization = normalization or NormalizationSettings()
         self.balance: nn.Module | None = None
+        self.against_light = tuple(name for name, task in active.items() if task.against_light)
         self.encoder = Encoder(settings)
         inputs = len(self.encoder.tokens) * settings.encoder_dim
         self.heads = nn.ModuleDict()
@@ -59,7 +73,13 @@ class Regressor(nn.Module):
     ) -> dict[str, Tensor]:
         """By task, on the network's scale, as the loss takes it."""
         tokens_BTD = self.encoder(x_BSC, hidden_BS, valid_BSC)
-        return {name: head(tokens_BTD) for name, head in self.heads.items()}
+        found = {name: head(tokens_BTD) for name, head in self.heads.items()}
+        for name in self.against_light:
+            target = self.targets[name]
+            assert isinstance(target, TargetScale)
+            light_B1 = light_of(x_BSC, valid_BSC, self.normalization)
+            found[name] = target.from_light(found[name].float(), light_B1)
+        return found
 
     def physical(self, scaled: dict[str, Tensor]) -> dict[str, Tensor]:
         """Predictions of ``forward_scaled`` in their units."""

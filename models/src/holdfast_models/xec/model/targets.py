@@ -23,6 +23,7 @@ _DEFAULTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "timing": ((0.0,), (1e-9,)),  # s
     "uvwFI": ((0.0, 0.0, 5.0), (12.0, 35.0, 5.0)),  # cm
 }
+_GEV_PER_PHOTON = 1 / 11.2e6  # of generated events; what is off elsewhere a head learns as its bias
 
 
 class TargetScale(nn.Module):
@@ -72,6 +73,12 @@ class TargetScale(nn.Module):
         if pred.shape[-1] == count:
             return mean_BK
         return torch.cat((mean_BK, log_var_BK + 2 * unit.log()), dim=-1)
+
+    def from_light(self, pred: Tensor, light_B1: Tensor) -> Tensor:
+        """Predictions of the target over the energy that its light stands for, as of the target."""
+        centre_K, width_K = self._logarithmic()
+        known_B1 = (light_B1 * (_GEV_PER_PHOTON / centre_K)).log() / width_K
+        return torch.cat((pred[..., :1] + known_B1, pred[..., 1:]), dim=-1)
 
     def _logarithmic(self) -> tuple[Tensor, Tensor]:
         centre_K = torch.where(self.offset_K > 0, self.offset_K, self.scale_K)

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 
 from ..data.normalization import NOT_AVAILABLE, normalise
-from ..evaluation.fill_baselines import NeighbourMean
 from ..export import InpainterGraph
 from ..geometry.layout import SENSORS
 from ..loading import Loaded
+from ..model.fillings import NeighbourMean
 from ..model.masking import valid_of
 from ..run_settings import RegressorRun
 from .file_predictions import Predictor, Say, open_files, run_predictions

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.xec.evaluation.fill_baselines import (
+from holdfast_models.xec.geometry import layout, positions
+from holdfast_models.xec.model.fillings import (
     NeighbourMean,
     SolidAngleMean,
     solid_angles,
     xyz_of_uvw,
 )
-from holdfast_models.xec.geometry import layout, positions
 
 MakeEvents = Callable[..., dict[str, Tensor]]
 

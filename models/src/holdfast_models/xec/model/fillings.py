@@ -1,4 +1,4 @@
-"""What an inpainter has to beat: fillings of hidden or dead sensors that learn nothing.
+"""Fillings of hidden or dead sensors that learn nothing: what an inpainter starts from and beats.
 
 They take photon counts and say which sensors are usable, and give a value for every sensor from
 the usable ones around it, so that the same call serves training, scoring and the dead-channel
