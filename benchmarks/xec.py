@@ -505,7 +505,40 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def floor(args: argparse.Namespace) -> dict[str, Any]:
+    """Fillings by one who knows how much light every sensor is to expect: what noise leaves.
+
+    One gives that number, the other the mean of what a sensor then measures, counts below 0
+    taken as 0, as networks see them with a root.
+    """
+    from holdfast_models.xec.data import synthetic
+    from holdfast_models.xec.geometry.layout import face_of_sensor
+
+    expected, measured = list[Tensor](), synthetic._measured
+
+    def noted(sensors: Any, random: Any, mean_BS: Tensor, arrival_BS: Tensor) -> Any:
+        expected.append(mean_BS.clone())
+        return measured(sensors, random, mean_BS, arrival_BS)
+
+    synthetic._measured = noted
+    truth_BS = generate(SynthSettings(dead_share=0.0), args.events, device=DEVICE)["npho"]
+    mean_BS = torch.cat(expected)[: args.events]
+    noise_S = synthetic.sensors_of(SynthSettings(), DEVICE).noise_S
+    # Counts of photoelectrons are steps of some photons, wide beside noise: nearly normal.
+    sigma_BS = (mean_BS / 0.1 + noise_S**2).sqrt()
+    z_BS = mean_BS / sigma_BS
+    normal = torch.distributions.Normal(0.0, 1.0)
+    above_BS = mean_BS * normal.cdf(z_BS) + sigma_BS * normal.log_prob(z_BS).exp()
+    face_BS = np.broadcast_to(face_of_sensor(), truth_BS.shape).ravel()
+    event_BS = np.repeat(np.arange(args.events), truth_BS.shape[1])
+    said = {"expected": mean_BS, "mean above 0": above_BS}
+    said = {name: one.flatten().cpu().numpy() for name, one in said.items()}
+    scores = score(truth_BS.clamp(min=0).flatten().cpu().numpy(), said, face_BS, event_BS)
+    return {"events": args.events, "lines": scores.lines()}
+
+
 PARTS = {
+    "floor": floor,
     "rates": rates,
     "steps": steps,
     "regressor": regressor,

@@ -18,7 +18,7 @@ from holdfast_models.xec.model.inpainting.cross_attention import (
     CrossAttentionHead,
     encoded_positions,
 )
-from holdfast_models.xec.model.inpainting.features import CellPooling
+from holdfast_models.xec.model.inpainting.features import CellPooling, ImageFeatures
 from holdfast_models.xec.model.inpainting.local_heads import LocalHexHead, LocalImageHead
 from holdfast_models.xec.model.inpainting.token_heads import TokenNodeHead
 from holdfast_models.xec.settings import EncoderSettings, InpainterSettings
@@ -132,3 +132,12 @@ def test_a_head_without_surroundings_tells_nodes_apart():
     values = TokenNodeHead(32, 1, 73)(torch.zeros(1), torch.randn(1, 32), torch.zeros(1))
     assert values.shape == (1, 73, 1)
     assert len(values.unique()) == 73
+
+
+def test_a_token_in_every_cell_is_what_the_filter_sees():
+    features = ImageFeatures(32).double()
+    x_BHWC, token_BC = torch.randn(2, 5, 4, 2).double(), torch.randn(2, 64).double()
+    there = token_BC[:, None, None].expand(-1, 5, 4, -1)
+    plain_BHWO = features.enter(torch.cat((x_BHWC, there), -1).permute(0, 3, 1, 2))
+    found_BHWO = features._entered(x_BHWC, token_BC)
+    torch.testing.assert_close(found_BHWO, plain_BHWO.permute(0, 2, 3, 1))

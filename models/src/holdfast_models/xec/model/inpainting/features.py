@@ -1,7 +1,7 @@
 """What heads know of the surroundings of each cell: the face's values and its token, mixed.
 
-B events, H x W cells, N nodes, Q sensors of the outer face, K fine cells of one of them,
-C features, D width of a token.
+B events, H x W = n cells, N nodes, Q sensors of the outer face, K fine cells of one of them,
+T cells of a filter, C features, O of them after a filter, D width of a token.
 """
 
 from __future__ import annotations
@@ -35,10 +35,27 @@ class ImageFeatures(nn.Module):
     def forward(self, x_BHWC: Tensor, token_BD: Tensor) -> tuple[Tensor, Tensor]:
         """Features (B, H, W, C), and the token as narrow as they are (B, C)."""
         token_BC = self.token(token_BD)
-        there = token_BC[:, None, None].expand(-1, *x_BHWC.shape[1:3], -1)
-        x = channels_first(torch.cat((x_BHWC, there), dim=-1))
-        x = channels_last(nn.functional.gelu(self.norm(self.enter(x))))
+        x = channels_first(self._entered(x_BHWC, token_BC))
+        x = channels_last(nn.functional.gelu(self.norm(x)))
         return self.blocks(x), token_BC
+
+    def _entered(self, x_BHWC: Tensor, token_BC: Tensor) -> Tensor:
+        """``enter`` of the values and the token side by side in every cell.
+
+        The token is the same in all of them, so that what it adds is known from the cells of the
+        filter that lie on the image: a thirtieth of the arithmetic, and no image of 66 channels.
+        """
+        weight_OCKL, own = self.enter.weight, x_BHWC.shape[-1]
+        size = x_BHWC.shape[1:3]
+        patches = nn.functional.pad(x_BHWC, (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
+        x = nn.functional.linear(
+            patches.flatten(3), weight_OCKL[:, :own].flatten(1), self.enter.bias
+        )
+        cells_1nT = nn.functional.unfold(x.new_ones(1, 1, *size), 3, padding=1).mT
+        of_token_TOC = weight_OCKL[:, own:].permute(2, 3, 0, 1).flatten(0, 1)
+        added_BTO = nn.functional.linear(token_BC, of_token_TOC.flatten(0, 1))
+        added_BTO = added_BTO.unflatten(1, of_token_TOC.shape[:2])
+        return x + torch.matmul(cells_1nT, added_BTO).unflatten(1, size)
 
 
 class HexFeatures(nn.Module):
