@@ -119,6 +119,18 @@ def test_another_normalisation_may_be_allowed_and_another_shape_may_not(
         check_init(settings_of("reg", *allowed, "model.pool=bilinear"), "reg")
 
 
+def test_whole_weights_do_not_go_where_heads_mean_something_else(
+    run_of: RunOf, settings_of: Any
+) -> None:
+    weights = f"init.weights={run_of('reg')}"
+    check_init(settings_of("reg", weights), "reg")
+    check_init(settings_of("reg", f"init.encoder={run_of('reg')}", "tasks.energy.scale=[1]"), "reg")
+    with pytest.raises(HoldfastError, match=r"tasks\.energy\.against_light run True, now False"):
+        check_init(settings_of("reg", weights, "tasks.energy.against_light=false"), "reg")
+    with pytest.raises(HoldfastError, match=r"tasks\.energy\.scale run None, now \(1\.0,\)"):
+        check_init(settings_of("reg", weights, "tasks.energy.scale=[1]"), "reg")
+
+
 def test_whole_weights_go_to_the_same_model_alone(run_of: RunOf, settings_of: Any) -> None:
     mae = run_of("mae")
     settings = settings_of("mae", f"init.weights={mae}")

@@ -16,7 +16,7 @@ from holdfast.training import read_weights
 
 from .geometry.survey import geometry_hash
 from .kinds import SavedRun, saved_run
-from .run_settings import AnyRun
+from .run_settings import AnyRun, InpainterRun, RegressorRun
 from .settings import EncoderSettings
 
 _ENCODER = "encoder."
@@ -25,6 +25,7 @@ _SHAPING = (
     "outer_mode", "outer_fine_pool", "encoder_dim", "feedforward", "num_fusion_layers", "hex_dim",
 )  # fmt: skip
 _SHAPING_TOO = ("pool",)  # no weights of their own, but what they were learned with
+_MEANING = ("log_transform", "against_light", "offset", "scale")  # of what a head predicts
 
 
 class Transferred(NamedTuple):
@@ -72,6 +73,8 @@ def check_init(settings: AnyRun, kind: str) -> str | None:
             f"its encoder alone can be used: set init.encoder={source}"
         )
     _refuse_differences(source, saved, settings)
+    if init.weights is not None:
+        _refuse_other_meanings(source, saved.settings, settings)
     return source
 
 
@@ -101,6 +104,27 @@ def _refuse_differences(source: str, saved: SavedRun, settings: AnyRun) -> None:
         raise HoldfastError(
             f"{source} read its events differently: {', '.join(found)}; set them alike, or "
             "init.allow_norm_mismatch=true where you know why"
+        )
+
+
+def _refuse_other_meanings(source: str, saved: AnyRun, settings: AnyRun) -> None:
+    """The numbers that heads learned to give have to be taken for the same quantities."""
+    found: list[str] = []
+    if isinstance(saved, RegressorRun) and isinstance(settings, RegressorRun):
+        now = settings.tasks.active()
+        for name, was in saved.tasks.active().items():
+            pair = (
+                {key: getattr(one, key) for key in _MEANING} for one in (was, now.get(name, was))
+            )
+            found += _differing(f"tasks.{name}", *pair, "run", "now")
+    elif isinstance(saved, InpainterRun) and isinstance(settings, InpainterRun):
+        key = "against_neighbours"
+        pair = ({key: getattr(run.model, key)} for run in (saved, settings))
+        found += _differing("model", *pair, "run", "now")
+    if found:
+        raise HoldfastError(
+            f"the heads of {source} predict something else: {', '.join(found)}; set them as they "
+            f"were, or take the encoder alone: init.encoder={source}"
         )
 
 
