@@ -44,7 +44,9 @@ def measured(args: argparse.Namespace, phase: str, mode: str) -> dict[str, Any]:
     if args.part == "reference":
         return reference_ratio(settings_of(preset, args.set), seconds=20)
     if args.part == "bare":
-        return bare(settings_of(preset, args.set), DEVICE, warm=args.warm, steps=args.steps)
+        settings = settings_of(preset, args.set)
+        times = bare(settings, DEVICE, warm=args.warm, steps=args.steps)
+        return times.told(settings.train.data.batch * settings.data.sequence_length, "tokens")
     if args.part == "long":
         more = [*LONG, *more]
     return training(settings_of(preset, more), DEVICE, warm=args.warm, steps=args.steps)
@@ -61,7 +63,7 @@ def main() -> int:
     parser.add_argument("--compile", default="none", help="modes of train.compile, by commas")
     parser.add_argument("--kernels", choices=("auto", "off"), default="auto")
     parser.add_argument("--warm", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=1e9, help="nothing is begun after them")
     parser.add_argument("--set", action="append", default=[])
     args = parser.parse_args()

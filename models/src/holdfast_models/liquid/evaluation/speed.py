@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
 
 from holdfast.training import Place, Trainer
 
+from ...step_times import StepTimes, StepWatch, step_times
 from ..assembly import make_net
 from ..data.opening import open_data
 from ..generation import Sampling, generate
@@ -37,13 +36,11 @@ from ..run_settings import LiquidSettings
 
 __all__ = ["bare", "generating", "plain_reference", "reference_ratio", "token_by_token", "training"]
 
-_PROFILED = 5  # steps in which launches are counted
-_LONGEST = 8  # kernels that are named
-_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-
 
 def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dict[str, Any]:
     """Tokens per second of whole training steps, and on a GPU what the device did meanwhile.
+
+    What the guard costs, and the trainer with its loader, is the difference to bare steps.
 
     Args:
         settings: of a run; its trainer, guard and data are as in training, without validation.
@@ -52,7 +49,7 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         steps: that are timed.
     """
     place = Place(torch.device(device))
-    watch = _Watch(place.device, warm, steps)
+    watch = StepWatch(place.device, warm=warm, steps=steps)
     train = dataclasses.replace(
         settings.train, steps=watch.last, device=device,
         holdfast=dataclasses.replace(
@@ -67,7 +64,10 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         task.validation = task.opened = task.ended = None
         result = Trainer.of(task, train, run_dir=Path(folder) / "run", name="liquid").fit()
     tokens = train.data.batch * settings.data.sequence_length * train.accumulate
-    found = {"tokens/s": tokens / watch.seconds, **watch.found, "skipped": result.skipped}
+    without = None
+    if train.accumulate == 1 and train.compile.name == "none":
+        without = bare(settings, device, warm=warm, steps=max(2, steps // 4))
+    found = watch.times.told(tokens, "tokens", without) | {"skipped": result.skipped}
     if place.device.type == "cuda":
         reason = task.model.graphs.reason  # type: ignore[union-attr]
         found["runs as it is, because"] = reason or "it does not: it is replayed"
@@ -76,8 +76,8 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
     return found
 
 
-def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dict[str, Any]:
-    """The same steps without trainer and guard: what those cost is the difference."""
+def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> StepTimes:
+    """The same steps without trainer and guard."""
     settings = dataclasses.replace(settings, self_check=False)
     place, train = torch.device(device), settings.train
     with contextlib.redirect_stdout(sys.stderr):
@@ -89,122 +89,21 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dic
     rows = task.train.__getitems__(range(train.data.batch)).batch  # type: ignore[union-attr]
     batch = {name: value.to(place) for name, value in rows.items()}
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(train.precision)
-    watch = _Watch(place, warm, steps)
-    for step in range(1, watch.last + 1):
+    if train.precision == "auto" and place.type == "cuda":
+        half = torch.bfloat16
+    numbers = itertools.count(1)
+
+    def step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device, half, enabled=half is not None):
             loss = task.loss(net, batch)
         (loss[0] if isinstance(loss, tuple) else loss).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), train.clip or 1.0)
         optimizer.step()
-        watch.around(task.stepped)(step)
-    return {
-        "tokens/s": train.data.batch * settings.data.sequence_length / watch.seconds
-    } | watch.found
+        if task.stepped is not None:
+            task.stepped(next(numbers))
 
-
-class _Watch:
-    """Times some of the steps, and profiles a few behind them."""
-
-    def __init__(self, device: torch.device, warm: int, steps: int) -> None:
-        self._device, self._warm, self._steps = device, warm, steps
-        self.last = warm + steps + (_PROFILED if device.type == "cuda" else 0)
-        self.seconds = 0.0
-        self.found: dict[str, Any] = {}
-        self._ends: list[Any] = []
-        self._began = 0.0
-        self._held = 0
-        self._profile: Any = None
-
-    def around(self, stepped: Callable[[int], bool | None] | None) -> Callable[[int], bool | None]:
-        """``stepped`` of the task, and a look at the clock behind it."""
-
-        def both(step: int) -> bool | None:
-            again = stepped(step) if stepped is not None else None
-            self._look(step)
-            return again
-
-        return both
-
-    def _look(self, step: int) -> None:
-        on_gpu = self._device.type == "cuda"
-        first, last = self._warm, self._warm + self._steps
-        if first <= step <= last:
-            self._ends.append(_mark(on_gpu))
-        if step in (first, last) and on_gpu:
-            torch.cuda.synchronize(self._device)
-        if step == first:
-            self._began = time.perf_counter()
-            if on_gpu:
-                torch.cuda.reset_peak_memory_stats(self._device)
-                self._held = torch.cuda.memory_reserved(self._device)
-        if step == last:
-            self._timed()
-            if on_gpu:
-                self._profile = torch.profiler.profile()
-                self._profile.__enter__()
-        if step == self.last and self._profile is not None:
-            torch.cuda.synchronize(self._device)
-            self._profile.__exit__(None, None, None)
-            self._profiled(self._profile.events())
-
-    def _timed(self) -> None:
-        self.seconds = (time.perf_counter() - self._began) / self._steps
-        each = sorted(_apart(a, b) for a, b in pairwise(self._ends))
-        self.found |= {
-            "ms a step": 1000 * self.seconds,
-            "ms a step, median": statistics.median(each),
-            "within 10 % of it": sum(abs(x / statistics.median(each) - 1) < 0.1 for x in each)
-            / len(each),
-            "ms, longest": each[-1],
-        }
-        if self._device.type == "cuda":
-            # Reserved: what a graph works in is not allocated in the eyes of torch.
-            reserved = torch.cuda.max_memory_reserved(self._device)
-            self.found["GB reserved"] = reserved / 1e9
-            self.found["MB grown"] = (torch.cuda.memory_reserved(self._device) - self._held) / 1e6
-
-    def _profiled(self, events: Any) -> None:
-        names = Counter(one.name for one in events if one.device_type == DeviceType.CPU)
-        # Named ranges of the host lie on the line of the device, too.
-        kernels = [
-            one for one in events
-            if one.device_type == DeviceType.CUDA and not getattr(one, "is_user_annotation", False)
-        ]  # fmt: skip
-        took = Counter[str]()
-        for one in kernels:
-            took[one.name] += one.time_range.elapsed_us()
-        busy = took.total()
-        launches = sum(count for name, count in names.items() if _launches(name))
-        self.found |= {
-            "busy share": busy / 1e6 / _PROFILED / self.seconds,
-            "launches a step": launches / _PROFILED,
-            "kernels a step": len(kernels) / _PROFILED,
-            # One of cudaDeviceSynchronize is ours, behind the last step.
-            "waits in all profiled steps": {name: names[name] for name in _WAITS if names[name]},
-            "longest kernels, ms": {
-                name[:60]: us / 1000 / _PROFILED for name, us in took.most_common(_LONGEST)
-            },
-        }
-
-
-def _mark(on_gpu: bool) -> Any:
-    """Now, on the clock of the device where there is one: the host runs ahead of it."""
-    if not on_gpu:
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _apart(begin: Any, end: Any) -> float:
-    """Milliseconds between two marks."""
-    return 1000 * (end - begin) if isinstance(begin, float) else begin.elapsed_time(end)
-
-
-def _launches(name: str) -> bool:
-    of_cuda = name.startswith(("cuda", "cu"))
-    return of_cuda and ("Launch" in name or name.startswith(("cudaMemcpyAsync", "cudaMemsetAsync")))
+    return step_times(step, place, steps=steps, warmup=warm)
 
 
 @torch.no_grad()
