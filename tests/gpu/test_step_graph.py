@@ -1,4 +1,4 @@
-"""``train.graph`` on a real device: replayed passes train the same, are guarded, and refused well."""
+"""``train.graph`` on a real device: replayed passes train the same, and are guarded."""
 
 from __future__ import annotations
 

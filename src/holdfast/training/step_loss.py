@@ -104,7 +104,7 @@ class StepLoss:
         """The pass as a function of the tensors of a batch."""
 
         def run(*given: Tensor) -> tuple[Tensor, ...]:
-            rows, host = iter(given), _on_host()
+            rows, host = iter(given), rng.host_state()
             try:
                 loss, beside = self.as_it_is(net, changed(batch, lambda _: next(rows)))
             finally:
@@ -122,14 +122,14 @@ class StepLoss:
         """What a replay does not do as the pass itself; the model is as before afterwards."""
         names = {one: name for name, one in self._model.named_parameters()}
         wanted = [one for one in names if one.requires_grad]
-        before, host = StateBefore(self._model), _on_host()
+        before, host = StateBefore(self._model), rng.host_state()
         try:
             loss, beside = self.as_it_is(net, batch)
             for name, number in self._numbers.items():
                 if not _same(beside.get(name), number):
                     return f"{name} beside the loss is no tensor of the GPU and changes"
             expected = _gradients(loss, wanted)
-            if not rng.same(host, _on_host()):
+            if not rng.same(host, rng.host_state()):
                 return "it draws random numbers on the host, which a graph would not"
             before.put_back()
             replayed = captured.replay(parts, list(names))[0]
@@ -191,11 +191,6 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one, other)
     return bool(one == other)
-
-
-def _on_host() -> dict[str, Any]:
-    """Where the generators of the host stand."""
-    return {name: one for name, one in rng.state().items() if name != "cuda"}
 
 
 def _form(batch: Any) -> Any:
