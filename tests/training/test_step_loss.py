@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from holdfast.cli import main
 from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
 from holdfast.training.device import Place
 
 from .test_trainer import Seen, data, loss, model, settings, weights
 from .test_trainer import fit as fit_trainer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Recorded(Captured):
@@ -100,6 +103,17 @@ class Normed(nn.Sequential):
 def test_a_replayed_run_trains_the_same_weights(tmp_path: Path, net: Any, more: Any) -> None:
     said = both(tmp_path, beside, net, **more)
     assert said == "graph: forward, loss and backward are replayed as CUDA graphs"
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_recipe_of_ones_own_is_replayed_by_one_setting(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    small = ["width=8", "layers=1", "train.steps=5", "train.device=cpu", "train.data.workers=0"]
+    given = [f"--set={one}" for one in (*small, "train.graph=true")]
+    path = str(EXAMPLES / "own_recipe.py")
+    assert main(["train", path, "--run-dir", str(tmp_path / "run"), *given]) == 0
+    assert "graph: forward, loss and backward are replayed as CUDA graphs" in capfd.readouterr().err
 
 
 def test_without_a_gpu_one_line_says_so_and_nothing_changes(tmp_path: Path) -> None:
