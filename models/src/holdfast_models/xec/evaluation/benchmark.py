@@ -61,6 +61,8 @@ class Steps:
         self._wanted = wanted
         self.optimizer = torch.optim.AdamW(wanted, lr=1e-6, fused=self._device.type == "cuda")
         if compiled != "none" and loss:
+            with torch.no_grad():  # what it remembers of its first batch would be compiled twice
+                task.loss(self.model, batch)
             self._loss = torch.compile(task.loss, mode=compiled, dynamic=False)
         elif compiled != "none":
             self.model.compile(mode=compiled, dynamic=False)
