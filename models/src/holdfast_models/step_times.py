@@ -22,7 +22,10 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 
-__all__ = ["StepTimes", "StepWatch", "product_rate", "step_times"]
+__all__ = ["STEPS", "StepTimes", "StepWatch", "product_rate", "step_times"]
+
+STEPS = {"cuda": 200, "cpu": 10}
+"""So many are timed as a rule: a leak shows over hundreds of steps, and a CPU is slow."""
 
 _NEAR = 0.1  # of the median: steps that far away from it are counted
 _AWAITED = 10  # steps in which the host may not wait for the device

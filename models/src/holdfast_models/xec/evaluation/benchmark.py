@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from holdfast import watch
 from holdfast.training import Place, Task, largest_batch
 
-from ...step_times import StepTimes, product_rate, step_times
+from ...step_times import STEPS, StepTimes, product_rate, step_times
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
@@ -109,7 +109,7 @@ def bench(
     kind: str,
     settings: AnyRun,
     *,
-    steps: int,
+    steps: int | None,
     device: str,
     files: str | None,
     find_batch: bool,
@@ -120,7 +120,7 @@ def bench(
     Args:
         kind: which model.
         settings: of a run; its batch, precision and compiler count.
-        steps: that are timed, after three others.
+        steps: that are timed, after three others; None: 200, on a CPU 10.
         device: where the model is.
         files: events to read.
         find_batch: also search for the largest batch that fits.
@@ -129,6 +129,7 @@ def bench(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = Place(torch.device(device))
+    steps = steps or STEPS[place.device.type]
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
         truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
         events = open_files(settings, settings.data, path, truths)
