@@ -41,7 +41,8 @@ def _bench(args: argparse.Namespace) -> int:
     from holdfast import HoldfastError
     from holdfast.training import resolve
 
-    from ..evaluation.speed import generating, reference_ratio, training
+    from ..evaluation.reference import reference_ratio
+    from ..evaluation.speed import bare, generating, training
     from ..kernels.choice import faults, using
     from ..recipe import RECIPE
 
@@ -55,6 +56,10 @@ def _bench(args: argparse.Namespace) -> int:
     with using("off" if args.plain else "auto"):
         say(f"training, {args.warm} and {args.steps} steps on {device}")
         found["training"] = training(settings, device, warm=args.warm, steps=args.steps)
+        say("the same without trainer and guard")
+        found["without trainer and guard"] = bare(
+            settings, device, warm=args.warm, steps=args.steps
+        )
         if args.generate:
             say(f"writing {args.generate} tokens")
             found["writing"] = generating(settings, device, length=args.generate)
