@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -170,16 +169,11 @@ def _writer(
     left = rows.left(place)
     blocks = _in_blocks(token_B.device)
     step = Stepper(net, state, left if blocks else None)
-    make = functools.partial(
-        Writer, step, functools.partial(choose, how=how), token_B, seen_BV,
+    return Writer(
+        step, functools.partial(choose, how=how), token_B, seen_BV,
         block=_BLOCK if blocks else 1, reads=rows.reads(place),
+        captures=token_B.is_cuda and left >= _WORTH,
     )  # fmt: skip
-    if token_B.is_cuda and left >= _WORTH:
-        try:
-            return make(captures=True)
-        except RuntimeError as error:  # whatever the device says, passes can run one by one
-            warnings.warn(f"writing without a CUDA graph: {error}", stacklevel=2)
-    return make(captures=False)
 
 
 def _in_blocks(device: torch.device) -> bool:

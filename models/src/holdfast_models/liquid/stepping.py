@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .graphed import Graphed
 from .model.model import LiquidNet, mapped
 
 __all__ = ["NO_TOKEN", "Stepper", "Writer"]
 
 NO_TOKEN = -1
 """Where a row does not read but chooses."""
-
-_WARM = 2  # passes before one is captured: kernels are compiled and libraries opened by then
 
 
 class Stepper:
@@ -92,7 +91,7 @@ class Writer:
         self._draw_NB = torch.zeros(block, rows, dtype=torch.double, device=device)
         self._given_NB = torch.full((block, rows), NO_TOKEN, device=device) if reads else None
         self._written_NB = torch.zeros(block, rows, dtype=torch.int64, device=device)
-        self._graph = self._captured(device) if captures else None
+        self._pass = Graphed(self._write, on=captures)
 
     @torch.no_grad()
     def __call__(self, draw_NB: Tensor, given_NB: Tensor) -> list[list[int]]:
@@ -108,10 +107,7 @@ class Writer:
         if self._given_NB is not None:
             self._given_NB[:count] = given_NB.to(self._given_NB.device)
         for _ in range(count):
-            if self._graph is None:
-                self._pass()
-            else:
-                self._graph.replay()
+            self._pass()
         return self._written_NB[:count].tolist()
 
     @property
@@ -119,7 +115,7 @@ class Writer:
         """The last one, which is not in the state yet."""
         return self._token_B1[:, 0]
 
-    def _pass(self) -> None:
+    def _write(self) -> tuple[()]:
         if self._seen_BV is not None:
             self._seen_BV.scatter_(1, self._token_B1, value=True)
         logits_BV = self.step(self._token_B1)
@@ -131,24 +127,7 @@ class Writer:
         self._token_B1.copy_(token_B[:, None])
         self._written_NB.index_copy_(0, self._at, token_B[None])
         self._at += 1
-
-    @torch.no_grad()
-    def _captured(self, device: torch.device) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream(device)
-        changed = [self.step.state, self._seen_BV, self._token_B1]
-        kept = [one.clone() for one in _leaves(tuple(changed))]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM):
-                self._pass()
-                self._at.zero_()
-                for mine, old in zip(_leaves(tuple(changed)), kept, strict=True):
-                    mine.copy_(old)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._pass()
-        return graph
+        return ()
 
 
 def _leaves(state: Any) -> Iterator[Tensor]:
