@@ -12,6 +12,7 @@ from torch import Tensor
 from holdfast_models.liquid import scan as scan_file
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
+from holdfast_models.liquid.model import linear as linear_file
 from holdfast_models.liquid.model.liquid import cfc as cfc_file
 from holdfast_models.liquid.model.liquid import through_time
 from holdfast_models.liquid.model.mamba import selective as selective_file
@@ -111,8 +112,9 @@ STAND_INS = {
     "scan": _scan, "fire": _fire, "fire_backward": _fire_backward, "cfc": _cfc,
     "cfc_backward": _cfc_backward, "selective": _selective,
     "selective_backward": _selective_backward, "attend": _attend,
+    "rows": torch.nn.functional.linear,
 }  # fmt: skip
-USERS = (scan_file, lif_file, cfc_file, through_time, selective_file, causal_file)
+USERS = (scan_file, lif_file, cfc_file, through_time, selective_file, causal_file, linear_file)
 
 
 @pytest.fixture
@@ -133,6 +135,7 @@ CASES = [
     ("cfc", (4, 0)),
     ("selective", (5, 3)),
     ("attend", (4, 1)),
+    ("rows", ()),
 ]
 
 

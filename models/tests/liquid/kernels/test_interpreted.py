@@ -32,6 +32,7 @@ CASES = [
     "cfc 4 5 0",
     "selective 66 3 3",
     "attend 300 16 1",
+    "rows 5",
 ]
 
 

@@ -30,6 +30,7 @@ CASES = [
     ("selective", (80, 5)),
     ("attend", (16, 1)),
     ("attend", (6, 0)),
+    ("rows", ()),
 ]
 
 

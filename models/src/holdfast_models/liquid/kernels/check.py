@@ -138,10 +138,24 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
     return ran, [given]
 
 
+def _rows(tokens: int) -> Made:
+    from ..model.linear import linear
+
+    x, weight, bias = _leaf(tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
+
+    def ran(x: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            found = [linear(x, weight[:, 100:], bias), linear(x, weight[:, :300], None)]
+        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+
+    return ran, [x]
+
+
 CASES: dict[str, Callable[..., Made]] = {
     "scan": _scan,
     "lif": _lif,
     "cfc": _cfc,
     "selective": _selective,
     "attend": _attend,
+    "rows": _rows,
 }

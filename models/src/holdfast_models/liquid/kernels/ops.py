@@ -19,6 +19,7 @@ __all__ = [
     "cfc_backward",
     "fire",
     "fire_backward",
+    "rows",
     "scan",
     "selective",
     "selective_backward",
@@ -186,4 +187,13 @@ attend = _define(
     "cached_values, Tensor count, int window, float base) -> Tensor",
     "attend_kernels",
     _fake_attend,
+)
+
+
+def _fake_rows(x_RK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    return x_RK.new_empty(x_RK.shape[0], weight_NK.shape[0])
+
+
+rows = _define(
+    "rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", "rows_kernels", _fake_rows
 )
