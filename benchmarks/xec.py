@@ -2,6 +2,8 @@
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
     python benchmarks/xec.py --part steps --batch 1024 --modes default --steps 200  # guarded
+    python benchmarks/xec.py --part trained --batch 1024 --events 8192 --steps 200 \\
+        --set train.compile.mode=default --set train.graph=true   # by the trainer, with its data
     python benchmarks/xec.py --part losses --batch 256 --events 8192 --steps 60    # kernels or not
     python benchmarks/xec.py --part data --batch 1024 --events 16384    # from the cache to the GPU
     python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
@@ -16,6 +18,7 @@ is needed. Training goes through the trainer with guard and checkpoints. Tables 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -44,7 +47,7 @@ from holdfast.training import (
 )
 from holdfast.training.data.loading import make_loader
 from holdfast.training.data.transfer import Transfer
-from holdfast_models.step_times import step_times
+from holdfast_models.step_times import StepWatch, step_times
 from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
@@ -244,6 +247,29 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
             log(f"{kind}: {found[kind]}")
             if args.top and DEVICE.type == "cuda":
                 log("\n".join(busiest(work.step, args.top)))
+    return found
+
+
+def trained(args: argparse.Namespace) -> dict[str, Any]:
+    """Steps of a run of the trainer, from the cache to the checkpoint; ``--set train.graph=true``."""
+    found: dict[str, Any] = {}
+    for kind in args.kinds.split(","):
+        watch = StepWatch(DEVICE, warm=args.warm, steps=args.steps)
+        given = [f"train.data.batch={args.batch}", f"train.steps={watch.last}", "train.epochs=null"]
+        unchecked = ["model.blocks=plain"] if args.unchecked else []
+        settings = settings_of(kind, args.size, [*given, *unchecked, *args.set])
+        events, _ = make_events(args.events, 0, settings.normalization)
+        task = task_of(kind, settings, CachedEvents(events, None), None)
+        for block in task.model.modules():
+            if args.unchecked and isinstance(block, ConvNeXtBlock):
+                block.fused = True
+        task.stepped = watch.around(task.stepped)
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+            result = Trainer.of(task, settings.train, run_dir=Path(folder) / "run", name="x").fit()
+        found[kind] = watch.times.told(args.batch, "events")
+        found[kind] |= {"skipped": result.skipped, "s to compile": result.compile_seconds}
+        log(f"{kind}: {found[kind]}")
+        log(result.report[:1500])
     return found
 
 
@@ -530,6 +556,7 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
 PARTS = {
     "rates": rates,
     "steps": steps,
+    "trained": trained,
     "losses": losses,
     "data": data,
     "regressor": regressor,
@@ -552,6 +579,7 @@ def main() -> int:
     parser.add_argument(
         "--unchecked", action="store_true", help="of steps: kernels without a trial"
     )
+    parser.add_argument("--warm", type=int, default=10, help="of trained: steps before")
     parser.add_argument("--loss", action="store_true", help="of steps: compile the loss, too")
     parser.add_argument("--together", type=int, default=1, help="of steps: processes to wait for")
     parser.add_argument("--workers", default="0,2", help="of data: processes that load")

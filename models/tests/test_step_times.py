@@ -17,7 +17,7 @@ def test_steps_near_the_median_and_what_the_guard_costs() -> None:
     bare = StepTimes(milliseconds=[9.0, 9.5, 100.0], peak_gb=1.0)
     told = times.told(64, "events", bare)
     assert told["% of 8 steps within 10 %"] == 75.0
-    assert told["ms a step, median"] == 10.0 and told["ms, longest"] == 20.0
+    assert told["ms a step, median"] == 10.0 and told["long steps, ms"] == {4: 11.2, 5: 20.0}
     assert told["events/s"] == pytest.approx(64 * 8 / 0.0912)
     assert told["guard cost µs"] == pytest.approx(500.0)
     assert told["guard cost %"] == pytest.approx(100 * 0.5 / 9.5)
@@ -33,7 +33,7 @@ def test_only_steps_after_the_warm_up_are_timed() -> None:
 
     times = step_times(step, CPU, steps=5, warmup=2)
     assert len(calls) == 7 and len(times.milliseconds) == 5
-    assert max(times.milliseconds) < 150 and not times.device
+    assert max(times.milliseconds) < 150 and not times.device and times.first == 3
 
 
 def test_a_look_at_a_run_keeps_what_the_task_answers() -> None:
@@ -41,6 +41,12 @@ def test_a_look_at_a_run_keeps_what_the_task_answers() -> None:
     stepped = watch.around(lambda step: step == 2)
     assert [stepped(step) for step in range(1, watch.last + 1)] == [False, True, False]
     assert len(watch.times.milliseconds) == 2
+
+
+def test_a_run_that_ends_early_has_no_rate() -> None:
+    watch = StepWatch(CPU, warm=5, steps=2)
+    watch.around()(1)
+    assert watch.times.told(1, "events") == {"events/s": None}
 
 
 @pytest.mark.gpu

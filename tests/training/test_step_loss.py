@@ -22,7 +22,7 @@ from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
 from holdfast.training.device import Place
 
-from .test_trainer import Seen, data, loss, model, settings, weights
+from .test_trainer import Seen, data, loss, model, settings
 from .test_trainer import fit as fit_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -65,11 +65,14 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def fit(
     path: Path, net: nn.Module, *, graph: bool, of: Callable[..., Any] = loss, **more: Any
 ) -> tuple[list[float], list[str]]:
-    """Train, with batches of two sizes; the weights, and what was said of graphs."""
+    """Train, with batches of two sizes; weights and buffers, and what was said of graphs."""
     seen, given = Seen(), more.pop("train", data(60))
     how = settings(epochs=2, graph=graph, **more)
     fit_trainer(path, how, net, progress=seen, loss=of, train=given)
-    return weights(net), [line for line in seen.lines if line.startswith("graph:")]
+    state = [value for _, one in sorted(net.state_dict().items()) for value in one.flatten()]
+    return torch.stack([one.double() for one in state]).tolist(), [
+        line for line in seen.lines if line.startswith("graph:")
+    ]
 
 
 def both(tmp_path: Path, of: Callable[..., Any], net: Callable[[], nn.Module], **more: Any) -> str:

@@ -13,6 +13,7 @@ import dataclasses
 import resource
 import statistics
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,8 +31,9 @@ STEPS = {"cuda": 200, "cpu": 10}
 _NEAR = 0.1  # of the median: steps that far away from it are counted
 _AWAITED = 10  # steps in which the host may not wait for the device
 _PROFILED = 5  # steps whose kernels are counted
-_LONGEST = 8  # kernels that are named
+_LONGEST = 8  # kernels, and steps, that are named
 _SIDE = {"cuda": 8192, "cpu": 1024}  # of the matrices whose product tells what a device can do
+_OWN = 1  # wait of a profiled run: behind its last step
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
@@ -44,6 +46,8 @@ class StepTimes:
     """Of the GPU since the warm-up; of the whole process, since its start, on a CPU."""
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     """What a GPU did meanwhile, by name; empty on a CPU."""
+    first: int = 1
+    """Number of the first step that was timed."""
 
     @property
     def median(self) -> float:
@@ -61,6 +65,13 @@ class StepTimes:
         usual = self.median
         return statistics.fmean(abs(one / usual - 1) <= _NEAR for one in self.milliseconds)
 
+    @property
+    def long(self) -> dict[int, float]:
+        """The longest of those that are more than 10 % longer, by number."""
+        each, most = self.milliseconds, (1 + _NEAR) * self.median
+        order = sorted(range(len(each)), key=lambda one: -each[one])[:_LONGEST]
+        return {self.first + one: round(each[one], 1) for one in sorted(order) if each[one] > most}
+
     def told(self, samples: int, unit: str, bare: StepTimes | None = None) -> dict[str, Any]:
         """What a bench prints of them.
 
@@ -69,11 +80,14 @@ class StepTimes:
             unit: what they are called.
             bare: the same steps without the guard.
         """
+        if not self.milliseconds:
+            return {f"{unit}/s": None, **self.device}
         found: dict[str, Any] = {
             f"{unit}/s": 1000 * samples / self.mean,
+            f"{unit}/s of a usual step": 1000 * samples / self.median,
             "ms a step, median": self.median,
-            "ms, longest": max(self.milliseconds),
             f"% of {len(self.milliseconds)} steps within 10 %": 100 * self.near,
+            "long steps, ms": self.long,
             "GB at most": self.peak_gb,
             **self.device,
         }
@@ -88,7 +102,7 @@ class StepTimes:
 class StepWatch:
     """Looks at a loop from between its steps: some warm up, some are timed.
 
-    On a GPU some more are looked at for waits of the host before, and profiled afterwards: either
+    On a GPU the next ones are watched for waits of the host, and the last are profiled: either
     would change the times.
 
     Args:
@@ -99,18 +113,15 @@ class StepWatch:
 
     def __init__(self, device: torch.device, *, warm: int, steps: int) -> None:
         self._device, self._on_gpu = device, device.type == "cuda"
-        self._awaited = warm
-        self._first = warm + (_AWAITED if self._on_gpu else 0)
-        self._end = self._first + steps
-        self.last = self._end + (_PROFILED if self._on_gpu else 0)
+        self._warm, self._end = warm, warm + steps
+        self.last = self._end + (_AWAITED + _PROFILED if self._on_gpu else 0)
         """The number of the last step that is looked at."""
         self._marks: list[Any] = []
         self._found: dict[str, Any] = {}
         self._peak = 0.0
         self._busy: float | None = None
         self._held = (0, 0)
-        self._warned: Any = None
-        self._told: list[Any] = []
+        self._waits = _Waits()
         self._profile: Any = None
 
     def around(
@@ -127,50 +138,38 @@ class StepWatch:
 
     @property
     def times(self) -> StepTimes:
-        """What was seen, once the last step is over."""
+        """What was seen, once the loop is over; of fewer steps where it ended early."""
+        self._waits.stop()
+        if self._marks and self._on_gpu:
+            torch.cuda.synchronize(self._device)
         each = [_apart(a, b) for a, b in pairwise(self._marks)]
         found = dict(self._found)
         if self._busy is not None:
             found["busy %"] = min(100.0, 100 * self._busy / statistics.median(each))
-        return StepTimes(milliseconds=each, peak_gb=self._peak, device=found)
+        return StepTimes(milliseconds=each, peak_gb=self._peak, device=found, first=self._warm + 1)
 
     def look(self, step: int) -> None:
         """Step number ``step`` is over; 0: none is yet."""
-        if self._on_gpu and step == self._awaited:
-            self._waits_begin()
-        if self._on_gpu and step == self._first:
-            self._waits_end()
+        if step == self._warm and self._on_gpu:
             torch.cuda.synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._held = _memory(self._device)
-        if self._first <= step <= self._end:
+        if self._warm <= step <= self._end:
             self._marks.append(_mark(self._on_gpu))
         if step == self._end:
             self._timed()
-        if self._profile is not None and step == self.last:
+        if not self._on_gpu:
+            return
+        if step == self._end:
+            self._waits.start()
+        if step == self._end + _AWAITED:
+            self._found |= self._waits.stop()
+            self._profile = torch.profiler.profile()
+            self._profile.__enter__()
+        if step == self.last:
             torch.cuda.synchronize(self._device)
             self._profile.__exit__(None, None, None)
             self._profiled(self._profile.events() or ())
-
-    # ------------------------------------------------------------------ waits of the host
-
-    def _waits_begin(self) -> None:
-        torch.cuda.synchronize(self._device)
-        self._warned = warnings.catch_warnings(record=True)
-        self._told = self._warned.__enter__()
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-
-    def _waits_end(self) -> None:
-        if self._warned is None:
-            return
-        torch.cuda.set_sync_debug_mode("default")
-        self._warned.__exit__(None, None, None)
-        lines = [str(one.message).splitlines()[0] for one in self._told]
-        waits = sum("called a synchronizing" in one for one in lines)
-        self._found[f"host syncs in {_AWAITED} steps"] = waits
-
-    # ------------------------------------------------------------------ time and memory
 
     def _timed(self) -> None:
         if not self._on_gpu:
@@ -182,14 +181,13 @@ class StepWatch:
         # Reserved too: what a graph works in is not allocated in the eyes of torch.
         self._found |= {
             "GB reserved": torch.cuda.max_memory_reserved(self._device) / 1e9,
-            f"MB grown in {self._end - self._first} steps": grown[0] / 1e6,
+            f"MB grown in {self._end - self._warm} steps": grown[0] / 1e6,
             "MB grown, reserved": grown[1] / 1e6,
         }
-        self._profile = torch.profiler.profile()
-        self._profile.__enter__()
 
     def _profiled(self, events: Any) -> None:
         names = Counter(one.name for one in events if one.device_type == DeviceType.CPU)
+        names["cudaDeviceSynchronize"] -= _OWN
         # Named ranges of the host lie on the line of the device, too.
         kernels = [
             one for one in events
@@ -203,12 +201,48 @@ class StepWatch:
         self._found |= {
             "launches a step": launches / _PROFILED,
             "kernels a step": len(kernels) / _PROFILED,
-            # One of cudaDeviceSynchronize is ours, behind the last step.
-            "waits in all profiled steps": {name: names[name] for name in _WAITS if names[name]},
+            f"waits in {_PROFILED} profiled steps": {
+                name: names[name] for name in _WAITS if names[name] > 0
+            },
             "longest kernels, ms": {
                 name[:60]: us / 1000 / _PROFILED for name, us in took.most_common(_LONGEST)
             },
         }
+
+
+class _Waits:
+    """Where the host waits for the device, as torch warns about it."""
+
+    def __init__(self) -> None:
+        self._found = Counter[str]()
+        self._shown: Callable[..., Any] | None = None
+        self._filters: list[Any] = []
+
+    def start(self) -> None:
+        """From here on."""
+        self._filters, self._shown = warnings.filters[:], warnings.showwarning
+        warnings.simplefilter("always")
+        warnings.showwarning = self._show
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def stop(self) -> dict[str, Any]:
+        """How many there were, and the lines that they came from."""
+        if self._shown is None:
+            return {}
+        torch.cuda.set_sync_debug_mode("default")
+        warnings.showwarning, self._shown = self._shown, None
+        warnings.filters[:] = self._filters
+        found: dict[str, Any] = {f"host syncs in {_AWAITED} steps": self._found.total()}
+        if self._found:
+            found["their lines"] = dict(self._found.most_common(_LONGEST))
+        return found
+
+    def _show(self, message: Any, *given: Any, **more: Any) -> None:
+        if "synchronizing CUDA operation" not in str(message):
+            return
+        frames = [one for one in traceback.extract_stack()[:-1] if "holdfast" in one.filename]
+        lines = [f"{one.filename.rsplit('/', 1)[-1]}:{one.lineno}" for one in frames[-3:]]
+        self._found[" < ".join(reversed(lines)) or "elsewhere"] += 1
 
 
 def step_times(

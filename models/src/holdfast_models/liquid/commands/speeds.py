@@ -41,7 +41,8 @@ def _bench(args: argparse.Namespace) -> int:
     from holdfast.training import resolve
 
     from ...step_times import STEPS
-    from ..evaluation.speed import generating, reference_ratio, training
+    from ..evaluation.reference import reference_ratio
+    from ..evaluation.speed import bare, generating, training
     from ..kernels.choice import faults, using
     from ..recipe import RECIPE
 
@@ -54,8 +55,9 @@ def _bench(args: argparse.Namespace) -> int:
     steps = args.steps or STEPS[torch.device(device).type]
     found: dict[str, Any] = {"device": device}
     with using("off" if args.plain else "auto"):
-        say(f"training, {args.warm} and {steps} steps on {device}")
-        found["training"] = training(settings, device, warm=args.warm, steps=steps)
+        say(f"training, {args.warm} and {steps} steps on {device}, and without trainer and guard")
+        without = bare(settings, device, warm=args.warm, steps=max(2, steps // 4))
+        found["training"] = training(settings, device, warm=args.warm, steps=steps, without=without)
         if args.generate:
             say(f"writing {args.generate} tokens")
             found["writing"] = generating(settings, device, length=args.generate)

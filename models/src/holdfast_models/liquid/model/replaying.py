@@ -15,7 +15,7 @@ from .block import Inside
 
 __all__ = ["replayed"]
 
-_KEPT = 4  # parts of ``Inside`` that every block has
+_KEPT = 5  # tensors of ``Inside`` that every block has
 
 
 def replayed(net: Any, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[Inside, ...]] | None:
@@ -54,7 +54,9 @@ def packed(
 ) -> tuple[Tensor, ...]:
     """All tensors that training reads, those with gradients first."""
     openings = [one.opening_BTG for one in inside if one.opening_BTG is not None]
-    parts = [part for one in inside for part in one[:_KEPT]]
+    parts = [
+        part for one in inside for part in (one.rate_BTK, *one.near, one.liquid_BTU, one.driven_BTU)
+    ]
     seen = [part for synapse in synapses for part in synapse.seen if part is not None]
     return y_BTV, *openings, *parts, *seen
 
@@ -67,7 +69,8 @@ def unpacked(
     parts = iter(given[1 + gates :])
     openings: Sequence[Tensor | None] = given[1 : 1 + gates] if gates else [None] * blocks
     inside = tuple(
-        Inside(next(parts), next(parts), next(parts), next(parts), opening) for opening in openings
+        Inside(next(parts), (next(parts), next(parts)), next(parts), next(parts), opening)
+        for opening in openings
     )
     for synapse in synapses:
         synapse.seen = (next(parts), next(parts))
