@@ -251,7 +251,7 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(args: argparse.Namespace) -> dict[str, Any]:
-    """Steps of a run of the trainer, from the cache to the checkpoint; ``--set train.graph=true``."""
+    """Steps of a run of the trainer, from the cache on."""
     found: dict[str, Any] = {}
     for kind in args.kinds.split(","):
         watch = StepWatch(DEVICE, warm=args.warm, steps=args.steps)

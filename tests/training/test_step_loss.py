@@ -21,6 +21,7 @@ from holdfast.cli import main
 from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
 from holdfast.training.device import Place
+from holdfast.training.state_before import StateBefore
 
 from .test_trainer import Seen, data, loss, model, settings
 from .test_trainer import fit as fit_trainer
@@ -38,7 +39,9 @@ class Recorded(Captured):
     def _record(self, function: Any, parameters: Sequence[nn.Parameter]) -> None:
         self._needed = [one.requires_grad for one in (*self._inputs, *parameters)]
         self._forward: Any = SimpleNamespace(replay=self._run)
+        before = StateBefore(self._modules[0])
         self._run()
+        before.put_back()  # a capture computes nothing
 
     def _run(self) -> None:
         with torch.enable_grad(), twins(self._modules) as parameters:
