@@ -263,14 +263,25 @@ def trained(args: argparse.Namespace) -> dict[str, Any]:
         for block in task.model.modules():
             if args.unchecked and isinstance(block, ConvNeXtBlock):
                 block.fused = True
-        task.stepped = watch.around(task.stepped)
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        with (
+            contextlib.ExitStack() as stack,
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(sys.stderr),
+        ):
+            task.stepped = watch.around(lambda step: ready(step, args.together, stack))
             result = Trainer.of(task, settings.train, run_dir=Path(folder) / "run", name="x").fit()
         found[kind] = watch.times.told(args.batch, "events")
         found[kind] |= {"skipped": result.skipped, "s to compile": result.compile_seconds}
         log(f"{kind}: {found[kind]}")
         log(result.report[:1500])
     return found
+
+
+def ready(step: int, together: int, stack: contextlib.ExitStack) -> None:
+    """After a few steps: wait for the others to have compiled, and have the device alone."""
+    if step == 5:
+        all_warm(together)
+        stack.enter_context(alone())
 
 
 def all_warm(count: int) -> None:

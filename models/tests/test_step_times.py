@@ -18,6 +18,7 @@ def test_steps_near_the_median_and_what_the_guard_costs() -> None:
     told = times.told(64, "events", bare)
     assert told["% of 8 steps within 10 %"] == 75.0
     assert told["ms a step, median"] == 10.0 and told["long steps, ms"] == {4: 11.2, 5: 20.0}
+    assert told["last long step"] == 5
     assert told["events/s"] == pytest.approx(64 * 8 / 0.0912)
     assert told["guard cost µs"] == pytest.approx(500.0)
     assert told["guard cost %"] == pytest.approx(100 * 0.5 / 9.5)

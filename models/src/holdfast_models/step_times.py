@@ -72,6 +72,13 @@ class StepTimes:
         order = sorted(range(len(each)), key=lambda one: -each[one])[:_LONGEST]
         return {self.first + one: round(each[one], 1) for one in sorted(order) if each[one] > most}
 
+    @property
+    def last_long(self) -> int | None:
+        """Number of the last step that was more than 10 % longer; from there on all are alike."""
+        most = (1 + _NEAR) * self.median
+        numbers = [self.first + n for n, one in enumerate(self.milliseconds) if one > most]
+        return max(numbers, default=None)
+
     def told(self, samples: int, unit: str, bare: StepTimes | None = None) -> dict[str, Any]:
         """What a bench prints of them.
 
@@ -88,6 +95,7 @@ class StepTimes:
             "ms a step, median": self.median,
             f"% of {len(self.milliseconds)} steps within 10 %": 100 * self.near,
             "long steps, ms": self.long,
+            "last long step": self.last_long,
             "GB at most": self.peak_gb,
             **self.device,
         }
