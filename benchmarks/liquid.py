@@ -1,6 +1,7 @@
 """The liquid family: phases, what each feature is worth, forgetting, and the other tasks.
 
     python benchmarks/liquid.py --part phases --phases 1,2,3                       # a GPU
+    python benchmarks/liquid.py --part phases --phases 1 --plain    # without kernels and graphs
     python benchmarks/liquid.py --part ablation --preset tiny --set train.steps=400
     python benchmarks/liquid.py --part forgetting --preset tiny --tasks 2
     python benchmarks/liquid.py --part tasks                        # vision and robotics
@@ -29,6 +30,7 @@ from holdfast.training import Place, Result, Task, Trainer, resolve
 from holdfast_models.liquid.course import Course
 from holdfast_models.liquid.data.opening import open_data
 from holdfast_models.liquid.evaluation.ablation import FEATURES, Measured, ablate
+from holdfast_models.liquid.kernels.choice import using
 from holdfast_models.liquid.recipe import RECIPE, build
 from holdfast_models.liquid.run_settings import LiquidSettings
 
@@ -223,6 +225,7 @@ def main() -> int:
     parser.add_argument("--features", type=names, default=[], help="of ablation; default: all")
     parser.add_argument("--ways", type=names, default=[*WAYS], help="of forgetting")
     parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N,N")
+    parser.add_argument("--plain", action="store_true", help="without kernels and graphs")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out", type=Path, help="a JSON file")
     args = parser.parse_args()
@@ -230,7 +233,10 @@ def main() -> int:
     found: dict[str, Any] = {
         "part": args.part, "hardware": hardware(), "command": " ".join(sys.argv[1:])
     }  # fmt: skip
-    found |= PARTS[args.part](args)
+    if args.plain:
+        args.set = ["model.graph=false", *args.set]
+    with using("off" if args.plain else "auto"):
+        found |= PARTS[args.part](args)
     found["whole seconds"] = round(time.perf_counter() - began)
     text = json.dumps(found, indent=1, default=str)
     print(text)

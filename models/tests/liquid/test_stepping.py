@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from holdfast_models.liquid import generation
-from holdfast_models.liquid.generation import Sampling, generate
+from holdfast_models.liquid.generation import Sampling, choose, generate
 from holdfast_models.liquid.model.model import LiquidNet, Sizes
 from holdfast_models.liquid.settings import ModelSettings, PlasticitySettings
-from holdfast_models.liquid.stepping import Stepper
+from holdfast_models.liquid.stepping import NO_TOKEN, Stepper, Writer
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -37,28 +38,32 @@ def test_logits_are_those_of_one_pass(name: str) -> None:
     net = net_of(**VARIANTS[name])
     tokens_BT = torch.randint(20, (2, 12))
     wanted_BTV = net(tokens_BT).y_BTV
-    stepper = Stepper(net, net(tokens_BT[:, :5]).state, 2, 9, captures=False)
-    shapes = [one.shape for one in tree_leaves(stepper.state)]
+    step = Stepper(net, net(tokens_BT[:, :5]).state, 7)
+    places = [(one.shape, one.data_ptr()) for one in tree_leaves(step.state)]
     for place in range(5, 12):
-        logits_BV = stepper(tokens_BT[:, place : place + 1])
+        logits_BV = step(tokens_BT[:, place : place + 1])
         torch.testing.assert_close(logits_BV, wanted_BTV[:, place], atol=1e-5, rtol=1e-4)
-    assert shapes == [one.shape for one in tree_leaves(stepper.state)]
+    assert places == [(one.shape, one.data_ptr()) for one in tree_leaves(step.state)]
 
 
-def test_rows_that_end_leave_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that stops changes how many there are, and the stepper with them."""
+@pytest.mark.parametrize("how", [Sampling(seed=1), Sampling(temperature=0, penalty=1.3)])
+def test_blocks_write_what_single_tokens_do(monkeypatch: pytest.MonkeyPatch, how: Sampling) -> None:
+    """Rows that still read, and rows that end inside a block, leave the others as they are."""
     net, made = net_of(), []
 
-    def stepper(net: LiquidNet, state: Any, rows: int, tokens: int) -> Stepper:
-        made.append(rows)
-        return Stepper(net, state, rows, tokens, captures=False)
+    class Counted(Writer):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(self)
 
-    prompts, how = [[1, 2, 3], [4], [5, 6]], Sampling(seed=1)
-    wanted = list(generate(net, prompts, 12, how, stop=7))
-    monkeypatch.setattr(generation, "_stepper", stepper)
-    monkeypatch.setattr(generation, "_graphs_on", lambda device: True)
-    assert list(generate(net, prompts, 12, how, stop=7)) == wanted
-    assert len(made) > 1
+    prompts = [[1, 2, 3, 4, 5, 6], [4], [5, 6]]
+    alone = list(generate(net, prompts, 30, how, stop=7))
+    monkeypatch.setattr(generation, "Writer", Counted)
+    monkeypatch.setattr(generation, "_in_blocks", lambda device: True)
+    monkeypatch.setattr(generation, "_BLOCK", 8)
+    assert list(generate(net, prompts, 30, how, stop=7)) == alone
+    ended = {row for row, _ in alone if sum(row == other for other, _ in alone) < 30}
+    assert ended and len(made) > 1, "a row stopped early, and another writer went on"
 
 
 @pytest.mark.gpu
@@ -67,9 +72,19 @@ def test_rows_that_end_leave_the_others_as_they_are(monkeypatch: pytest.MonkeyPa
 @torch.no_grad()
 def test_a_captured_graph_writes_the_same(name: str) -> None:
     net = net_of(**VARIANTS[name]).cuda()
-    tokens_BT = torch.randint(20, (2, 12), device="cuda")
-    wanted_BTV = net(tokens_BT).y_BTV
-    stepper = Stepper(net, net(tokens_BT[:, :5]).state, 2, 9, captures=True)
-    for place in range(5, 12):
-        logits_BV = stepper(tokens_BT[:, place : place + 1])
-        torch.testing.assert_close(logits_BV, wanted_BTV[:, place], atol=1e-3, rtol=1e-3)
+    tokens_BT = torch.randint(20, (2, 5), device="cuda")
+    greedy = functools.partial(choose, how=Sampling(temperature=0))
+    blocks = []
+    for captures in (False, True):
+        step = Stepper(net, net(tokens_BT[:, :4]).state, 24)
+        how: dict[str, Any] = {"block": 8, "reads": True, "captures": captures}
+        writer = Writer(step, greedy, tokens_BT[:, 4], None, **how)
+        given_NB = torch.full((8, 2), NO_TOKEN)
+        given_NB[:3, 1] = 5
+        first = writer(torch.zeros(8, 2), given_NB)
+        blocks.append(first + writer(torch.zeros(5, 2), torch.full((5, 2), NO_TOKEN)))
+    assert blocks[0] == blocks[1]
+    assert [row[1] for row in blocks[0][:3]] == [5, 5, 5]
+    logits_V = net(torch.cat([tokens_BT[:1], torch.tensor([[b[0] for b in blocks[0]]]).cuda()], 1))
+    likeliest = logits_V.y_BTV[0, 4:-1].argmax(-1).tolist()
+    assert likeliest == [row[0] for row in blocks[0]]

@@ -9,7 +9,7 @@ B rows, T tokens, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-import warnings
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,11 +20,12 @@ from holdfast import HoldfastError, Section, bounded
 
 from .data.tokenizers import Tokenizer
 from .model.model import LiquidNet, rows_of
-from .stepping import Stepper
+from .stepping import NO_TOKEN, Stepper, Writer
 
 __all__ = ["Sampling", "TextPieces", "choose", "generate", "stream"]
 
 _WORTH = 16  # tokens: as long as a graph takes to be made
+_BLOCK = 32  # tokens between two looks of the host: some milliseconds, and what a stop may waste
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # how bytes decode that are no character, or not yet
 
 
@@ -39,14 +40,15 @@ class Sampling(Section):
     seed: int = bounded(0, 0)  # of the first row
 
 
-def choose(logits_BV: Tensor, seen_BV: Tensor, draw_B: Tensor, how: Sampling) -> Tensor:
+def choose(logits_BV: Tensor, seen_BV: Tensor | None, draw_B: Tensor, how: Sampling) -> Tensor:
     """The next token of every row, given which tokens are in it and a number from 0 to 1."""
-    logits_BV = logits_BV.double()
-    weaker_BV = torch.where(logits_BV > 0, logits_BV / how.penalty, logits_BV * how.penalty)
-    logits_BV = torch.where(seen_BV, weaker_BV, logits_BV)
+    if seen_BV is not None:
+        weaker_BV = torch.where(logits_BV > 0, logits_BV / how.penalty, logits_BV * how.penalty)
+        logits_BV = torch.where(seen_BV, weaker_BV, logits_BV)
     if how.temperature == 0:
         return logits_BV.argmax(-1)
     # From the largest down: divided by a temperature near zero the others end, it stays.
+    logits_BV = logits_BV.double()
     logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / how.temperature
     share_BV, token_BV = logits_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     if how.top_k is not None:
@@ -71,71 +73,111 @@ def generate(
     """Row and token, one after the other, in the order in which they are written.
 
     What all prompts have at least is read at once; longer ones are read on while others write. A
-    row ends after ``length`` tokens or before ``stop``, and costs nothing any more.
+    row ends after ``length`` tokens or before ``stop``; on a GPU, which writes blocks of tokens, it
+    goes on unseen to the end of its block.
     """
     how = how or Sampling()
     _check(net, prompts)
+    if length < 1:
+        return
+    place = min(map(len, prompts))
+    rows = _Rows(prompts, length, how.seed)
     device = next(net.parameters()).device
-    shortest = min(map(len, prompts))
-    row_B = list(range(len(prompts)))
-    written = [0 for _ in prompts]
-    draws = [torch.Generator().manual_seed(how.seed + row) for row in row_B]
-    x_BT = torch.tensor([list(prompt[:shortest]) for prompt in prompts], device=device)
-    seen_BV = torch.zeros(len(prompts), net.sizes.inputs, dtype=torch.bool, device=device)
-    state, place, stepper, graphs = None, shortest, None, _graphs_on(device)
-    while row_B and length > 0:
+    x_BT = torch.tensor([list(prompt[:place]) for prompt in prompts], device=device)
+    seen_BV = None
+    if how.penalty != 1.0:
+        seen_BV = torch.zeros(len(prompts), net.sizes.inputs, dtype=torch.bool, device=device)
         seen_BV.scatter_(1, x_BT, value=True)
-        if stepper is None:
-            output = net(x_BT, state)
-            state, logits_BV = output.state, output.y_BTV[:, -1]
-            if graphs:
-                left = max(map(len, prompts)) + length - place
-                stepper = _stepper(net, state, len(row_B), left)
-                graphs = stepper is not None
-        else:
-            logits_BV = stepper(x_BT)
-        writes_B = [place >= len(prompts[row]) for row in row_B]
-        # A row that still reads draws nothing, so that it goes on as if it were alone.
-        draw_B = [
-            float(torch.rand((), generator=draws[row])) if writes else 0.0
-            for row, writes in zip(row_B, writes_B, strict=True)
-        ]
-        draw = torch.tensor(draw_B, dtype=torch.double, device=device)
-        chosen_B = choose(logits_BV, seen_BV, draw, how)
-        token_B, keep = chosen_B.tolist(), list[int]()
-        for index, (row, writes) in enumerate(zip(row_B, writes_B, strict=True)):
-            if not writes:
-                token_B[index] = prompts[row][place]
-            elif token_B[index] == stop:
+    output = net(x_BT)
+    state, writer = output.state, None
+    draw_NB, given_NB = (one.to(device) for one in rows.ahead(place, 1))
+    token_B = choose(output.y_BTV[:, -1], seen_BV, draw_NB[0], how)
+    token_B = torch.where(given_NB[0] == NO_TOKEN, token_B, given_NB[0])
+    written_NB = [token_B.tolist()]
+    while True:
+        for token_of_row in written_NB:
+            yield from rows.told(place, token_of_row, stop)
+            place += 1
+        keep = rows.keep()
+        if not keep:
+            return
+        if len(keep) < len(token_B):
+            index_B = torch.tensor(keep, device=device)
+            if writer is not None:
+                state, token_B, writer = writer.step.state, writer.token_B, None
+            state, token_B = rows_of(state, index_B), token_B[index_B]
+            seen_BV = None if seen_BV is None else seen_BV[index_B]
+        if writer is None:
+            writer = _writer(net, state, token_B, seen_BV, how, rows, place)
+        written_NB = writer(*rows.ahead(place, min(writer.block, rows.left(place))))
+
+
+class _Rows:
+    """Which rows still read or write, and what they read and draw next."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]], length: int, seed: int) -> None:
+        self._prompts = prompts
+        self._row_B = list(range(len(prompts)))
+        self._left = [length for _ in prompts]
+        self._draws = [torch.Generator().manual_seed(seed + row) for row in self._row_B]
+
+    def reads(self, place: int) -> bool:
+        """Whether one of them still reads there."""
+        return any(place < len(self._prompts[row]) for row in self._row_B)
+
+    def left(self, place: int) -> int:
+        """Tokens until the last row is done."""
+        return max(max(0, len(self._prompts[r]) - place) + self._left[r] for r in self._row_B)
+
+    def ahead(self, place: int, count: int) -> tuple[Tensor, Tensor]:
+        """Numbers drawn and tokens given for ``count`` places.
+
+        A row that still reads draws nothing, so that it goes on as if it were alone.
+        """
+        draw_NB = torch.zeros(count, len(self._row_B), dtype=torch.double)
+        given_NB = torch.full((count, len(self._row_B)), NO_TOKEN)
+        for index, row in enumerate(self._row_B):
+            read = torch.tensor(self._prompts[row][place : place + count], dtype=torch.int64)
+            given_NB[: len(read), index] = read
+            drawn = torch.rand(count - len(read), generator=self._draws[row])
+            draw_NB[len(read) :, index] = drawn.double()
+        return draw_NB, given_NB
+
+    def told(self, place: int, token_B: list[int], stop: int | None) -> Iterator[tuple[int, int]]:
+        """What rows wrote at a place; whoever wrote its last token is left out from then on."""
+        for row, token in zip(self._row_B, token_B, strict=True):
+            if self._left[row] == 0 or place < len(self._prompts[row]):
                 continue
-            else:
-                yield row, token_B[index]
-                written[row] += 1
-            if written[row] < length:
-                keep.append(index)
-        place += 1
-        if len(keep) < len(row_B):
-            index_B = torch.tensor(keep, dtype=torch.int64, device=device)
-            if stepper is not None:
-                state, stepper = stepper.state, None
-            state, seen_BV = rows_of(state, index_B), seen_BV[index_B]
-            row_B, token_B = [row_B[i] for i in keep], [token_B[i] for i in keep]
-        x_BT = torch.tensor(token_B, dtype=torch.int64, device=device)[:, None]
+            if token == stop:
+                self._left[row] = 0
+                continue
+            self._left[row] -= 1
+            yield row, token
+
+    def keep(self) -> list[int]:
+        """Forget rows that are done; where the others stood."""
+        kept = [index for index, row in enumerate(self._row_B) if self._left[row]]
+        self._row_B = [self._row_B[index] for index in kept]
+        return kept
 
 
-def _graphs_on(device: torch.device) -> bool:
+def _writer(
+    net: LiquidNet, state: Any, token_B: Tensor, seen_BV: Tensor | None, how: Sampling,
+    rows: _Rows, place: int,
+) -> Writer:  # fmt: skip
+    """For the tokens to come: on a GPU in blocks, and as a graph where they are worth it."""
+    left = rows.left(place)
+    blocks = _in_blocks(token_B.device)
+    step = Stepper(net, state, left if blocks else None)
+    return Writer(
+        step, functools.partial(choose, how=how), token_B, seen_BV,
+        block=_BLOCK if blocks else 1, reads=rows.reads(place),
+        captures=token_B.is_cuda and left >= _WORTH,
+    )  # fmt: skip
+
+
+def _in_blocks(device: torch.device) -> bool:
     return device.type == "cuda"
-
-
-def _stepper(net: LiquidNet, state: Any, rows: int, tokens: int) -> Stepper | None:
-    """One graph for the tokens to come, where they are worth it."""
-    if tokens < _WORTH:
-        return None
-    try:
-        return Stepper(net, state, rows, tokens, captures=True)
-    except RuntimeError as error:  # whatever the device says, passes can run one by one
-        warnings.warn(f"writing without a CUDA graph: {error}", stacklevel=2)
-        return None
 
 
 class TextPieces:

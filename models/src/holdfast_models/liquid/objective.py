@@ -144,7 +144,7 @@ def told_of(inside: tuple[Inside, ...]) -> dict[str, Tensor]:
         "spike_rate": rate_LK.mean(),
         "silent_units": (rate_LK == 0).float().mean(),
         "saturated_units": (rate_LK > _SATURATED).float().mean(),
-        "near_threshold": _mean([one.near.float() for one in inside]),
+        "near_threshold": _mean([parts.float().sum() for one in inside for parts in one.near]),
     }
     openings = [one.opening_BTG.float().mean() for one in inside if one.opening_BTG is not None]
     return told | ({"gate_opening": _mean(openings)} if openings else {})

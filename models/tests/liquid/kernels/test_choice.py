@@ -12,9 +12,11 @@ from torch import Tensor
 from holdfast_models.liquid import scan as scan_file
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
+from holdfast_models.liquid.model import linear as linear_file
 from holdfast_models.liquid.model.liquid import cfc as cfc_file
 from holdfast_models.liquid.model.liquid import through_time
 from holdfast_models.liquid.model.mamba import selective as selective_file
+from holdfast_models.liquid.model.mixing import causal as causal_file
 from holdfast_models.liquid.model.spiking import lif as lif_file
 from holdfast_models.liquid.model.spiking.surrogates import surrogate_of
 
@@ -31,9 +33,9 @@ def _scan(decay: Tensor, value: Tensor, initial: Tensor, reverse: bool) -> Tenso
     return torch.stack([found[t] for t in tokens], 1)
 
 
-def _fire(i: Tensor, u: Tensor, slope: Tensor, steps: int, *how: Any) -> tuple[Tensor, ...]:
+def _fire(i: Tensor, u: Any, slope: Tensor, steps: int, *how: Any) -> tuple[Tensor, ...]:
     beta, threshold, reset = how
-    train, membranes = [], []
+    train, membranes, u = [], [], torch.zeros_like(i[0]) if u is None else u
     for s in range(steps):
         fired = (u > threshold).float()
         u = beta * u * (1 - fired * (reset == "zero")) + i[s if len(i) > 1 else 0]
@@ -41,11 +43,12 @@ def _fire(i: Tensor, u: Tensor, slope: Tensor, steps: int, *how: Any) -> tuple[T
         membranes.append(u)
         train.append((u > threshold).float())
     both = torch.stack(train), torch.stack(membranes)
-    near = ((both[1] - threshold).abs() * slope < 1).float().sum().view(1)
+    near = ((both[1] - threshold).abs() * slope < 1).float().mean().view(1)
     return *both, both[0].mean(0), both[1].mean(0), near
 
 
-def _fire_backward(membranes: Tensor, start: Tensor, slope: Tensor, *rest: Any) -> Any:
+def _fire_backward(membranes: Tensor, start: Any, slope: Tensor, *rest: Any) -> Any:
+    start = torch.zeros_like(membranes[0]) if start is None else start
     train, every, rate, mean, constant, beta, threshold, reset, surrogate = rest
     none, steps = torch.zeros_like(membranes), len(membranes)
     by_z = (none if train is None else train) + (0 if rate is None else rate / steps)
@@ -94,12 +97,24 @@ def _selective_backward(*given: Tensor) -> tuple[Tensor, ...]:
     return again((of_y, of_end))
 
 
+def _attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> Tensor:
+    (place, *_), window, base = rest
+    q, k, v = (one.view(len(q), keys.shape[1], keys.shape[3]) for one in (q, k, v))
+    if base:
+        q, k = (causal_file.rotated(one[:, :, None], int(place))[:, :, 0] for one in (q, k))
+    keys[:, :, place], values[:, :, place] = k, v
+    seen = slice(max(0, int(place) + 1 - window) if window else 0, int(place) + 1)
+    scores = torch.einsum("bad,bapd->bap", q, keys[:, :, seen]) * keys.shape[3] ** -0.5
+    return torch.einsum("bap,bapd->bad", scores.softmax(-1), values[:, :, seen]).flatten(1)[:, None]
+
+
 STAND_INS = {
     "scan": _scan, "fire": _fire, "fire_backward": _fire_backward, "cfc": _cfc,
     "cfc_backward": _cfc_backward, "selective": _selective,
-    "selective_backward": _selective_backward,
+    "selective_backward": _selective_backward, "attend": _attend,
+    "rows": torch.nn.functional.linear,
 }  # fmt: skip
-USERS = (scan_file, lif_file, cfc_file, through_time, selective_file)
+USERS = (scan_file, lif_file, cfc_file, through_time, selective_file, causal_file, linear_file)
 
 
 @pytest.fixture
@@ -119,6 +134,8 @@ CASES = [
     ("cfc", (6, 5)),
     ("cfc", (4, 0)),
     ("selective", (5, 3)),
+    ("attend", (4, 1)),
+    ("rows", ()),
 ]
 
 

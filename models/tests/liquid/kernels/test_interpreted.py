@@ -31,6 +31,8 @@ CASES = [
     "cfc 4 6 5",
     "cfc 4 5 0",
     "selective 66 3 3",
+    "attend 300 16 1",
+    "rows 5",
 ]
 
 

@@ -28,6 +28,9 @@ CASES = [
     ("cfc", (48, 0)),
     ("selective", (1024, 16)),
     ("selective", (80, 5)),
+    ("attend", (16, 1)),
+    ("attend", (6, 0)),
+    ("rows", ()),
 ]
 
 

@@ -64,7 +64,7 @@ def _samples(batches: Iterable[Batch], most: int) -> Iterable[dict[str, Tensor]]
 
 def _gaussian(out_BC: Tensor, label_BC: Tensor, random: torch.Generator | None) -> Tensor:
     if random is not None:
-        noise_BC = torch.randn(out_BC.shape, generator=random).to(out_BC.device)
+        noise_BC = torch.randn(out_BC.shape, generator=random).to(out_BC.device, non_blocking=True)
         label_BC = out_BC.detach() + noise_BC
     return -0.5 * (label_BC - out_BC).square().sum()
 
@@ -72,7 +72,8 @@ def _gaussian(out_BC: Tensor, label_BC: Tensor, random: torch.Generator | None) 
 def _categorical(out_BC: Tensor, label_B: Tensor, random: torch.Generator | None) -> Tensor:
     log_p_BC, counts_B = out_BC.log_softmax(-1), label_B >= 0
     if random is not None:
-        level_B1 = torch.rand((*label_B.shape, 1), generator=random).to(out_BC.device)
+        level_B1 = torch.rand((*label_B.shape, 1), generator=random)
+        level_B1 = level_B1.to(out_BC.device, non_blocking=True)
         below_BC = log_p_BC.detach().exp().cumsum(-1) < level_B1
         label_B = below_BC.sum(-1).clamp(max=log_p_BC.shape[-1] - 1)
     picked_B = log_p_BC.gather(-1, label_B.clamp(min=0).unsqueeze(-1)).squeeze(-1)

@@ -37,7 +37,7 @@ def _times(weights, vector):
 
 @triton.jit
 def _cfc_forward_kernel(
-    z, by_state, later, bias, start, time, states, scratch, tokens, units, hidden, dt,
+    z, by_state, later, bias, start, time, states, scratch, tokens, units, hidden, dt, row_of_state,
     time_b, time_t, time_u,
     LAYER: tl.constexpr, TIME: tl.constexpr, KEEP: tl.constexpr,
     BU: tl.constexpr, BM: tl.constexpr,
@@ -52,23 +52,24 @@ def _cfc_forward_kernel(
     # Weights (to, from): the gates read the hidden layer, or the state itself.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
+    stride = hidden if LAYER else row_of_state
     if LAYER:
         bias_f = tl.load(bias + u, mask=there, other=0.0)
         bias_g = tl.load(bias + units + u, mask=there, other=0.0)
         bias_a = tl.load(bias + 2 * units + u, mask=there, other=0.0)
         bias_c = tl.load(bias + 3 * units + u, mask=there, other=0.0)
     if KEEP:
-        w_f = _tile(gates, u, m, units, read, read)
-        w_g = _tile(gates + units * read, u, m, units, read, read)
-        w_a = _tile(gates + 2 * units * read, u, m, units, read, read)
-        w_c = _tile(gates + 3 * units * read, u, m, units, read, read)
+        w_f = _tile(gates, u, m, units, read, stride)
+        w_g = _tile(gates + units * stride, u, m, units, read, stride)
+        w_a = _tile(gates + 2 * units * stride, u, m, units, read, stride)
+        w_c = _tile(gates + 3 * units * stride, u, m, units, read, stride)
         if LAYER:
-            w_h = _tile(by_state, m, u, hidden, units, units)
+            w_h = _tile(by_state, m, u, hidden, units, row_of_state)
     for t in range(tokens):
         at = row * tokens + t
         if LAYER:
             if not KEEP:
-                w_h = _tile(by_state, m, u, hidden, units, units)
+                w_h = _tile(by_state, m, u, hidden, units, row_of_state)
             sums = tl.load(z + at * hidden + m, mask=m < hidden, other=0.0) + _times(w_h, h)
             y = tanh(sums * _INNER) * _OUTER
             f, g, a, c = bias_f, bias_g, bias_a, bias_c
@@ -87,7 +88,7 @@ def _cfc_forward_kernel(
             # A loop of the device: the weights of one gate are in registers at a time.
             tl.debug_barrier()
             for gate in range(4):
-                of_gate = _times(_tile(gates + gate * units * read, u, m, units, read, read), y)
+                of_gate = _times(_tile(gates + gate * units * stride, u, m, units, read, stride), y)
                 tl.store(own + gate * BU + u, of_gate)
             tl.debug_barrier()
             f += tl.load(own + u)
@@ -121,14 +122,16 @@ def cfc(
     batch, tokens, _ = z_BTM.shape
     units, hidden = start_BU.shape[1], 0 if later is None else later.shape[1]
     states_BTU = z_BTM.new_empty(batch, tokens, units)
-    by_state, blocks = by_state_MU.contiguous(), _blocks(units, hidden)
+    # A part of the columns of a larger weight, as a rule: it is read where it is.
+    by_state = by_state_MU if by_state_MU.stride(1) == 1 else by_state_MU.contiguous()
+    blocks = _blocks(units, hidden)
     if batch and tokens:
         _cfc_forward_kernel[(batch,)](
             z_BTM.contiguous(), by_state, by_state if later is None else later.contiguous(),
             by_state if bias is None else bias, start_BU.contiguous(),
             states_BTU if time_BTU is None else time_BTU, states_BTU,
             states_BTU.new_empty(batch, 4, blocks["BU"]), tokens, units, hidden, dt,
-            *((0, 0, 0) if time_BTU is None else time_BTU.stride()),
+            by_state.stride(0), *((0, 0, 0) if time_BTU is None else time_BTU.stride()),
             LAYER=later is not None, TIME=time_BTU is not None, **blocks,
         )  # fmt: skip
     return states_BTU

@@ -117,9 +117,45 @@ def _selective(tokens: int, channels: int, states: int) -> Made:
     return ran, [_leaf(*shape, size=0.5) for shape in shapes]
 
 
+def _attend(tokens: int, channels: int, rope: int) -> Made:
+    from ..model.mixing.causal import CausalAttention, KeyValues
+
+    heads = 2
+    past, wide = (_BATCH, heads, tokens, channels), (3, _BATCH, 1, heads * channels)
+    keys, values, given = torch.randn(past), torch.randn(past), _leaf(*wide)
+
+    def ran(given: Tensor) -> list[Tensor]:
+        found = []
+        for window in (None, tokens // 2):
+            attention = CausalAttention(heads, window, bool(rope))
+            cached = attention.with_room(KeyValues(keys, values), 2)
+            with torch.no_grad():
+                mixed, cached = attention(*given, cached)
+                found += [mixed, attention(*given, cached)[0], *cached[:2]]
+        # It is for writing only: what stands here for a gradient is the same with and without it.
+        return [one + (given - given.detach()).sum() for one in found]
+
+    return ran, [given]
+
+
+def _rows(tokens: int) -> Made:
+    from ..model.linear import linear
+
+    x, weight, bias = _leaf(tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
+
+    def ran(x: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            found = [linear(x, weight[:, 100:], bias), linear(x, weight[:, :300], None)]
+        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+
+    return ran, [x]
+
+
 CASES: dict[str, Callable[..., Made]] = {
     "scan": _scan,
     "lif": _lif,
     "cfc": _cfc,
     "selective": _selective,
+    "attend": _attend,
+    "rows": _rows,
 }

@@ -27,12 +27,14 @@ _SURROGATES = {"fast_sigmoid": 0, "atan": 1, "sigmoid": 2, "triangle": 3}
 @triton.jit
 def _lif_forward_kernel(
     current, start, slope, train, membranes, rate, mean, near, steps, units, stride,
-    beta, threshold, RESET: tl.constexpr, BLOCK: tl.constexpr,
+    beta, threshold, START: tl.constexpr, RESET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     n = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = n < units
-    u = tl.load(start + n, mask=there, other=0.0)
+    u = tl.zeros([BLOCK], tl.float32)
+    if START:
+        u = tl.load(start + n, mask=there, other=0.0)
     k = tl.load(slope)
     spikes = tl.zeros([BLOCK], tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
@@ -54,32 +56,34 @@ def _lif_forward_kernel(
         close += tl.where(there & (tl.abs(u - threshold) * k < 1), 1.0, 0.0)
     tl.store(rate + n, spikes / steps, mask=there)
     tl.store(mean + n, total / steps, mask=there)
-    tl.store(near + pid, tl.sum(close, 0))
+    tl.store(near + pid, tl.sum(close, 0) / (steps * units))
 
 
 def fire(
     current: Tensor,
-    start: Tensor,
+    start: Tensor | None,
     slope: Tensor,
     steps: int,
     beta: float,
     threshold: float,
     reset: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Spikes and membranes of every step, their means, and how many were near the threshold.
+    """Spikes and membranes of every step, their means, and the share near the threshold in parts.
 
-    ``current`` is (S, ...), or (1, ...) where it is the same in every step.
+    ``current`` is (S, ...), or (1, ...) where it is the same in every step. Without a ``start`` the
+    membranes are at rest.
     """
     current = current.contiguous()
     units, shape = current[0].numel(), (steps, *current.shape[1:])
     train, membranes = (current.new_empty(shape) for _ in range(2))
     rate, mean = (current.new_empty(shape[1:]) for _ in range(2))
-    near = current.new_zeros(triton.cdiv(units, BLOCK))
+    near = current.new_empty(triton.cdiv(units, BLOCK))
     if units:
         _lif_forward_kernel[(len(near),)](
-            current, start.contiguous(), slope, train, membranes, rate, mean, near,
+            current, current if start is None else start.contiguous(), slope,
+            train, membranes, rate, mean, near,
             steps, units, units if current.shape[0] > 1 else 0, beta, threshold,
-            RESET=_RESETS[reset], BLOCK=BLOCK, num_warps=_WARPS,
+            START=start is not None, RESET=_RESETS[reset], BLOCK=BLOCK, num_warps=_WARPS,
         )  # fmt: skip
     return train, membranes, rate, mean, near
 
@@ -103,7 +107,8 @@ def _lif_backward_kernel(
     membranes, start, slope, of_train, of_membranes, of_rate, of_mean, of_current, of_start,
     steps, units, beta, threshold,
     TRAIN: tl.constexpr, MEMBRANES: tl.constexpr, RATE: tl.constexpr, MEAN: tl.constexpr,
-    CONSTANT: tl.constexpr, RESET: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr,
+    CONSTANT: tl.constexpr, START: tl.constexpr, RESET: tl.constexpr, KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = n < units
@@ -132,17 +137,17 @@ def _lif_backward_kernel(
             tl.store(of_current + place, later, mask=there)
     if CONSTANT:
         tl.store(of_current + n, total, mask=there)
-    if RESET == 2:
-        u = tl.load(start + n, mask=there, other=0.0)
-        later = tl.where(u > threshold, 0.0, beta) * later
-    else:
-        later = beta * later
-    tl.store(of_start + n, later, mask=there)
+    if START:
+        kept = beta
+        if RESET == 2:
+            u = tl.load(start + n, mask=there, other=0.0)
+            kept = tl.where(u > threshold, 0.0, beta)
+        tl.store(of_start + n, kept * later, mask=there)
 
 
 def fire_backward(
     membranes: Tensor,
-    start: Tensor,
+    start: Tensor | None,
     slope: Tensor,
     of_train: Tensor | None,
     of_membranes: Tensor | None,
@@ -154,10 +159,10 @@ def fire_backward(
     reset: str,
     surrogate: str,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the current, (1, ...) where it is constant, and of the start."""
+    """Gradients of the current, (1, ...) where it is constant, and of the start if there is one."""
     steps, units = membranes.shape[0], membranes[0].numel()
     of_current = torch.empty_like(membranes[:1] if constant else membranes)
-    of_start = torch.empty_like(membranes[0])
+    of_start = membranes.new_empty(0) if start is None else torch.empty_like(membranes[0])
     given = [
         None if one is None else one.contiguous()
         for one in (of_train, of_membranes, of_rate, of_mean)
@@ -165,10 +170,12 @@ def fire_backward(
     train, more, rate, mean = (membranes if one is None else one for one in given)
     if units:
         _lif_backward_kernel[(triton.cdiv(units, BLOCK),)](
-            membranes, start.contiguous(), slope, train, more, rate, mean, of_current, of_start,
+            membranes, membranes if start is None else start.contiguous(), slope,
+            train, more, rate, mean, of_current, of_start,
             steps, units, beta, threshold,
             TRAIN=given[0] is not None, MEMBRANES=given[1] is not None,
             RATE=given[2] is not None, MEAN=given[3] is not None, CONSTANT=constant,
-            RESET=_RESETS[reset], KIND=_SURROGATES[surrogate], BLOCK=BLOCK, num_warps=_WARPS,
+            START=start is not None, RESET=_RESETS[reset], KIND=_SURROGATES[surrogate],
+            BLOCK=BLOCK, num_warps=_WARPS,
         )  # fmt: skip
     return of_current, of_start

@@ -14,10 +14,12 @@ __all__ = [
     "BLOCK",
     "MOST",
     "PIECE",
+    "attend",
     "cfc",
     "cfc_backward",
     "fire",
     "fire_backward",
+    "rows",
     "scan",
     "selective",
     "selective_backward",
@@ -66,7 +68,7 @@ scan = _define(
 
 def _fake_fire(
     current: Tensor,
-    start: Tensor,
+    start: Tensor | None,
     slope: Tensor,
     steps: int,
     beta: float,
@@ -82,7 +84,7 @@ def _fake_fire(
 
 fire = _define(
     "fire",
-    "(Tensor current, Tensor start, Tensor slope, int steps, float beta, float threshold, "
+    "(Tensor current, Tensor? start, Tensor slope, int steps, float beta, float threshold, "
     "str reset) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "lif_kernels",
     _fake_fire,
@@ -90,18 +92,18 @@ fire = _define(
 
 
 def _fake_fire_backward(
-    membranes: Tensor, start: Tensor, slope: Tensor, *rest: Any
+    membranes: Tensor, start: Tensor | None, slope: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     constant = rest[4]
     return (
         torch.empty_like(membranes[:1] if constant else membranes),
-        torch.empty_like(membranes[0]),
+        membranes.new_empty(0) if start is None else torch.empty_like(membranes[0]),
     )
 
 
 fire_backward = _define(
     "fire_backward",
-    "(Tensor membranes, Tensor start, Tensor slope, Tensor? of_train, Tensor? of_membranes, "
+    "(Tensor membranes, Tensor? start, Tensor slope, Tensor? of_train, Tensor? of_membranes, "
     "Tensor? of_rate, Tensor? of_mean, bool constant, float beta, float threshold, str reset, "
     "str surrogate) -> (Tensor, Tensor)",
     "lif_kernels",
@@ -172,4 +174,26 @@ selective_backward = _define(
     "Tensor of_end) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "selective_kernels",
     _fake_selective_backward,
+)
+
+
+def _fake_attend(queries_B1C: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(queries_B1C, memory_format=torch.contiguous_format)
+
+
+attend = _define(
+    "attend",
+    "(Tensor queries, Tensor keys, Tensor values, Tensor(a!) cached_keys, Tensor(b!) "
+    "cached_values, Tensor count, int window, float base) -> Tensor",
+    "attend_kernels",
+    _fake_attend,
+)
+
+
+def _fake_rows(x_RK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    return x_RK.new_empty(x_RK.shape[0], weight_NK.shape[0])
+
+
+rows = _define(
+    "rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", "rows_kernels", _fake_rows
 )

@@ -28,8 +28,9 @@ class Inside(NamedTuple):
     """What happened in a block, for records, pictures and penalties."""
 
     rate_BTK: Tensor
-    near: Tensor
-    """Share of units so near the threshold that the surrogate lets a gradient through."""
+    near: tuple[Tensor, Tensor]
+    """Of each stage, in parts: the share of units so near the threshold that the surrogate lets a
+    gradient through."""
     liquid_BTU: Tensor
     driven_BTU: Tensor
     """What drives the liquid cell."""
@@ -58,7 +59,7 @@ class PlainFusion(nn.Module):
         fused_BTH = self.fuse(torch.cat((l_BTU, s_BTK), -1))
         y_BTH = self.dropout(nn.functional.gelu(self.norm(fused_BTH)))
         if self.adds:
-            return y_BTH + self.gate(x_BTH).sigmoid() * x_BTH
+            return torch.addcmul(y_BTH, self.gate(x_BTH).sigmoid(), x_BTH)
         return nn.functional.gelu(self.joined_norm(self.joined(torch.cat((y_BTH, x_BTH), -1))))
 
 
@@ -127,7 +128,8 @@ class Block(nn.Module):
         encoded, new["encoder"] = self.encoder(
             self.norm(x_BTH), old.get("encoder"), extra_BTK=sent.current_BTK
         )
-        s_BTK = encoded.rate_BTK + _MEMBRANE * self.membrane_norm(encoded.membrane_BTK)
+        membrane_BTK = self.membrane_norm(encoded.membrane_BTK)
+        s_BTK = torch.add(encoded.rate_BTK, membrane_BTK, alpha=_MEMBRANE)
         driven_BTU = self.synapses(s_BTK)
 
         def liquid(before: Any, scale_BTU: Tensor | None) -> tuple[Tensor, Any]:
@@ -144,7 +146,8 @@ class Block(nn.Module):
             assert self.plain is not None
             out_BTH = self.plain(x_BTH, l_BTU, s_BTK)
         if self.decoder is not None:
-            out_BTH = out_BTH + _DECODED * self.decoder(encoded.train_SBTK)
+            decoded_BTH = self.decoder(encoded.train_SBTK, encoded.rate_BTK)
+            out_BTH = torch.add(out_BTH, decoded_BTH, alpha=_DECODED)
         if isinstance(self.synapses, PlasticLinear):
             self.synapses.observe(l_BTU)
         inside = Inside(encoded.rate_BTK, encoded.near, l_BTU, driven_BTU, opening_BTG)

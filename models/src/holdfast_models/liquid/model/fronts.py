@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..settings import ModelSettings
+from .linear import Linear
 
 __all__ = ["ImageFront", "SignalFront", "TextFront"]
 
@@ -79,8 +80,8 @@ class ImageFront(nn.Module):
         return self.project(self.layers(x_BCHW).flatten(2).mT), state
 
 
-def _project(inputs: int, outputs: int) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs)
+def _project(inputs: int, outputs: int) -> Linear:
+    linear = Linear(inputs, outputs)
     nn.init.normal_(linear.weight, std=math.sqrt(2 / inputs))
     nn.init.zeros_(linear.bias)
     return linear

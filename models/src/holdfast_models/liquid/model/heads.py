@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from ..settings import ModelSettings
+from .linear import Linear
 
 if TYPE_CHECKING:
     from .model import Sizes
@@ -81,8 +82,8 @@ def make_head(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     return kinds[sizes.task](settings, sizes.outputs)
 
 
-def _small(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs)
+def _small(inputs: int, outputs: int, gain: float = 0.1) -> Linear:
+    linear = Linear(inputs, outputs)
     nn.init.xavier_normal_(linear.weight, gain=gain)
     nn.init.zeros_(linear.bias)
     return linear

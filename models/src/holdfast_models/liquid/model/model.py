@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
+from holdfast.training import Graphs
 
-from ...cuda_graphs import Graphs
 from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options
@@ -21,7 +21,6 @@ from .fronts import ImageFront, SignalFront, TextFront
 from .heads import make_head
 from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
-from .mixing.causal import KeyValues
 from .replaying import replayed
 from .spiking.lif import LIF
 
@@ -123,6 +122,21 @@ class LiquidNet(nn.Module):
                 x_BTH, new[name] = self.attentions[number // 2](x_BTH, old.get(name))
         return Output(self.head(x_BTH), new, tuple(inside))
 
+    def with_room(self, state: State, tokens: int) -> State:
+        """The state with room for so many tokens more in every cache: its size never changes."""
+        new = dict(state)
+        for number, attention in enumerate(self.attentions):
+            assert isinstance(attention, SpikingAttention)
+            name = f"attention{number}"
+            new[name] = attention.attention.with_room(state[name], tokens)
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            cross = None if block.path is None else block.path.cross
+            if cross is not None:
+                old = state[f"block{number}"]
+                new[f"block{number}"] = old | {"cross": cross.with_room(old["cross"], tokens)}
+        return new
+
     @property
     def synapses(self) -> list[PlasticLinear]:
         """Those that plasticity changes, one per block."""
@@ -167,10 +181,10 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def mapped(function: Callable[[Any], Any], state: Any) -> Any:
-    """A state with each of its tensors sent through a function, and each cache as a whole."""
+    """A state with each of its tensors sent through a function."""
     if isinstance(state, dict):
         return {name: mapped(function, one) for name, one in state.items()}
-    if isinstance(state, tuple) and not isinstance(state, KeyValues):
+    if isinstance(state, tuple):
         parts = [mapped(function, one) for one in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
     return None if state is None else function(state)
@@ -178,10 +192,4 @@ def mapped(function: Callable[[Any], Any], state: Any) -> Any:
 
 def rows_of(state: Any, index_B: Tensor) -> Any:
     """The state of some rows of the batch."""
-
-    def rows(part: Any) -> Any:
-        if isinstance(part, KeyValues):
-            return part._make(None if of is None else rows(of) for of in part)
-        return part.index_select(0, index_B)
-
-    return mapped(rows, state)
+    return mapped(lambda part: part.index_select(0, index_B), state)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from holdfast import HoldfastError
 
+from ..graphed import Graphed
 from .meta import MetaController
 from .rules import RULES, make_rule
 from .synapses import PlasticLinear, events_of
@@ -71,6 +72,7 @@ class Plasticity(nn.Module):
                 self.register_buffer(f"eligibility_{number}", eligibility_PUK)
                 synapse.weight.register_post_accumulate_grad_hook(partial(self._keep, number))
         self._gradients: dict[int, Tensor | None] = {}
+        self._moved: Graphed | None = None
         self.last: dict[str, Tensor] = {}
 
     @property
@@ -120,7 +122,20 @@ class Plasticity(nn.Module):
 
     def _change(self, allowed: Tensor) -> Tensor:
         """Move the fast weights; False where they were not moved."""
-        records = [synapse.recorded() for synapse in self.synapses]
+        records = [part for synapse in self.synapses for part in synapse.recorded()]
+        if self._moved is None:
+            self._moved = Graphed(self._move, on=allowed.is_cuda, touches=self._touched)
+        allowed, *last = self._moved(allowed, *records)
+        self.last = dict(zip(("change", "norm", "at_bound"), last, strict=True))
+        return allowed
+
+    def _touched(self) -> list[Tensor]:
+        own = [self.now_PL, *self.buffers()]
+        return own + [part for one in self.synapses for part in (one.fast, one.alpha)]
+
+    def _move(self, allowed: Tensor, *recorded: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Hundreds of small operations that change buffers in place; what ``last`` has."""
+        records = list(zip(recorded[::2], recorded[1::2], strict=True))
         for pre_BTK, h_BTU in records:
             allowed = allowed & pre_BTK.isfinite().all() & h_BTU.isfinite().all()
         changes, moves = list[tuple[Change, RuleParameters]](), list[Tensor]()
@@ -147,8 +162,7 @@ class Plasticity(nn.Module):
                 derivative_PUK = factor_UK * _derivatives(*changes[number])
                 eligibility_PUK = self.get_buffer(f"eligibility_{number}")
                 eligibility_PUK.copy_(torch.where(counts_UK, derivative_PUK, 0.0))
-        self.last = {"change": moved, "norm": norm, "at_bound": at_bound}
-        return allowed
+        return allowed, moved, norm, at_bound
 
     def _hypergradient(self, allowed: Tensor) -> Tensor:
         """What the gradient after the last change says about the parameters that made it.

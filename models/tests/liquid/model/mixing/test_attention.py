@@ -65,7 +65,7 @@ def test_a_token_does_not_see_beyond_its_window():
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_cache_holds_rates_of_the_spiking_units(steps):
     attention, x_BTH = make(steps=steps), 3.0 * sequence()
-    _, (keys, values, _) = attention(x_BTH)
+    _, (keys, values) = attention(x_BTH)
     current = attention.query_key_value(attention.norm(x_BTH))
     rate = attention.lif.constant(current, steps).rate[..., 8:16]
     torch.testing.assert_close(keys.transpose(1, 2).flatten(2), rate, **TIGHT)
@@ -77,7 +77,7 @@ def test_the_cache_holds_rates_of_the_spiking_units(steps):
 
 def test_options_of_the_spiking_units_arrive():
     attention, x_BTH = make(threshold=50.0), sequence()
-    y_BTH, (keys, _, _) = attention(x_BTH)
+    y_BTH, (keys, _) = attention(x_BTH)
     assert (keys == 0.0).all()
     torch.testing.assert_close(y_BTH, x_BTH, rtol=0.0, atol=0.0)  # silent: only the residual
     assert make(learn_beta=True).lif.beta_logit.shape == (24,)

@@ -67,7 +67,7 @@ def test_probabilistic_is_noisy_in_training_only():
 def test_hybrid_begins_as_half_the_mean_of_three_and_half_their_fusion():
     decoder, spikes = made("hybrid"), train()
     inner = decoder.decoder
-    read = [part(spikes) for part in inner.get_submodule("parts").children()]
+    read = [part(spikes, spikes.mean(0)) for part in inner.get_submodule("parts").children()]
     fused = inner.get_submodule("fusion")(torch.cat(read, -1))
     torch.testing.assert_close(decoder(spikes), (sum(read) / 3 + fused) / 2)
 

@@ -71,8 +71,10 @@ class LiquidCell(nn.Module):
             return 1 / self.rates(x_BTF, before)[..., : self.units].clamp(min=1e-6)
 
     def _start(self, x_BTF: Tensor, state_BU: Tensor | None) -> Tensor:
-        zeros = full_precision(x_BTF.new_zeros(x_BTF.shape[0], self.state_width))
-        return zeros if state_BU is None else state_BU.to(zeros.dtype)
+        dtype = torch.promote_types(x_BTF.dtype, torch.float32)
+        if state_BU is not None:
+            return state_BU.to(dtype)
+        return x_BTF.new_zeros(x_BTF.shape[0], self.state_width, dtype=dtype)
 
     def _time(self, dt_BT: Tensor | None = None, tau_scale_BTU: Tensor | None = None) -> Time:
         dt = 1.0 if dt_BT is None else full_precision(dt_BT).unsqueeze(-1)

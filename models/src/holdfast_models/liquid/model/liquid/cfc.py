@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from holdfast import HoldfastError
 
 from ...kernels import ops
+from ..linear import linear
 from ..precision import full_precision, no_autocast
 from .cell import LiquidCell, Time, per_token
 from .through_time import ThroughTime, fits
@@ -82,7 +83,7 @@ class CfC(LiquidCell):
     def sequence(self, x_BTF: Tensor, h: Tensor, time: Time) -> Tensor:
         """The input half of the first layer for all tokens at once; a step multiplies the state."""
         (weight, bias), *later = self._layers()
-        from_input = full_precision(F.linear(x_BTF, weight[:, : self.inputs], bias))
+        from_input = full_precision(linear(x_BTF, weight[:, : self.inputs], bias))
         by_state = weight[:, self.inputs :]
         with no_autocast(x_BTF):
             states = self._loop(from_input, by_state, later, h, time)

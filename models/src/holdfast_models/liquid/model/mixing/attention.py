@@ -13,7 +13,7 @@ from holdfast import HoldfastError
 
 from ..linear import attention_linear, residual_linear
 from ..spiking.lif import LIF
-from .causal import CausalAttention, KeyValues
+from .causal import Cache, CausalAttention
 
 
 class SpikingAttention(nn.Module):
@@ -62,7 +62,7 @@ class SpikingAttention(nn.Module):
         self.lif = LIF(3 * width, **lif) if spiking else None
         self.out = residual_linear(width, width)
 
-    def forward(self, x_BTH: Tensor, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
+    def forward(self, x_BTH: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
         """The input plus what its tokens take from those before them, and the cache of rates."""
         rates = self.query_key_value(self.norm(x_BTH))
         if self.lif is not None:

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...kernels import ops
+from ...kernels.choice import takes
 from ..precision import full_precision
 
 _BASE = 10_000.0  # of the speeds of rotary positions, as usual
+_WIDEST = 256  # channels of a head that a program has room for
 
 
 class KeyValues(NamedTuple):
@@ -22,18 +25,21 @@ class KeyValues(NamedTuple):
 
     keys: Tensor
     values: Tensor
-    known_BP: Tensor | None = None
-    """Of a cache of a fixed size: which places hold a token; new ones push the oldest out."""
 
 
-def with_room(cached: KeyValues, tokens: int) -> KeyValues:
-    """The cache with room for so many tokens more, so that its size never changes."""
-    if cached.known_BP is not None:
-        return cached
-    batch, _, past, _ = cached.keys.shape
-    known_P = torch.arange(-tokens, past, device=cached.keys.device) >= 0
-    keys, values = (functional.pad(of, (0, 0, tokens, 0)) for of in cached[:2])
-    return KeyValues(keys, values, known_P.repeat(batch, 1))
+class RoomyKeyValues(NamedTuple):
+    """A cache of a fixed size, which tokens are written into one behind the other, in place.
+
+    Keys are rotated by their place in it: distances are what they were, whatever the first was.
+    """
+
+    keys: Tensor
+    values: Tensor
+    count_B: Tensor
+    """Places that hold a token, as many in every row."""
+
+
+Cache = KeyValues | RoomyKeyValues
 
 
 class CausalAttention(NamedTuple):
@@ -49,54 +55,78 @@ class CausalAttention(NamedTuple):
     dropout: float = 0.0
 
     def __call__(
-        self, queries_BTC: Tensor, keys_BTC: Tensor, values_BTC: Tensor, cached: KeyValues | None
-    ) -> tuple[Tensor, KeyValues]:
+        self, queries_BTC: Tensor, keys_BTC: Tensor, values_BTC: Tensor, cached: Cache | None
+    ) -> tuple[Tensor, Cache]:
         """What each query takes from the values, (B, T, C), and the cache for the next tokens."""
-        queries, keys, values = (
-            of.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for of in (queries_BTC, keys_BTC, values_BTC)
-        )
-        known_BP = None
-        first = keys.shape[2]
+        if isinstance(cached, RoomyKeyValues):
+            mixed_BTC = self._into(cached, queries_BTC, keys_BTC, values_BTC)
+            return mixed_BTC, cached._replace(count_B=cached.count_B + queries_BTC.shape[1])
+        queries, keys, values = map(self._heads, (queries_BTC, keys_BTC, values_BTC))
         if cached is not None:
             keys = torch.cat((cached.keys.to(keys.dtype), keys), dim=2)
             values = torch.cat((cached.values.to(values.dtype), values), dim=2)
-            known_BP = cached.known_BP
-        if known_BP is not None:
-            known_BP = torch.cat((known_BP, known_BP.new_ones(len(keys), first)), dim=1)
-        else:
-            first = 0 if self.window is None else max(0, keys.shape[2] - (self.window - 1))
-        cut = None if known_BP is None else known_BP[:, first:]
-        cached = KeyValues(keys[:, :, first:], values[:, :, first:], cut)
+        first = 0 if self.window is None else max(0, keys.shape[2] - (self.window - 1))
+        cached = KeyValues(keys[:, :, first:], values[:, :, first:])
         if self.rope:
             queries, keys = rotated(queries, keys.shape[2] - queries.shape[2]), rotated(keys)
-        mixed_BATd = _attend(queries, keys, values, self.window, self.dropout, known_BP)
+        mixed_BATd = _attend(queries, keys, values, self.window, self.dropout)
         return mixed_BATd.transpose(1, 2).flatten(2), cached
 
+    def with_room(self, cached: Cache, tokens: int) -> RoomyKeyValues:
+        """The cache with room for so many tokens more; one that has room already stays."""
+        if isinstance(cached, RoomyKeyValues):
+            return cached
+        past = cached.keys.shape[2]
+        keys = rotated(cached.keys) if self.rope else cached.keys
+        keys, values = (functional.pad(of, (0, 0, 0, tokens)) for of in (keys, cached.values))
+        return RoomyKeyValues(keys, values, keys.new_full((len(keys),), past, dtype=torch.int64))
 
-def rotated(x_BATd: Tensor, first: int = 0) -> Tensor:
-    """Rotary positions: the first token stands at place ``first``."""
+    def _into(
+        self, cached: RoomyKeyValues, queries_BTC: Tensor, keys_BTC: Tensor, values_BTC: Tensor
+    ) -> Tensor:
+        """The new tokens are written into the cache and attend to what is there."""
+        channels, tokens = cached.keys.shape[3], queries_BTC.shape[1]
+        plain = torch.is_grad_enabled() or tokens > 1 or channels % 2 or channels > _WIDEST
+        if not plain and takes("attend", queries_BTC, channels, int(self.rope)):
+            window, base = self.window or 0, _BASE if self.rope else 0.0
+            return ops.attend(queries_BTC, keys_BTC, values_BTC, *cached, window, base)
+        place_T = cached.count_B[0] + torch.arange(tokens, device=queries_BTC.device)
+        queries, keys, values = map(self._heads, (queries_BTC, keys_BTC, values_BTC))
+        if self.rope:
+            queries, keys = rotated(queries, place_T), rotated(keys, place_T)
+        for old, new in ((cached.keys, keys), (cached.values, values)):
+            old.index_copy_(2, place_T, new.to(old.dtype))
+        asked = torch.arange(cached.keys.shape[2], device=queries_BTC.device)
+        mask = _visible(place_T[:, None], asked, self.window)
+        mixed_BATd = functional.scaled_dot_product_attention(
+            queries.to(cached.keys.dtype), cached.keys, cached.values, mask
+        )
+        return mixed_BATd.transpose(1, 2).flatten(2)
+
+    def _heads(self, of_BTC: Tensor) -> Tensor:
+        return of_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def rotated(x_BATd: Tensor, first: int | Tensor = 0) -> Tensor:
+    """Rotary positions: the first token stands at place ``first``, or all at these places (T,)."""
     tokens, channels = x_BATd.shape[2:]
     x_BATd = full_precision(x_BATd)
     options = {"dtype": x_BATd.dtype, "device": x_BATd.device}
     speed = _BASE ** -(torch.arange(0, channels, 2, **options) / channels)
-    angle = torch.arange(first, first + tokens, **options)[:, None] * speed
+    if not isinstance(first, Tensor):
+        first = torch.arange(first, first + tokens, **options)
+    angle = first.to(x_BATd.dtype)[:, None] * speed
     left, right = x_BATd.chunk(2, dim=-1)
     sine, cosine = angle.sin(), angle.cos()
     return torch.cat((left * cosine - right * sine, left * sine + right * cosine), dim=-1)
 
 
 def _attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    window: int | None,
-    dropout: float,
-    known_BP: Tensor | None,
+    queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dropout: float
 ) -> Tensor:
     """The last T of the keys belong to the queries; (B, A, T, d)."""
     tokens, past = queries.shape[2], keys.shape[2] - queries.shape[2]
-    if window is not None and tokens > window and known_BP is None:
+    if window is not None and tokens > window:
         return _in_blocks(queries, keys, values, window, dropout)
     if past == 0 and window is None:
         return functional.scaled_dot_product_attention(
@@ -104,8 +134,6 @@ def _attend(
         )
     place = torch.arange(past + tokens, device=keys.device)
     mask = _visible(place[past:, None], place, window)
-    if known_BP is not None:
-        mask = mask & known_BP[:, None, None]
     return functional.scaled_dot_product_attention(queries, keys, values, mask, dropout)
 
 

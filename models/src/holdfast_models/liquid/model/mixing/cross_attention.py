@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 
 from ..linear import attention_linear, residual_linear
-from .causal import CausalAttention, KeyValues
+from .causal import Cache, CausalAttention
 
 
 class CrossState(NamedTuple):
     """Keys and values of both sides so far."""
 
-    of_mamba: KeyValues
-    of_liquid: KeyValues
+    of_mamba: Cache
+    of_liquid: Cache
 
 
 class CrossAttention(nn.Module):
@@ -56,6 +56,12 @@ class CrossAttention(nn.Module):
         to_mamba_BTH, of_liquid = self.mamba_asks(m_BTH, l_BTU, of_liquid)
         return l_BTU + to_liquid_BTU, m_BTH + to_mamba_BTH, CrossState(of_mamba, of_liquid)
 
+    def with_room(self, state: CrossState, tokens: int) -> CrossState:
+        """The caches with room for so many tokens more."""
+        asks = (self.liquid_asks, self.mamba_asks)
+        rooms = (one.attention.with_room(of, tokens) for one, of in zip(asks, state, strict=True))
+        return CrossState(*rooms)
+
 
 class _Direction(nn.Module):
     """Who asks, and who is asked."""
@@ -67,9 +73,7 @@ class _Direction(nn.Module):
         self.key_value = attention_linear(asked, channels, parts=2)
         self.out = residual_linear(channels, asking)
 
-    def forward(
-        self, asking: Tensor, asked: Tensor, cached: KeyValues | None
-    ) -> tuple[Tensor, KeyValues]:
+    def forward(self, asking: Tensor, asked: Tensor, cached: Cache | None) -> tuple[Tensor, Cache]:
         keys, values = self.key_value(asked).chunk(2, dim=-1)
         mixed, cached = self.attention(self.query(asking), keys, values, cached)
         return self.out(mixed), cached

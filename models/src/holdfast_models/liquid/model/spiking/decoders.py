@@ -23,8 +23,8 @@ class _Rate(nn.Module):
         super().__init__()
         self.read = nn.Sequential(he_linear(units, width), nn.LayerNorm(width))
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
-        return self.read(train_SBTK.mean(0))
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor) -> Tensor:
+        return self.read(rate_BTK)
 
 
 class _Temporal(nn.Module):
@@ -36,7 +36,7 @@ class _Temporal(nn.Module):
         self.register_buffer("weights_S", weights / weights.sum(), persistent=False)
         self.read = he_linear(units, width)
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor) -> Tensor:
         weights = self.get_buffer("weights_S").to(train_SBTK.dtype)
         return self.read(torch.tensordot(weights, train_SBTK, dims=1))
 
@@ -53,7 +53,7 @@ class _FirstSpike(nn.Module):
         self.buckets = nn.Embedding(steps + 1, _BUCKET_WIDTH)
         self.read = he_linear(units * _BUCKET_WIDTH, width)
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor) -> Tensor:
         fired = train_SBTK > 0
         first = fired.to(torch.uint8).argmax(0).masked_fill(~fired.any(0), self.silent)
         return self.read(self.buckets(first).flatten(-2))
@@ -66,8 +66,8 @@ class _Probabilistic(nn.Module):
         super().__init__()
         self.read, self.spread = he_linear(units, width), he_linear(units, width)
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
-        y = self.read(train_SBTK.mean(0))
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor) -> Tensor:
+        y = self.read(rate_BTK)
         if not self.training:
             return y
         # The small number keeps the gradient of the root finite where a unit never changes.
@@ -87,8 +87,8 @@ class _Hybrid(nn.Module):
             he_linear(len(kinds) * width, width), nn.GELU(), he_linear(width, width)
         )
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
-        read = [part(train_SBTK) for part in self.parts]
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor) -> Tensor:
+        read = [part(train_SBTK, rate_BTK) for part in self.parts]
         weights = torch.softmax(self.weights, 0)
         mean = torch.stack([w * y for w, y in zip(weights.unbind(), read, strict=True)]).sum(0)
         return (mean + self.fusion(torch.cat(read, -1))) / 2
@@ -115,10 +115,10 @@ class SpikeDecoder(nn.Module):
         self.steps, self.units = steps, units
         self.decoder = METHODS[method](units, steps, width)
 
-    def forward(self, train_SBTK: Tensor) -> Tensor:
-        """Features y_BTH."""
+    def forward(self, train_SBTK: Tensor, rate_BTK: Tensor | None = None) -> Tensor:
+        """Features y_BTH; ``rate_BTK`` is the mean over the steps where that is known already."""
         shape = train_SBTK.shape
         assert len(shape) == 4 and (shape[0], shape[3]) == (self.steps, self.units), (
             f"spike train is {tuple(shape)}, not ({self.steps}, B, T, {self.units})"
         )
-        return self.decoder(train_SBTK)
+        return self.decoder(train_SBTK, train_SBTK.mean(0) if rate_BTK is None else rate_BTK)

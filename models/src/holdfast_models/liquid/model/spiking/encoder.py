@@ -16,7 +16,7 @@ class Encoded(NamedTuple):
     rate_BTK: Tensor
     membrane_BTK: Tensor
     train_SBTK: Tensor
-    near: Tensor  # share of units and steps within 1 / slope of the threshold, both stages
+    near: tuple[Tensor, Tensor]  # of each stage, as in ``Spikes``
 
 
 class SpikeEncoder(nn.Module):
@@ -62,5 +62,5 @@ class SpikeEncoder(nn.Module):
         else:
             spikes, second = self.second_lif.sequence(current[0], before[1])
             state = (first, second)
-        near = (hidden.near + spikes.near) / 2
+        near = (hidden.near, spikes.near)
         return Encoded(spikes.rate, spikes.membrane, spikes.train, near), state

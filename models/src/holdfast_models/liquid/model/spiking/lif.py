@@ -34,7 +34,7 @@ class Spikes(NamedTuple):
     train: Tensor  # (S, ...)
     rate: Tensor  # mean of the spikes over S
     membrane: Tensor  # mean over S
-    near: Tensor  # share of units and steps with |U - threshold| < 1 / slope, for records
+    near: Tensor  # in parts: share of units and steps with |U - threshold| < 1 / slope, for records
 
 
 class LIF(nn.Module):
@@ -116,10 +116,9 @@ class LIF(nn.Module):
     ) -> tuple[Spikes, Tensor]:
         """All steps by one kernel; a current of one step is that of all. Membranes come along."""
         current = full_precision(current)
-        start = torch.zeros_like(current[0]) if membrane is None else membrane
         how = (self._beta, self._threshold, self.reset, self.surrogate)
-        train, membranes, rate, mean, near = _Fire.apply(current, start, self.slope, steps, *how)
-        return Spikes(train, rate, mean, near.sum() / max(1, train.numel())), membranes
+        train, membranes, *means = _Fire.apply(current, membrane, self.slope, steps, *how)
+        return Spikes(train, *means), membranes
 
     def run(self, current: Tensor, membrane: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Spikes and membranes of all steps; steps are the first dimension of ``current``.
@@ -157,7 +156,8 @@ class LIF(nn.Module):
 
     def _near(self, membranes: Tensor) -> Tensor:
         with torch.no_grad():
-            return ((membranes - self.threshold).abs() * self.slope < 1).float().mean()
+            near = (membranes - self.threshold).abs() * self.slope < 1
+            return near.float().mean().reshape(1)
 
 
 class _Fire(torch.autograd.Function):
@@ -166,7 +166,7 @@ class _Fire(torch.autograd.Function):
     @staticmethod
     def forward(
         current: Tensor,
-        start: Tensor,
+        start: Tensor | None,
         slope: Tensor,
         steps: int,
         beta: float,
@@ -193,4 +193,4 @@ class _Fire(torch.autograd.Function):
         of_current, of_start = ops.fire_backward(
             membranes, start, slope, train, all_membranes, rate, mean, ctx.constant, *ctx.how
         )
-        return of_current, of_start, *[None] * 6
+        return of_current, of_start if start is not None else None, *[None] * 6
