@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,6 @@ from holdfast_models.xec.model.fillings import (
     solid_angles,
     xyz_of_uvw,
 )
-
-MakeEvents = Callable[..., dict[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +104,10 @@ def test_the_solid_angle_mean_by_hand(light: Tensor, shared_solid_angle: SolidAn
             assert float(filled[event, sensor]) == pytest.approx(float(expected), rel=1e-3)
 
 
-def test_fillings_beat_the_mean_of_the_face(make_events: MakeEvents) -> None:
-    events = make_events(8)
-    npho = events["npho"]
+def test_fillings_beat_the_mean_of_the_face(shared_solid_angle: SolidAngleMean) -> None:
+    tables = shared_solid_angle
+    where = torch.tensor([[0.0, 0.0, 5.0], [10.0, -30.0, 8.0], [-15.0, 40.0, 3.0]])
+    npho = solid_angles(xyz_of_uvw(where), tables.place_S3, tables.normal_S3, tables.area_S) * 1e6
     usable = torch.rand(npho.shape, generator=torch.Generator().manual_seed(3)) > 0.05
     filled = NeighbourMean()(npho, usable)
     hidden = ~usable & (torch.arange(layout.SENSORS) < 4092)
