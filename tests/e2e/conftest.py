@@ -182,7 +182,8 @@ class Bench:
 
     def _trains(self, words: Sequence[str]) -> bool:
         """Whether they start the script of this folder, and it imports torch."""
-        if words[0] != "script.py" and (words[:3] != ["-m", "holdfast", "run"]):
+        known = (["-m", "holdfast"], ["-m", "torch.distributed.run"])
+        if words[0] != "script.py" and list(words[:2]) not in known:
             return False
         script = self.folder / "script.py"
         return "script.py" in words and "import torch" in script.read_text()

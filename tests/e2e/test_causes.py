@@ -60,7 +60,7 @@ def test_the_line_is_named(bench: Bench, path: Path) -> None:
     if truth["phase"] in ("parameter", "input"):
         assert cause["phase"] == truth["phase"]
     else:
-        assert Path(cause["file"]).resolve().name == truth["file"]
+        assert (bench.folder / cause["file"]).resolve().name == truth["file"]
         assert cause["line"] in truth["lines"]
     if truth["phase"] == "parameter":
         assert cause["layer"] == truth["layer"]

@@ -5,8 +5,8 @@ module is loaded while the interpreter starts. It stays here and forks for each 
 goes on with the start, as python itself does it, into the ``script.py`` of another folder. Until
 a fork asks for torch, it is hidden, so that whoever waits for ``import torch`` sees one.
 
-``holdfast run`` is such a fork too. Its script must be its own child and be started from up here,
-so that child waits from the beginning and goes on when ``holdfast`` starts the script.
+``holdfast run`` and ``torchrun`` are such forks too. What they start must be their own children and
+go on from up here, so those wait from the beginning until they are told what to become.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ import socket
 import sys
 from importlib.machinery import ModuleSpec
 
+_LAUNCHER = "torch.distributed.run"
 _BARE = set(sys.modules)
 _PATH = [path for path in sys.path if path not in os.environ["PYTHONPATH"].split(os.pathsep)]
 
@@ -57,7 +58,8 @@ class _Hidden:
         self._torch = set(sys.modules) - _BARE
         import torch._dynamo
 
-        self._modules = {name: sys.modules[name] for name in set(sys.modules) - _BARE}
+        # In their order, in which python takes them apart at its end.
+        self._modules = {n: module for n, module in sys.modules.items() if n not in _BARE}
         for name in self._modules:
             del sys.modules[name]
         # With the first optimizer, as a rule.
@@ -75,10 +77,10 @@ class _Hidden:
     def exec_module(self, module):
         vars(module).update(self._own)
         name = module.__name__
-        for other, found in self._modules.items():
+        for other in list(self._modules):
             with_it = name == "torch" and other in self._torch
-            if with_it or name == "torch._dynamo" or other.startswith(f"{name}."):
-                sys.modules.setdefault(other, found)
+            if with_it or name in ("torch._dynamo", other) or other.startswith(f"{name}."):
+                sys.modules[other] = self._modules.pop(other)
 
 
 def _serve(line):
@@ -108,8 +110,6 @@ def _settle(asked, streams):
     for number, stream in enumerate(streams[:3]):
         os.dup2(stream, number)
     os.closerange(3, max(streams) + 64)
-    if asked["session"]:
-        os.setsid()
     os.chdir(asked["cwd"])
 
 
@@ -134,41 +134,92 @@ def _customize():
         sys.modules.setdefault("sitecustomize", ours)
 
 
-def _hold(words):
-    """``holdfast``, whose script is a fork of now. Returns in that fork."""
+def _wait_for_words():
+    """A fork of now, for later: its pid and whom to tell its words. Returns them in that fork."""
     read, write = os.pipe()
-    script = os.fork()
-    if script == 0:
-        os.close(write)
-        with open(read, "rb") as told:
-            start = told.readline()  # not to the end: other forks hold that open
-        if not start:
-            os._exit(0)
-        return json.loads(start)
-    os.close(read)
-    spawn, waiting = os.posix_spawnp, [script]
+    pid = os.fork()
+    if pid:
+        os.close(read)
+        return pid, write
+    os.close(write)
+    with open(read, "rb") as told:
+        words = told.readline()  # not to the end: other forks hold that open
+    if not words:
+        os._exit(0)
+    return json.loads(words)
+
+
+def _go_on(waiting, words, environment, **more):
+    """A fork that waits becomes the process of a command; its pid."""
+    pid, write = waiting
+    with open(write, "wb") as tell:
+        tell.write(json.dumps({"words": words, "environment": environment, **more}).encode())
+        tell.write(b"\n")
+    return pid
+
+
+def _hold():
+    """``holdfast``. Returns in the process of its script, with the words for it."""
+    waiting = _wait_for_words()
+    if isinstance(waiting, dict):
+        return waiting
+    spawn, waiting = os.posix_spawnp, [waiting]
 
     def start(path, words, environment, *, setsigmask=()):
-        if not waiting or words[:2] != [sys.executable, "script.py"]:
+        known = words[1:2] == ["script.py"] or words[1:3] == ["-m", _LAUNCHER]
+        if not waiting or words[0] != sys.executable or not known:
             return spawn(path, words, environment, setsigmask=setsigmask)
-        with open(write, "wb") as tell:
-            told = [words[1:], environment, [int(number) for number in setsigmask]]
-            tell.write(json.dumps(told).encode() + b"\n")
-        return waiting.pop()
+        mask = [int(number) for number in setsigmask]
+        return _go_on(waiting.pop(), words[1:], environment, mask=mask)
 
     os.posix_spawnp = start
-    import atexit
-
     from holdfast.cli import main
+
+    _leave(main)
+
+
+def _launch():
+    """``torchrun`` for two. Returns in the processes of its ranks, with the words for them."""
+    ranks = []
+    while len(ranks) < 2:
+        waiting = _wait_for_words()
+        if isinstance(waiting, dict):
+            return waiting
+        ranks.append(waiting)
+    _customize()
+    from subprocess import Popen
+
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    class Rank(Popen):
+        def _execute_child(self, words, *given):
+            self.pid = _go_on(ranks.pop(0), words[2:], given[5], session=True, unbuffered=True)
+            self._child_created = True
+
+    def start(args, env, stdout, stderr, start_new_session):
+        assert stdout is stderr is None and start_new_session and args[1] == "-u"
+        kind = Rank if ranks else Popen
+        return kind(args=args, env=env, start_new_session=True)
+
+    subprocess_handler.Popen = start
+    _leave(run.main)
+
+
+def _leave(main):
+    import atexit
 
     try:
         code = main()
     except SystemExit as left:
-        code = left.code or 0
+        code = left.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(code)
+    os._exit(code or 0)
 
 
 def _start():
@@ -181,13 +232,18 @@ def _start():
     asked, streams = _serve(line)
     line.detach()
     _settle(asked, streams)
-    words = asked["words"]
-    _environment(words, asked["environment"])
-    if words[0] == "-m":
+    while True:
+        words = asked["words"]
+        if asked.get("session"):
+            os.setsid()
+        if asked.get("unbuffered"):
+            sys.stdout.reconfigure(line_buffering=True)
+        _environment(words, asked["environment"])
+        signal.pthread_sigmask(signal.SIG_SETMASK, asked.get("mask", ()))
+        if words[0] == "script.py":
+            break
         sys.argv[:] = words[1:]
-        words, environment, mask = _hold(words)
-        _environment(words, environment)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        asked = _hold() if words[1] == "holdfast" else _launch()
     filename.replace(os.path.abspath("script.py"))
     _customize()
 
