@@ -19,6 +19,8 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.run import LaneReader, Run
 from holdfast.training import load_weights
 
+from .warm_python import WarmPopen
+
 PATIENCE = 200
 
 # Blocks of a width that ranks cannot share evenly; running statistics and dropout if asked for.
@@ -122,11 +124,11 @@ def command(
 
 
 def train(*args: Any, **how: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*args, **how), env=environment(), capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    words, streams = command(*args, **how), {"stdout": -1, "stderr": -1, "text": True}
+    with WarmPopen(words, cwd=args[1].parent, env=environment(), **streams) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, out + err
+    return subprocess.CompletedProcess(words, 0, out, err)
 
 
 def environment() -> dict[str, str]:

@@ -46,11 +46,12 @@ class _Server:
     def _start(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         path = [str(Path(__file__).parent / "warm"), environment.get("PYTHONPATH", "")]
         number = self._theirs.fileno()
+        plain = {k: v for k, v in environment.items() if not k.startswith("PYTHON")}
         own = {"WARM_LINE": str(number), "PYTHONPATH": os.pathsep.join(filter(None, path))}
         with self._theirs:
             return subprocess.Popen(
                 [sys.executable, "script.py"],
-                env=environment | own,
+                env=plain | own,
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -68,7 +69,7 @@ class _Server:
 SERVER = _Server()
 
 
-class WarmPopen(subprocess.Popen[bytes]):
+class WarmPopen(subprocess.Popen[Any]):
     """As its parent, except for what the kernel tells a parent only: the server passes that on."""
 
     status: int | None = None
