@@ -124,8 +124,9 @@ def command(
 
 
 def train(*args: Any, **how: Any) -> subprocess.CompletedProcess[str]:
-    words, streams = command(*args, **how), {"stdout": -1, "stderr": -1, "text": True}
-    with WarmPopen(words, cwd=args[1].parent, env=environment(), **streams) as process:
+    words, cwd = command(*args, **how), args[1].parent
+    given = WarmPopen(words, cwd=cwd, env=environment(), stdout=-1, stderr=-1, text=True)
+    with given as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out + err
     return subprocess.CompletedProcess(words, 0, out, err)
