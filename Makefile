@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo energy_flow xec liquid test lint format docs prove bench clean
+.PHONY: help install demo energy_flow xec liquid test style types lint format docs prove bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z_]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z_]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -61,30 +61,37 @@ liquid: install  ## train the third model family on Python source, write on from
 # One thread each: two runs of tests, and the scripts they start, share two cores.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-# Tests of resume fork the process they are in, and those of LIVE search through all of its objects: in one that has
-# grown through all others they take up to four times as long.
-LIVE := tests/diagnosis tests/watching tests/guard tests/recovery tests/integrations tests/training
-test: install  ## lint, types and the default tests: CPU only, offline
-	@echo "ruff"
-	@$(BIN)/ruff check --quiet
-	@$(BIN)/ruff format --check --quiet
-	@echo "tests of holdfast and liquid, beside pyright, the end-to-end tests and the other families: each keeps one core busy"
-	@{ $(BIN)/pyright --pythonpath $(BIN)/python; types=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-e2e tests/e2e; e2e=$$?; \
-	   $(PYTEST) -o cache_dir=$(VENV)/cache-models models/tests --ignore=models/tests/liquid; exit $$((types || e2e || $$?)); \
-	} > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTEST) -o cache_dir=$(VENV)/cache-live $(LIVE); core=$$?; \
-	$(PYTEST) $(addprefix --ignore=,tests/resume tests/e2e $(LIVE)) tests; core=$$((core || $$?)); \
-	$(PYTEST) -o cache_dir=$(VENV)/cache-resume tests/resume; core=$$((core || $$?)); \
-	$(PYTEST) -o cache_dir=$(VENV)/cache-liquid models/tests/liquid; core=$$((core || $$?)); \
-	wait $$beside; ended=$$?; cat $(VENV)/beside.log; exit $$((core || ended))
+# A queue of two, the longest first: whichever ends makes room for the next. Tests of resume fork the process they are
+# in, and those of live and watching search through all of its objects: in one that has grown through all others they
+# take up to four times as long.
+CHECKS   := test-e2e test-live types test-families test-liquid test-rooms test-watching test-resume
+e2e      := tests/e2e
+live     := tests/guard tests/recovery tests/training
+watching := tests/diagnosis tests/watching tests/integrations
+resume   := tests/resume
+rooms    := tests $(addprefix --ignore=,$(e2e) $(live) $(watching) $(resume))
+liquid   := models/tests/liquid
+families := models/tests --ignore=$(liquid)
 
-lint: install  ## ruff and pyright
+test: install style  ## lint, types and the default tests: CPU only, offline
+	@echo "types and tests, two at a time: each is told when it has ended"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(CHECKS)
+
+.PHONY: $(CHECKS)
+$(filter test-%,$(CHECKS)): test-%:
+	@echo "$*: $($*)"
+	@$(PYTEST) -o cache_dir=$(VENV)/cache-$* $($*)
+
+style:
 	@echo "ruff"
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
+
+types:
 	@echo "pyright"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+lint: install style types  ## ruff and pyright
 
 format: install  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix

@@ -47,6 +47,8 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
+        if "torch" in sys.modules:
+            import torch._dynamo  # noqa: F401 # the first optimizer would, and it is large
         gc.freeze()
         gc.enable()
 

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
+from holdfast.diagnosis.nonfinite import rerun
 from holdfast.diagnosis.nonfinite.observer import Observer
 from tests.guard.conftest import MakeEngine
 
@@ -704,3 +705,29 @@ def test_an_observer_that_fails_never_reaches_the_users_code(
     engine.close()
     assert not engine.off
     assert engine.memory.rows()["skipped"].sum() >= 5  # type: ignore[attr-defined]
+
+
+look = rerun.calls_of_backward
+
+
+def between() -> Any:
+    return list(look(sys._getframe()))
+
+
+def test_a_function_without_a_backward_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a loop and its optimizer a framework may have many frames, in files of its own."""
+    read, function = list[str](), rerun._function
+
+    def reading(frame: Any) -> Any:
+        read.append(frame.f_code.co_name)
+        return function(frame)
+
+    monkeypatch.setattr(rerun, "_function", reading)
+
+    def loop() -> Any:
+        (lambda: sys.manual_backward())  # type: ignore[attr-defined]
+        return between()
+
+    ((frame, call),) = [found for found in loop() if found[0].f_code.co_name == "loop"]
+    assert frame.f_code is loop.__code__ and call.lineno == loop.__code__.co_firstlineno + 1
+    assert read[0] == "loop"

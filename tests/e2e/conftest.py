@@ -31,6 +31,8 @@ from holdfast.run import (
 )
 from holdfast.types import Event, Finding
 
+from .warm_python import OF_WARM, SERVER, WarmPopen
+
 HERE = Path(__file__).parent
 CORPUS = "test_faults.py"
 SRC = Path(holdfast.__file__).parents[1]
@@ -134,9 +136,10 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class Bench:
     """One folder in which scripts are written and run, plain and guarded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, warm: bool = True) -> None:
         self.folder = folder
         self.path = folder / "run"
+        self._warm = warm
         self._started: list[subprocess.Popen[bytes]] = []
 
     def write(self, text: str, name: str = "script.py") -> str:
@@ -145,6 +148,11 @@ class Bench:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
         return name
+
+    def link(self, script: Path) -> str:
+        """A script from elsewhere, which finds what lies beside it; returns as ``write`` does."""
+        (self.folder / "script.py").symlink_to(script)
+        return "script.py"
 
     @property
     def record(self) -> Record:
@@ -165,10 +173,20 @@ class Bench:
         # Unbuffered, so that await_line takes no more than it returns.
         popen = {"stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, "bufsize": 0} | popen
         command = [sys.executable, *flags, *words]
-        made = subprocess.Popen(command, cwd=cwd or self.folder, env=environment(env), **popen)
+        exact = not self._warm or flags or cwd or popen.keys() - OF_WARM
+        kind = subprocess.Popen if exact or not self._trains(words) else WarmPopen
+        made = kind(command, cwd=cwd or self.folder, env=environment(env), **popen)
         process = cast("subprocess.Popen[bytes]", made)
         self._started.append(process)
         return process
+
+    def _trains(self, words: Sequence[str]) -> bool:
+        """Whether they start the script of this folder, and it imports torch."""
+        known = (["-m", "holdfast"], ["-m", "torch.distributed.run"])
+        if words[0] != "script.py" and list(words[:2]) not in known:
+            return False
+        script = self.folder / "script.py"
+        return "script.py" in words and "import torch" in script.read_text()
 
     def start_guarded(
         self, *command: str, options: Sequence[str] = ("--quiet",), **given: Any
@@ -244,14 +262,15 @@ def await_line(process: subprocess.Popen[bytes], word: bytes) -> bytes:
     pytest.fail(f"ended with {process.wait()} before {word!r}: {seen!r}")
 
 
-def child_of(pid: int) -> int:
+def child_of(process: subprocess.Popen[bytes]) -> int:
     """The script below a ``holdfast run``."""
+    pid = process.pid
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        # The signal_probe comes first and is one of us; the script is the other.
+        # The signal_probe comes first and is one of us; a warm script has been there before.
         if len(children) == 2:
-            return int(children[1])
+            return int(children[0 if isinstance(process, WarmPopen) and process.status else 1])
         time.sleep(0.02)
     raise TimeoutError(f"{pid} has no child")
 
@@ -325,6 +344,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.timeout(PATIENCE + 50))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_of_warm() -> Iterator[None]:
+    yield
+    SERVER.close()
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ def chosen() -> list[Any]:
 @pytest.mark.parametrize("path", chosen())
 def test_the_line_is_named(bench: Bench, path: Path) -> None:
     truth = TRUTH[path]
-    outcome = bench.guarded(str(path))
+    outcome = bench.guarded(bench.link(path))
     assert outcome.code == 0, outcome.told
     assert bench.record.events("holdfast_error") == []
     causes = [event.data for event in bench.record.events("cause")]
@@ -60,7 +60,7 @@ def test_the_line_is_named(bench: Bench, path: Path) -> None:
     if truth["phase"] in ("parameter", "input"):
         assert cause["phase"] == truth["phase"]
     else:
-        assert Path(cause["file"]).name == truth["file"]
+        assert (bench.folder / cause["file"]).resolve().name == truth["file"]
         assert cause["line"] in truth["lines"]
     if truth["phase"] == "parameter":
         assert cause["layer"] == truth["layer"]
@@ -89,7 +89,7 @@ def explained(bench: Bench) -> Finding:
     ],
 )
 def test_healthy_look_alikes_stay_silent(bench: Bench, path: Path) -> None:
-    outcome = bench.guarded(str(path))
+    outcome = bench.guarded(bench.link(path))
     assert outcome.code == 0, outcome.told
     assert bench.record.events("cause") == []
     assert bench.record.findings() == []

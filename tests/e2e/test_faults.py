@@ -91,8 +91,9 @@ def job(script: Path, *, plain: bool = False) -> Any:
     def run(folder: Path) -> Ran:
         folder.mkdir(parents=True)
         bench = Bench(folder)
-        guarded = bench.guarded(str(script), options=("--quiet", *options_of(script)))
-        alone = bench.plain(str(script)) if plain else None
+        name = bench.link(script)
+        guarded = bench.guarded(name, options=("--quiet", *options_of(script)))
+        alone = bench.plain(name) if plain else None
         # A script that never trains leaves nothing to read.
         record = bench.record if bench.path.exists() else None
         findings = summarize(record.run).findings if record is not None else ()

@@ -44,7 +44,7 @@ def test_the_wheel_and_the_sources_install_and_start(built: list[Path], tmp_path
         # What it needs is there; `-e .` of a clone and the published form differ in this alone.
         run(
             *("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"),
-            *("--no-deps", "--no-build-isolation", "--target", target, archive),
+            *("--no-deps", "--no-build-isolation", "--no-compile", "--target", target, archive),
         )
         where, loads_torch = run("-c", WHERE, paths=target, cwd=tmp_path)
         assert Path(where).is_relative_to(target) and loads_torch == "False"

@@ -38,7 +38,7 @@ def test_the_script_is_killed_in_mid_run(bench: Bench):
     report = bench.cli("report", str(bench.path))
     assert report.code == 0 and "RUNNING" in report.text
     assert int(bench.record.steps()["step"][-1]) >= 100
-    os.kill(child_of(process.pid), signal.SIGKILL)
+    os.kill(child_of(process), signal.SIGKILL)
     seen = bench.end(process)
     assert seen.code == -signal.SIGKILL
     rows = bench.record.steps()
@@ -59,7 +59,7 @@ def test_holdfast_is_killed_and_the_script_goes_on(bench: Bench):
     script = bench.write(TRAIN + COUNTING.replace("LIMIT", "400") + "open('done', 'w').close()\n")
     process = bench.start_guarded(script, options=[])
     await_line(process, b"step 20")
-    child = child_of(process.pid)
+    child = child_of(process)
     process.kill()
     seen = bench.end(process)
     assert process.returncode == -signal.SIGKILL

@@ -86,7 +86,7 @@ def test_kill_loses_at_most_the_interval(bench: Bench) -> None:
     script = bench.write(SCRIPT)
     process = bench.start_guarded(script, "killed", options=["--set", "checkpoint.steps=5"])
     await_line(process, b"ready")
-    os.kill(child_of(process.pid), signal.SIGKILL)
+    os.kill(child_of(process), signal.SIGKILL)
     assert bench.end(process).code == -signal.SIGKILL
     assert holdfast.load_checkpoint(bench.path)["step"] >= 14
 

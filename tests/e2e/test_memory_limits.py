@@ -113,7 +113,7 @@ def test_a_kill_by_a_person_is_not_called_out_of_memory(bench: Bench):
     loop = 'train(20)\nprint("ready", flush=True)\nwhile True: train(1)\n'
     process = bench.start_guarded(bench.write(TRAIN + loop), options=[])
     await_line(process, b"ready")
-    os.kill(child_of(process.pid), signal.SIGKILL)
+    os.kill(child_of(process), signal.SIGKILL)
     seen = bench.end(process)
     assert seen.code == -signal.SIGKILL
     assert "killed by SIGKILL, not for lack of memory" in " ".join(seen.told.split())

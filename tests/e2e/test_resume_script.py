@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from holdfast.run import Run
+
+from .conftest import Bench, Outcome
 
 SCRIPT = textwrap.dedent("""
     import os, signal, sys, time
@@ -44,70 +43,65 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", "run", *options, "train.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, "HOLDFAST_PLUGINS": "none"},
-    )
+def run(folder: Path, *options: str) -> Outcome:
+    bench = Bench(folder)
+    words = ["-m", "holdfast", "run", *options, "script.py"]
+    return bench.end(bench.start(words, env={"HOLDFAST_PLUGINS": "none"}))
 
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path):
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(SCRIPT)
     whole = run(tmp_path, "--run-dir", "whole", "--set", "checkpoint.steps=10")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.code == 0, whole.told
     (tmp_path / "die").touch()
     killed = run(tmp_path, "--set", "checkpoint.steps=10")
-    assert killed.returncode == -9
+    assert killed.code == -9
     (name,) = [path.name for path in (tmp_path / "runs").iterdir()]
-    assert f"go on   holdfast run --resume runs/{name} train.py" in killed.stderr
+    assert f"go on   holdfast run --resume runs/{name} script.py" in killed.told
     (tmp_path / "die").unlink()
     resumed = run(tmp_path, "--resume", "auto")
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout == whole.stdout
-    assert f"goes on from runs/{name} after step 30" in resumed.stderr
-    assert "bit for bit" in resumed.stderr
+    assert resumed.code == 0, resumed.told
+    assert resumed.out == whole.out
+    assert f"goes on from runs/{name} after step 30" in resumed.told
+    assert "bit for bit" in resumed.told
     assert Run.latest(tmp_path / "runs").meta["resumed_from"]["step"] == 30
     anew = run(tmp_path, "--resume", "auto")
-    assert anew.returncode == 0 and "has finished; starts anew" in anew.stderr
+    assert anew.code == 0 and "has finished; starts anew" in anew.told
 
 
 def test_a_run_that_cannot_be_resumed_is_one_line(tmp_path: Path):
-    (tmp_path / "train.py").write_text("print('never')")
-    Run.create(tmp_path / "old", {"command": ["train.py"], "status": "finished", "exit_code": 1})
+    (tmp_path / "script.py").write_text("print('never')")
+    Run.create(tmp_path / "old", {"command": ["script.py"], "status": "finished", "exit_code": 1})
     refused = run(tmp_path, "--resume", "old")
-    assert refused.returncode == 2 and not refused.stdout
-    assert refused.stderr == (
+    assert refused.code == 2 and not refused.out
+    assert refused.told == (
         "holdfast: error: cannot resume old: no checkpoint was written yet; start anew without "
         "--resume\n"
     )
-    Run.create(tmp_path / "other", {"command": ["train.py", "--lr", "1"]})
+    Run.create(tmp_path / "other", {"command": ["script.py", "--lr", "1"]})
     refused = run(tmp_path, "--resume", "other")
-    assert refused.returncode == 2 and "it ran `train.py --lr 1`, not `train.py`" in refused.stderr
+    assert refused.code == 2 and "it ran `script.py --lr 1`, not `script.py`" in refused.told
 
 
 def ended_by_sigterm(folder: Path, script: str, step: int = 31) -> None:
     """A script that is sent SIGTERM amid a step goes on from that step, bit for bit."""
-    (folder / "train.py").write_text(script)
+    (folder / "script.py").write_text(script)
     whole = run(folder, "--run-dir", "whole")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.code == 0, whole.told
     (folder / "die").touch()
     ended = run(folder)
-    assert ended.returncode == -15, ended.stderr
-    assert f"step-{step:010d}.r0.safetensors\n" in ended.stderr
-    assert f" state after step {step}, " in ended.stderr
+    assert ended.code == -15, ended.told
+    assert f"step-{step:010d}.r0.safetensors\n" in ended.told
+    assert f" state after step {step}, " in ended.told
     (name,) = [path.name for path in (folder / "runs").iterdir()]
-    assert f"go on   holdfast run --resume runs/{name} train.py" in ended.stderr
+    assert f"go on   holdfast run --resume runs/{name} script.py" in ended.told
     (folder / "die").unlink()
     resumed = run(folder, "--resume", "auto")
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout == whole.stdout
-    assert f"goes on from runs/{name} after step {step}" in resumed.stderr
-    assert "bit for bit" in resumed.stderr
+    assert resumed.code == 0, resumed.told
+    assert resumed.out == whole.out
+    assert f"goes on from runs/{name} after step {step}" in resumed.told
+    assert "bit for bit" in resumed.told
 
 
 # Amid the step: forward and backward are through, the optimizer is not.

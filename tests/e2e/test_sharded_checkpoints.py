@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 import sys
@@ -14,20 +13,18 @@ import pytest
 from holdfast.checkpoint.file import load
 from holdfast.checkpoint.store import CheckpointStore
 
+from .conftest import Bench
+
 SCRIPT = Path(__file__).parent / "scripts" / "sharded_training.py"
 PATIENCE = 250
 
 
-def train(world: int, *words: object) -> dict[int, float]:
+def train(bench: Bench, world: int, *words: object) -> dict[int, float]:
     """The losses by step of a training with so many ranks."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-         str(world), str(SCRIPT), *map(str, words)],
-        capture_output=True, text=True, timeout=PATIENCE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {int(step): float(value) for step, value in re.findall(r"loss (\d+) (\S+)", done.stdout)}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    done = bench.end(bench.start([*launcher, "script.py", *map(str, words)]))
+    assert done.code == 0, done
+    return {int(step): float(value) for step, value in re.findall(r"loss (\d+) (\S+)", done.text)}
 
 
 def newest(folder: Path) -> Path:
@@ -37,10 +34,11 @@ def newest(folder: Path) -> Path:
 
 
 @pytest.mark.ranks(2)
-def test_two_ranks_go_on_bit_for_bit(tmp_path):
-    whole = train(2, tmp_path / "whole", "", 8)
+def test_two_ranks_go_on_bit_for_bit(bench: Bench, tmp_path: Path):
+    bench.link(SCRIPT)
+    whole = train(bench, 2, tmp_path / "whole", "", 8)
     at = tmp_path / "whole" / "checkpoints" / "step-0000000004"
-    rest = train(2, tmp_path / "rest", at, 8)
+    rest = train(bench, 2, tmp_path / "rest", at, 8)
     assert list(whole) == list(range(8)) and list(rest) == [4, 5, 6, 7]
     assert rest == {step: whole[step] for step in rest}
     one, other = (load(newest(tmp_path / name))[0] for name in ("whole", "rest"))
@@ -52,12 +50,13 @@ def test_two_ranks_go_on_bit_for_bit(tmp_path):
 @pytest.mark.ranks(4)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_four_ranks_then_two_then_one_then_two(tmp_path, replicas):
+def test_four_ranks_then_two_then_one_then_two(bench: Bench, tmp_path: Path, replicas: int):
     """The same loss curve as without an interruption; the batches are those of all ranks."""
-    whole = train(4, tmp_path / "0", "", 16, replicas)
+    bench.link(SCRIPT)
+    whole = train(bench, 4, tmp_path / "0", "", 16, replicas)
     for part, world in ((1, 2), (2, 1), (3, 2)):
         before = tmp_path / str(part - 1) / "checkpoints" / f"step-{4 * part:010d}"
-        losses = train(world, tmp_path / str(part), before, 16)
+        losses = train(bench, world, tmp_path / str(part), before, 16)
         assert list(losses) == list(range(4 * part, 16))
         for step, value in losses.items():
             assert math.isclose(whole[step], value, rel_tol=1e-5), (part, step)

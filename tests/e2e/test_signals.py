@@ -140,7 +140,7 @@ def test_signals_to_the_whole_group_reach_the_script_once_each(bench: Bench):
 def test_a_signal_to_the_script_alone_is_left_alone(bench: Bench):
     process = bench.start_guarded(bench.write(COUNTING), "SIGUSR1")
     await_line(process, b"ready")
-    os.kill(child_of(process.pid), signal.SIGUSR1)
+    os.kill(child_of(process), signal.SIGUSR1)
     seen = bench.end(process)
     assert (seen.code, seen.lines[-1]) == (5, "SIGUSR1")
 
@@ -162,7 +162,7 @@ def test_stopping_and_going_on(bench: Bench):
     script = bench.write(COUNTING)
     process = bench.start_guarded(script, "SIGUSR1", start_new_session=True)
     await_line(process, b"ready")
-    child = child_of(process.pid)
+    child = child_of(process)
     os.killpg(process.pid, signal.SIGSTOP)
     until = time.monotonic() + 10
     while state(child) != "T" or state(process.pid) != "T":

@@ -46,7 +46,7 @@ ASKED = "OPT001=rollback", "OPT002=skip,clip", "OPT003=rollback,lower_lr"
 def guarded(bench: Bench, name: str) -> Outcome:
     """A run of a spiking script; one without a loader is saved because that was asked for."""
     flags = [word for rule in ASKED for word in ("--on", rule)] if name in OWN_DATA else []
-    return bench.guarded(str(SPIKING / name), options=("--quiet", *flags))
+    return bench.guarded(bench.link(SPIKING / name), options=("--quiet", *flags))
 
 
 def final(out: bytes) -> float:

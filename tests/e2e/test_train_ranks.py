@@ -19,6 +19,8 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.run import LaneReader, Run
 from holdfast.training import load_weights
 
+from .warm_python import WarmPopen
+
 PATIENCE = 200
 
 # Blocks of a width that ranks cannot share evenly; running statistics and dropout if asked for.
@@ -122,11 +124,12 @@ def command(
 
 
 def train(*args: Any, **how: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*args, **how), env=environment(), capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    words, cwd = command(*args, **how), args[1].parent
+    given = WarmPopen(words, cwd=cwd, env=environment(), stdout=-1, stderr=-1, text=True)
+    with given as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, out + err
+    return subprocess.CompletedProcess(words, 0, out, err)
 
 
 def environment() -> dict[str, str]:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .conftest import TRAIN, Bench, environment
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """How python itself starts is what is tested here."""
+    made = Bench(tmp_path, warm=False)
+    yield made
+    made.close()
 
 
 def path_with(folder: str) -> str:

@@ -42,7 +42,7 @@ Job = tuple[str, Callable[..., Any], dict[str, Any]]
 
 def run(folder: Path, world: int, jobs: list[Job]) -> dict[str, list[Any]]:
     """Run every job on all ranks; what each rank returned, by the name of the job."""
-    mp.start_processes(_work, (world, folder, jobs), world, start_method="spawn")  # type: ignore[attr-defined]
+    mp.start_processes(_work, (world, folder, jobs), world, start_method="fork")  # type: ignore[attr-defined]
     told = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
     failed = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(told) if "failed" in one]
     assert not failed, "\n".join(failed)

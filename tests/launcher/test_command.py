@@ -137,6 +137,24 @@ def test_launchers(folder: Path, words: str, name: str, several: bool):
     assert keeps_out(read) is None
 
 
+def test_a_launcher_beside_our_python_is_found_off_the_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "own").mkdir()
+    ours = put(folder / "own" / "torchrun", f"#!{sys.executable}\n")
+    monkeypatch.setattr(sys, "executable", str(folder / "own" / "python"))
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    words = ["torchrun", "--nproc-per-node", "2", "train.py"]
+    read = read_command(words)
+    assert (list(read.words), list(read.argv)) == (words, [str(ours), *words[1:]])
+    assert (read.launcher, read.several, read.name) == ("torchrun", True, "train.py")
+    # What an activated environment has comes first, and what nobody has is said.
+    put(folder / "bin" / "torchrun", f"#!{sys.executable}\n")
+    assert list(read_command(words).argv) == words
+    with pytest.raises(UsageError, match="no program 'accelerate' on the path"):
+        read_command(["accelerate", "launch", "train.py"])
+
+
 @pytest.mark.parametrize(
     ("words", "source"),
     [

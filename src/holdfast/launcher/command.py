@@ -155,14 +155,17 @@ def _launcher(words: Sequence[str], name: str) -> Command:
             f"`{given}` trains nothing; write `holdfast run {name} {verb} …`, with the options and "
             "the script that you use anyway"
         )
-    found = _find(words[0])
+    # The environment of holdfast may be used without being activated: its python was named in full.
+    beside = shutil.which(words[0], path=os.path.dirname(sys.executable))
+    program = words[0] if beside is None or shutil.which(words[0]) else beside
+    found = _find(program)
     after = words[1:]
     # The python of uv or poetry itself is not the one that trains.
     one = name in _ONE_PROCESS
     shebang = [] if one else read_shebang(Path(found))
     return Command(
         words=tuple(words),
-        argv=tuple(words),
+        argv=(program, *after),
         name=_inner_name(after) or name,
         call=_inner_call(after) if one else None,
         interpreter=shebang[0] if shebang and is_python(shebang[0]) else "",

@@ -331,6 +331,10 @@ def refused(path: Path, at: Path, capfd: pytest.CaptureFixture[str]) -> str:
         "data.width": 8,
         "data.cache_dir": at / "cache",
         "model.width": 8,
+        # A step of it is timed before the file is opened.
+        "model.lattice.width": 4,
+        "model.lattice.height": 4,
+        "model.carrier.hidden": 8,
         "bridge.on": "false",
         "train.steps": 1,
         "train.device": "cpu",

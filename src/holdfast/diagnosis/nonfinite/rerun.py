@@ -14,7 +14,7 @@ import ast
 import contextlib
 import linecache
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor
@@ -39,7 +39,8 @@ def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, ast.
     From inside ``optimizer.step()``: the calls before the current line, nearest first.
     """
     for frame in frames_from(inner):
-        if kind_of(frame.f_code.co_filename) == "torch":
+        # A framework has many frames, and to parse one of its files takes longer than a step.
+        if kind_of(frame.f_code.co_filename) == "torch" or not _names(frame.f_code, "backward"):
             continue
         try:
             nodes = list(ast.walk(_function(frame)))
@@ -89,6 +90,13 @@ def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
             yield from ((name, f"{name}[{i}]") for i, v in enumerate(value[:64]) if v is loss)
         elif name != "self" and isinstance(getattr(value, "__dict__", None), dict):
             yield from ((name, f"{name}.{k}") for k, v in vars(value).items() if v is loss)
+
+
+def _names(code: CodeType, name: str) -> bool:
+    """Whether a function or one inside it uses something with ``name`` in its name."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    own = code.co_names + code.co_varnames + code.co_cellvars + code.co_freevars
+    return any(name in one for one in own) or any(_names(one, name) for one in inner)
 
 
 def _function(frame: FrameType) -> Function:
