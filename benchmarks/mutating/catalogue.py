@@ -85,7 +85,7 @@ LEAKS = (
         name="the core keeps its last output",
         file=f"{FAMILY}/model/lattice.py",
         old="return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs, self._fits)",
-        new="self.last = entry.run(\n            self.parts, lattice_pass, surface_BHW, self.graphs, self._fits\n        )\n"
+        new="self.last = entry.run(self.parts, lattice_pass, surface_BHW, self.graphs, {})\n"
         "        return self.last",
         tests=(f"{FAMILY_TESTS}/test_defects.py",),
     ),
