@@ -292,7 +292,7 @@ class Repeated:
 
 
 class Turn:
-    """Has the device alone from the fifth step on, once others have compiled, until the last."""
+    """Has the device alone after its first step, once others have compiled, until the last."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class Turn:
         self._kind, self._args, self._stack, self._watch = kind, args, stack, watch
 
     def stepped(self, step: int) -> None:
-        if step == 5:
+        if step == 1:
             all_warm(self._args.together)
             self._stack.enter_context(alone())
         self._watch.look(step)
