@@ -86,6 +86,7 @@ class StepLoss:
                 self._refuse(str(self._graphs.reason))
             return self.as_it_is(net, batch)
         if first:
+            torch.cuda.empty_cache()  # what passes took as they were: a graph has its own memory
             self._say("graph: forward, loss and backward are replayed as CUDA graphs")
         loss, *numbers = found
         return loss, self._numbers | dict(zip(self._names, numbers, strict=True))
