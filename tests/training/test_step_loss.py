@@ -112,6 +112,14 @@ def test_a_replayed_run_trains_the_same_weights(tmp_path: Path, net: Any, more: 
 
 
 @pytest.mark.usefixtures("recorded")
+def test_a_bad_batch_does_not_decide(tmp_path: Path) -> None:
+    rows = data(60)
+    rows.tensors[0][17] = torch.nan  # the third batch, which would be captured
+    said = both(tmp_path, beside, model, train=rows, data={"shuffle": False})
+    assert said == "graph: forward, loss and backward are replayed as CUDA graphs"
+
+
+@pytest.mark.usefixtures("recorded")
 def test_a_recipe_of_ones_own_is_replayed_by_one_setting(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,8 @@ class Graphs:
             modules: whose parameters it reads, which get gradients.
             carries: so many of the results carry gradients, the first ones.
             key: all that a captured pass depends on, beside what is seen of the tensors.
-            check: called with what was captured before it is used; what is wrong with it.
+            check: called with what was captured before it is used; what is wrong with it, or an
+                empty word where this pass does not tell and the next may.
         """
         parameters = _parameters(modules)
         self.reason, self.failed = _why_not_replayed(inputs, parameters), False
@@ -88,7 +89,7 @@ class Graphs:
 
             def capture() -> Captured:
                 made = Captured(function, inputs, modules, carries=carries)
-                if check is not None and (wrong := check(made)):
+                if check is not None and (wrong := check(made)) is not None:
                     raise _Wrong(wrong)
                 return made
 
@@ -126,6 +127,9 @@ class Graphs:
                 torch.cuda.set_stream(stream)
             self._seen[key] = -1
             what = str(error) if isinstance(error, _Wrong) else shortened(error)
+            if not what:
+                self._seen[key], self.reason = seen, "it is not captured yet"
+                return None
             self.reason = f"it could not be captured: {what}"
             self.failed = True
             return None

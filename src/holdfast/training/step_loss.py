@@ -137,6 +137,8 @@ class StepLoss:
             found = _gradients(replayed, wanted)
         finally:
             before.put_back()
+        if not loss.isfinite():  # a bad batch, which the guard skips
+            return ""
         pairs = {"the loss": (loss.detach(), replayed.detach())}
         pairs |= {
             f"the gradient of {names[one]}": both
