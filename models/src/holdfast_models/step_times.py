@@ -177,7 +177,7 @@ class StepWatch:
         if step == self._end + _AWAITED:
             self._found |= self._waits.stop()
         if step == self._end + _AWAITED and self._profiles:
-            self._profile = torch.profiler.profile()
+            self._profile = torch.profiler.profile(acc_events=True)
             self._profile.__enter__()
         if step == self.last and self._profiles:
             torch.cuda.synchronize(self._device)

@@ -95,6 +95,11 @@ class StepLoss:
         """Operation by operation."""
         return split(self._compiled.loss(net, batch))
 
+    @property
+    def replays(self) -> bool:
+        """Whether passes may be replayed: what they build for autograd is then no typical graph."""
+        return self._on
+
     def forget(self) -> None:
         """Batches are of other sizes from here on."""
         self._graphs.forget()
