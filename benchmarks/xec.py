@@ -2,8 +2,8 @@
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
     python benchmarks/xec.py --part steps --batch 1024 --modes default --steps 200  # guarded
-    python benchmarks/xec.py --part trained --batch 1024 --events 8192 --steps 200 \\
-        --set train.compile.mode=default --set train.graph=true   # by the trainer, with its data
+    python benchmarks/xec.py --part trained --batch 1024 --warm 20 --steps 200 \\
+        --set train.compile.mode=default --set train.graph=true     # by the trainer
     python benchmarks/xec.py --part losses --batch 256 --events 8192 --steps 60    # kernels or not
     python benchmarks/xec.py --part data --batch 1024 --events 16384    # from the cache to the GPU
     python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
@@ -27,7 +27,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -291,37 +291,66 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(args: argparse.Namespace) -> dict[str, Any]:
-    """Steps of a run of the trainer, from the cache on."""
+    """Steps of a run of the trainer, guarded, on one batch that is on the device already."""
     found: dict[str, Any] = {}
     for kind in args.kinds.split(","):
-        watch = StepWatch(DEVICE, warm=args.warm, steps=args.steps)
-        given = [f"train.data.batch={args.batch}", f"train.steps={watch.last}", "train.epochs=null"]
+        watch = StepWatch(DEVICE, warm=args.warm, steps=args.steps, profiles=bool(args.top))
+        given = [f"train.steps={watch.last}", "train.epochs=null"]
         unchecked = ["model.blocks=plain"] if args.unchecked else []
         settings = settings_of(kind, args.size, [*given, *unchecked, *args.set])
-        events, _ = make_events(args.events, 0, settings.normalization)
-        task = task_of(kind, settings, CachedEvents(events, None), None)
+        events, _ = make_events(args.batch, 0, settings.normalization)
+        rows = {name: value.to(DEVICE) for name, value in events.items()}
+        task = task_of(kind, settings, Repeated(rows, watch.last + 1), None)
         for block in task.model.modules():
             if args.unchecked and isinstance(block, ConvNeXtBlock):
                 block.fused = True
-        with (
-            contextlib.ExitStack() as stack,
-            tempfile.TemporaryDirectory() as folder,
-            contextlib.redirect_stdout(sys.stderr),
-        ):
-            task.stepped = watch.around(lambda step: ready(step, args.together, stack))
+        with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+            task.stepped = Turn(kind, args, stack, watch).stepped
             result = Trainer.of(task, settings.train, run_dir=Path(folder) / "run", name="x").fit()
-        found[kind] = watch.times.told(args.batch, "events")
+        found[kind] = told(watch, args)
         found[kind] |= {"skipped": result.skipped, "s to compile": result.compile_seconds}
-        log(f"{kind}: {found[kind]}")
         log(result.report[:1500])
     return found
 
 
-def ready(step: int, together: int, stack: contextlib.ExitStack) -> None:
-    """After a few steps: wait for the others to have compiled, and have the device alone."""
-    if step == 5:
-        all_warm(together)
-        stack.enter_context(alone())
+def told(watch: StepWatch, args: argparse.Namespace) -> dict[str, Any]:
+    return watch.times.told(args.batch, "events")
+
+
+class Repeated:
+    """A loader of one batch, over and over."""
+
+    def __init__(self, batch: Any, length: int) -> None:
+        self._batch, self._length = batch, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self._length):
+            yield self._batch
+
+
+class Turn:
+    """Has the device alone after its first step, once others have compiled, until the last."""
+
+    def __init__(
+        self,
+        kind: str,
+        args: argparse.Namespace,
+        stack: contextlib.ExitStack,
+        watch: StepWatch,
+    ) -> None:
+        self._kind, self._args, self._stack, self._watch = kind, args, stack, watch
+
+    def stepped(self, step: int) -> None:
+        if step == 1:
+            all_warm(self._args.together)
+            self._stack.enter_context(alone())
+        self._watch.look(step)
+        if step == self._watch.last:  # before checkpoint and report, which take a while
+            log(f"{self._kind}: {told(self._watch, self._args)}")
+            self._stack.close()
 
 
 def all_warm(count: int) -> None:

@@ -22,6 +22,7 @@ from holdfast.training import cuda_graphs, step_loss
 from holdfast.training.cuda_graphs import Captured, Graphs, twins
 from holdfast.training.device import Place
 from holdfast.training.state_before import StateBefore
+from holdfast.watching.watch import Watch
 
 from .test_trainer import Seen, data, loss, model, settings
 from .test_trainer import fit as fit_trainer
@@ -112,6 +113,14 @@ def test_a_replayed_run_trains_the_same_weights(tmp_path: Path, net: Any, more: 
 
 
 @pytest.mark.usefixtures("recorded")
+def test_a_bad_batch_does_not_decide(tmp_path: Path) -> None:
+    rows = data(60)
+    rows.tensors[0][17] = torch.nan  # the third batch, which would be captured
+    said = both(tmp_path, beside, model, train=rows, data={"shuffle": False})
+    assert said == "graph: forward, loss and backward are replayed as CUDA graphs"
+
+
+@pytest.mark.usefixtures("recorded")
 def test_a_recipe_of_ones_own_is_replayed_by_one_setting(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +201,33 @@ def test_twins_share_memory_and_are_gone_afterwards() -> None:
     assert all(one.grad is not None for one in others)
     assert all(a is b for a, b in zip(mine, net.parameters(), strict=True))
     assert net[2]._flat_weights[0] is net[2].weight_ih_l0  # type: ignore[union-attr]
+
+
+def test_a_capture_that_fails_leaves_the_generator_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_back: list[Any] = []
+    generator = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=put_back.append)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
+    monkeypatch.setattr(cuda_graphs, "_FAILED", kept := list[Any]())
+    with cuda_graphs._can_fail(torch.device("cuda"), "one"):
+        pass
+    assert not put_back and not kept
+    with pytest.raises(RuntimeError), cuda_graphs._can_fail(torch.device("cuda"), "one"):
+        raise RuntimeError("operation not permitted")
+    assert put_back == ["before"] and kept == ["one"]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_graphs_of_a_captured_pass_are_no_forgotten_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(Watch, "graphs_are_wanted", lambda self: told.append(1))
+    fit(tmp_path / "plain", model(), graph=False)
+    assert not told
+    fit(tmp_path / "graph", model(), graph=True)
+    assert len(told) == 16  # two epochs of eight
 
 
 def test_a_pass_on_a_cpu_runs_as_it_is() -> None:

@@ -89,7 +89,7 @@ def figures(found: Mapping[str, Any], before: str = "") -> list[str]:
     lines = []
     for name, value in found.items():
         if isinstance(value, Mapping):
-            lines += [f"{before}{name}", *figures(value, "  ")]
+            lines += [f"{before}{name}", *figures(value, before + "  ")]
         elif not isinstance(value, list):
             said = f"{value:,.4g}" if isinstance(value, float) else str(value)
             lines.append(f"{before}{name:<32}{said}")

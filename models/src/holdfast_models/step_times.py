@@ -117,12 +117,16 @@ class StepWatch:
         device: where the steps run.
         warm: steps before; the first of them compiles.
         steps: that are timed.
+        profiles: whether some are profiled, which takes a while where operations are many.
     """
 
-    def __init__(self, device: torch.device, *, warm: int, steps: int) -> None:
+    def __init__(
+        self, device: torch.device, *, warm: int, steps: int, profiles: bool = True
+    ) -> None:
         self._device, self._on_gpu = device, device.type == "cuda"
         self._warm, self._end = warm, warm + steps
-        self.last = self._end + (_AWAITED + _PROFILED if self._on_gpu else 0)
+        self._profiles = profiles and self._on_gpu
+        self.last = self._end + _AWAITED * self._on_gpu + _PROFILED * self._profiles
         """The number of the last step that is looked at."""
         self._marks: list[Any] = []
         self._found: dict[str, Any] = {}
@@ -172,9 +176,10 @@ class StepWatch:
             self._waits.start()
         if step == self._end + _AWAITED:
             self._found |= self._waits.stop()
-            self._profile = torch.profiler.profile()
+        if step == self._end + _AWAITED and self._profiles:
+            self._profile = torch.profiler.profile(acc_events=True)
             self._profile.__enter__()
-        if step == self.last:
+        if step == self.last and self._profiles:
             torch.cuda.synchronize(self._device)
             self._profile.__exit__(None, None, None)
             self._profiled(self._profile.events() or ())

@@ -29,6 +29,8 @@ from .compilers import shortened
 _WARM = 2  # passes before one is captured: kernels are compiled and libraries opened by then
 _MOST = 4  # graphs that are kept: each has memory of its own
 
+_FAILED: list[Any] = []
+
 Function = Callable[..., Sequence[Tensor]]
 
 
@@ -71,7 +73,8 @@ class Graphs:
             modules: whose parameters it reads, which get gradients.
             carries: so many of the results carry gradients, the first ones.
             key: all that a captured pass depends on, beside what is seen of the tensors.
-            check: called with what was captured before it is used; what is wrong with it.
+            check: called with what was captured before it is used; what is wrong with it, or an
+                empty word where this pass does not tell and the next may.
         """
         parameters = _parameters(modules)
         self.reason, self.failed = _why_not_replayed(inputs, parameters), False
@@ -88,7 +91,7 @@ class Graphs:
 
             def capture() -> Captured:
                 made = Captured(function, inputs, modules, carries=carries)
-                if check is not None and (wrong := check(made)):
+                if check is not None and (wrong := check(made)) is not None:
                     raise _Wrong(wrong)
                 return made
 
@@ -125,7 +128,11 @@ class Graphs:
             if stream is not None:  # a capture that ends in an error leaves its own behind
                 torch.cuda.set_stream(stream)
             self._seen[key] = -1
+            self._captured.clear()  # they draw from the generator as it was before this
             what = str(error) if isinstance(error, _Wrong) else shortened(error)
+            if not what:
+                self._seen[key], self.reason = seen, "it is not captured yet"
+                return None
             self.reason = f"it could not be captured: {what}"
             self.failed = True
             return None
@@ -189,15 +196,21 @@ class Captured:
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads (loaders, the guard) may use the device meanwhile.
         how: Any = {"pool": pool, "capture_error_mode": "thread_local"}
-        kind = self._inputs[0].device.type
-        with torch.cuda.graph(self._forward, **how):
-            results = function(*self._inputs)
-        # Halved weights that lie in the memory of the graph must not outlive this.
-        torch.clear_autocast_cache()
-        self._seeds = [torch.zeros_like(one) for one in results[:carries]]
-        # A backward pass is outside of autocast as a rule; this one must be.
-        with torch.autocast(kind, enabled=False), torch.cuda.graph(self._backward, **how):
-            found = torch.autograd.grad(results[:carries], wanted, self._seeds, allow_unused=True)
+        device = self._inputs[0].device
+        with _can_fail(device, self._forward, self._backward):
+            with torch.cuda.graph(self._forward, **how):
+                results = function(*self._inputs)
+            # Halved weights that lie in the memory of the graph must not outlive this.
+            torch.clear_autocast_cache()
+            self._seeds = [torch.zeros_like(one) for one in results[:carries]]
+            # A backward pass is outside of autocast as a rule; this one must be.
+            with (
+                torch.autocast(device.type, enabled=False),
+                torch.cuda.graph(self._backward, **how),
+            ):
+                found = torch.autograd.grad(
+                    results[:carries], wanted, self._seeds, allow_unused=True
+                )
         self._found = [None if one is None else one.detach() for one in found]
         self._results = [one.detach() for one in results]
 
@@ -258,6 +271,23 @@ class _Replay(torch.autograd.Function):
             )
         ctx.now.done = True
         return None, None, *ctx.captured.backward(grads[: ctx.captured.carries])
+
+
+@contextlib.contextmanager
+def _can_fail(device: torch.device, *graphs: Any) -> Iterator[None]:
+    """What torch leaves behind where a capture fails is put right.
+
+    The generator of the device would be taken for one that is still captured, so that nothing could
+    be drawn any more; and the allocator goes on asking the graphs, which therefore stay.
+    """
+    generator = torch.cuda.default_generators[device.index or 0]
+    before = generator.clone_state()
+    try:
+        yield
+    except BaseException:
+        generator.graphsafe_set_state(before)
+        _FAILED.extend(graphs)
+        raise
 
 
 @contextlib.contextmanager

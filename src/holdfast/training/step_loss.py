@@ -86,6 +86,7 @@ class StepLoss:
                 self._refuse(str(self._graphs.reason))
             return self.as_it_is(net, batch)
         if first:
+            torch.cuda.empty_cache()  # what passes took as they were: a graph has its own memory
             self._say("graph: forward, loss and backward are replayed as CUDA graphs")
         loss, *numbers = found
         return loss, self._numbers | dict(zip(self._names, numbers, strict=True))
@@ -93,6 +94,11 @@ class StepLoss:
     def as_it_is(self, net: nn.Module, batch: Any) -> Told:
         """Operation by operation."""
         return split(self._compiled.loss(net, batch))
+
+    @property
+    def replays(self) -> bool:
+        """Whether passes may be replayed: what they build for autograd is then no typical graph."""
+        return self._on
 
     def forget(self) -> None:
         """Batches are of other sizes from here on."""
@@ -136,6 +142,8 @@ class StepLoss:
             found = _gradients(replayed, wanted)
         finally:
             before.put_back()
+        if not loss.isfinite():  # a bad batch, which the guard skips
+            return ""
         pairs = {"the loss": (loss.detach(), replayed.detach())}
         pairs |= {
             f"the gradient of {names[one]}": both

@@ -266,6 +266,10 @@ class Watch(RecordedRun):
         """
         self.engine.settled()
 
+    def graphs_are_wanted(self) -> None:
+        """What autograd has built since the last step is no evaluation that forgot ``no_grad``."""
+        self.engine.differentiates()
+
     def new_task(self) -> None:
         """Say that something else is learned from here on, so that the loss may jump."""
         self.engine.new_task()

@@ -100,6 +100,8 @@ class MicroBatches:
         def forward_and_backward(batch: Any) -> _Pass:
             with parts.precision.autocast():
                 loss, extra = loss_of(parts.net, batch)
+            if parts.loss.replays:
+                parts.watch.graphs_are_wanted()
             # Where a graph is replayed the next step would write into what this one returned.
             loss = parts.compiled.keep(loss)
             extra = {name: parts.compiled.keep(value) for name, value in extra.items()}
