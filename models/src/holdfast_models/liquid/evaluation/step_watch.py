@@ -23,7 +23,7 @@ _WATCHED = 10  # steps in which every wait of the host is asked where it comes f
 _PROFILED = 5  # steps in which launches are counted
 _LONGEST = 8  # kernels, and steps, that are named
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-_OWN = 1  # wait of a profiled run: behind its last step
+_OWN = 2  # waits of a profiled run: ours behind its last step, and that of the profiler's end
 
 
 class StepWatch:

@@ -88,7 +88,7 @@ def _lif(tokens: int, reset: str, surrogate: str) -> Made:
         each, constant = units.steps(current), units.constant(current[0], 10)
         carried, end = units.sequence(current, start)
         parts = (*each[:3], *constant[:3], carried.rate, carried.membrane, end)
-        return [*parts, constant.near + 0 * current.sum()]
+        return [*parts, constant.near.sum() + 0 * current.sum()]
 
     return fired, [_leaf(_BATCH, tokens, 24), _leaf(_BATCH, 24)]
 
