@@ -33,6 +33,7 @@ CASES = [
     "selective 66 3 3",
     "attend 300 16 1",
     "rows 5",
+    "norm 5",
 ]
 
 

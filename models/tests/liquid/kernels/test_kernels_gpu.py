@@ -31,6 +31,7 @@ CASES = [
     ("attend", (16, 1)),
     ("attend", (6, 0)),
     ("rows", ()),
+    ("norm", ()),
 ]
 
 

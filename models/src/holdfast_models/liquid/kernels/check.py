@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .choice import using
 
@@ -151,11 +151,26 @@ def _rows(tokens: int) -> Made:
     return ran, [x]
 
 
+def _norm(tokens: int) -> Made:
+    from ..model.norms import normed
+
+    x, base, layer = _leaf(tokens % 8, 2, 300), torch.randn(tokens % 8, 2, 300), nn.LayerNorm(300)
+    layer.weight = nn.Parameter(torch.randn(300))
+
+    def ran(x: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            found = [normed(layer, x), normed(layer, x, gelu=True, base=base, share=0.3)]
+        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+
+    return ran, [x]
+
+
 CASES: dict[str, Callable[..., Made]] = {
     "scan": _scan,
     "lif": _lif,
     "cfc": _cfc,
     "selective": _selective,
     "attend": _attend,
+    "norm": _norm,
     "rows": _rows,
 }
