@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import statistics
 import sys
 import tempfile
@@ -46,6 +47,9 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         steps: that are timed.
     """
     place = Place(torch.device(device))
+    if place.device.type == "cuda":  # what an earlier run left is none of this one's memory
+        gc.collect()
+        torch.cuda.empty_cache()
     watch = StepWatch(place.device, warm, steps)
     train = dataclasses.replace(
         settings.train, steps=watch.last, device=device,

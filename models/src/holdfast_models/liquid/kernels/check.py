@@ -126,7 +126,7 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
 
     def ran(given: Tensor) -> list[Tensor]:
         found = []
-        for window in (None, tokens // 2):
+        for window in (None, 1 + tokens // 2):
             attention = CausalAttention(heads, window, bool(rope))
             cached = attention.with_room(KeyValues(keys, values), 2)
             with torch.no_grad():
@@ -141,7 +141,7 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
 def _rows(tokens: int) -> Made:
     from ..model.linear import linear
 
-    x, weight, bias = _leaf(tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
+    x, weight, bias = _leaf(1 + tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
 
     def ran(x: Tensor) -> list[Tensor]:
         with torch.no_grad():
@@ -154,7 +154,8 @@ def _rows(tokens: int) -> Made:
 def _norm(tokens: int) -> Made:
     from ..model.norms import normed
 
-    x, base, layer = _leaf(tokens % 8, 2, 300), torch.randn(tokens % 8, 2, 300), nn.LayerNorm(300)
+    rows = 1 + tokens % 8
+    x, base, layer = _leaf(rows, 2, 300), torch.randn(rows, 2, 300), nn.LayerNorm(300)
     layer.weight = nn.Parameter(torch.randn(300))
 
     def ran(x: Tensor) -> list[Tensor]:
