@@ -14,6 +14,8 @@ _EXAMPLES = """\
   holdfast liquid bench --preset phase1 --device cpu --generate 0 --reference
 Steps are whole: loader, forward, backward, guard, optimizer, and what happens between steps."""
 
+_MEDIAN = "ms a step, median"
+
 
 def add_bench_verb(verb: Verb) -> None:
     """Describe it."""
@@ -60,6 +62,8 @@ def _bench(args: argparse.Namespace) -> int:
         found["without trainer and guard"] = bare(
             settings, device, warm=args.warm, steps=args.steps
         )
+        both = [found[name][_MEDIAN] for name in ("training", "without trainer and guard")]
+        found["trainer and guard, ms a step"] = both[0] - both[1]
         if args.generate:
             say(f"writing {args.generate} tokens")
             found["writing"] = generating(settings, device, length=args.generate)
