@@ -1,9 +1,8 @@
 """The closed-form cell over all tokens in Triton: ``CfC._loop`` and the loop of ``ThroughTime``.
 
 B batch, T tokens, U units, M width of the hidden layer. One program has one row of the batch and
-keeps its state in registers. Small weights stay there, too; of larger ones two gates do where they
-have room, and the others come token after token, half a gate at a time, out of a cache that then
-holds them all.
+keeps its state in registers; the weights come out of the cache of the device token after token, or
+stay in registers where they are small.
 """
 
 # What a constant of the compiler decides looks like a name that may be missing.
@@ -20,9 +19,7 @@ from ...device_math import sigmoid, tanh
 
 __all__ = ["cfc", "cfc_backward"]
 
-_KEPT = 40_960  # weights that fit into the registers of a program
-_ALL, _HALF, _NONE = 2, 1, 0  # of the gates that stay there
-_PIECES = 2  # of a gate that does not: so much of it is in registers at a time
+_KEPT = 40_960  # weights of all gates that fit into the registers of a program
 _OUTER, _INNER = tl.constexpr(1.7159), tl.constexpr(0.666)  # LeCun's tanh
 
 
@@ -42,7 +39,7 @@ def _times(weights, vector):
 def _cfc_forward_kernel(
     z, by_state, later, bias, start, time, states, scratch, tokens, units, hidden, dt, row_of_state,
     time_b, time_t, time_u,
-    LAYER: tl.constexpr, TIME: tl.constexpr, KEEP: tl.constexpr, PIECES: tl.constexpr,
+    LAYER: tl.constexpr, TIME: tl.constexpr, KEEP: tl.constexpr,
     BU: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -51,10 +48,7 @@ def _cfc_forward_kernel(
     there = u < units
     wide = 4 * units
     h = tl.load(start + row * units + u, mask=there, other=0.0)
-    own = scratch + row * (4 * BU + BM)
-    own_y = own + 4 * BU
-    some_u = tl.arange(0, BU // PIECES)
-    some_m = tl.arange(0, BM // PIECES)
+    own = scratch + row * 4 * BU
     # Weights (to, from): the gates read the hidden layer, or the state itself.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
@@ -64,10 +58,9 @@ def _cfc_forward_kernel(
         bias_g = tl.load(bias + units + u, mask=there, other=0.0)
         bias_a = tl.load(bias + 2 * units + u, mask=there, other=0.0)
         bias_c = tl.load(bias + 3 * units + u, mask=there, other=0.0)
-    if KEEP > 0:
+    if KEEP:
         w_f = _tile(gates, u, m, units, read, stride)
         w_g = _tile(gates + units * stride, u, m, units, read, stride)
-    if KEEP == 2:
         w_a = _tile(gates + 2 * units * stride, u, m, units, read, stride)
         w_c = _tile(gates + 3 * units * stride, u, m, units, read, stride)
         if LAYER:
@@ -75,17 +68,9 @@ def _cfc_forward_kernel(
     for t in range(tokens):
         at = row * tokens + t
         if LAYER:
-            sums = tl.load(z + at * hidden + m, mask=m < hidden, other=0.0)
-            if KEEP == 2:
-                sums += _times(w_h, h)
-            else:
-                # Loops of the device: the weights of one piece are in registers at a time.
-                for piece in range(PIECES):
-                    to = piece * (BM // PIECES) + some_m
-                    w_piece = _tile(by_state, to, u, hidden, units, row_of_state)
-                    tl.store(own_y + to, _times(w_piece, h))
-                tl.debug_barrier()
-                sums += tl.load(own_y + m)
+            if not KEEP:
+                w_h = _tile(by_state, m, u, hidden, units, row_of_state)
+            sums = tl.load(z + at * hidden + m, mask=m < hidden, other=0.0) + _times(w_h, h)
             y = tanh(sums * _INNER) * _OUTER
             f, g, a, c = bias_f, bias_g, bias_a, bias_c
         else:
@@ -94,24 +79,20 @@ def _cfc_forward_kernel(
             g = tl.load(z + at * wide + units + u, mask=there, other=0.0)
             a = tl.load(z + at * wide + 2 * units + u, mask=there, other=0.0)
             c = tl.load(z + at * wide + 3 * units + u, mask=there, other=0.0)
-        if KEEP > 0:
+        if KEEP:
             f += _times(w_f, y)
             g += _times(w_g, y)
-        if KEEP == 2:
             a += _times(w_a, y)
             c += _times(w_c, y)
         else:
-            if not LAYER:
-                tl.debug_barrier()
-            for piece in range(2 * PIECES if KEEP else 0, 4 * PIECES):
-                gate = piece // PIECES
-                to = piece % PIECES * (BU // PIECES) + some_u
-                w_piece = _tile(gates + gate * units * stride, to, m, units, read, stride)
-                tl.store(own + gate * BU + to, _times(w_piece, y))
+            # A loop of the device: the weights of one gate are in registers at a time.
             tl.debug_barrier()
-            if KEEP == 0:
-                f += tl.load(own + u)
-                g += tl.load(own + BU + u)
+            for gate in range(4):
+                of_gate = _times(_tile(gates + gate * units * stride, u, m, units, read, stride), y)
+                tl.store(own + gate * BU + u, of_gate)
+            tl.debug_barrier()
+            f += tl.load(own + u)
+            g += tl.load(own + BU + u)
             a += tl.load(own + 2 * BU + u)
             c += tl.load(own + 3 * BU + u)
         if TIME:
@@ -149,7 +130,7 @@ def cfc(
             z_BTM.contiguous(), by_state, by_state if later is None else later.contiguous(),
             by_state if bias is None else bias, start_BU.contiguous(),
             states_BTU if time_BTU is None else time_BTU, states_BTU,
-            _scratch(states_BTU, blocks), tokens, units, hidden, dt,
+            states_BTU.new_empty(batch, 4, blocks["BU"]), tokens, units, hidden, dt,
             by_state.stride(0), *((0, 0, 0) if time_BTU is None else time_BTU.stride()),
             LAYER=later is not None, TIME=time_BTU is not None, **blocks,
         )  # fmt: skip
@@ -158,26 +139,20 @@ def cfc(
 
 @triton.jit
 def _cfc_backward_kernel(
-    grads, slopes, by_state, later, inner, totals, of_start, scratch, tokens, units, hidden,
-    LAYER: tl.constexpr, KEEP: tl.constexpr, PIECES: tl.constexpr,
-    BU: tl.constexpr, BM: tl.constexpr,
+    grads, slopes, by_state, later, inner, totals, of_start, tokens, units, hidden,
+    LAYER: tl.constexpr, KEEP: tl.constexpr, BU: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     u = tl.arange(0, BU)
     m = tl.arange(0, BM)
     there = u < units
     wide = 4 * units
-    own = scratch + row * (4 * BU + BM)
-    own_y = own + 4 * BU
-    some_u = tl.arange(0, BU // PIECES)
-    some_m = tl.arange(0, BM // PIECES)
     # Weights (from, to): a gradient goes from the gates to what they read.
     gates = later if LAYER else by_state
     read = hidden if LAYER else units
-    if KEEP > 0:
+    if KEEP:
         w_f = _tile(gates, m, u, read, units, wide)
         w_g = _tile(gates + units, m, u, read, units, wide)
-    if KEEP == 2:
         w_a = _tile(gates + 2 * units, m, u, read, units, wide)
         w_c = _tile(gates + 3 * units, m, u, read, units, wide)
         if LAYER:
@@ -188,39 +163,23 @@ def _cfc_backward_kernel(
         back += tl.load(grads + at * units + u, mask=there, other=0.0)
         tl.store(totals + at * units + u, back, mask=there)
         slope = slopes + at * wide + u
-        y = tl.zeros([BM], tl.float32)
-        if KEEP > 0:
-            y += _times(w_f, back * tl.load(slope, mask=there, other=0.0))
+        if KEEP:
+            y = _times(w_f, back * tl.load(slope, mask=there, other=0.0))
             y += _times(w_g, back * tl.load(slope + units, mask=there, other=0.0))
-        if KEEP == 2:
             y += _times(w_a, back * tl.load(slope + 2 * units, mask=there, other=0.0))
             y += _times(w_c, back * tl.load(slope + 3 * units, mask=there, other=0.0))
         else:
-            for piece in range(PIECES):
-                to = piece * (BM // PIECES) + some_m
-                sums = tl.zeros([BM // PIECES], tl.float32)
-                for gate in range(2 if KEEP else 0, 4):
-                    by_gate = back * tl.load(slope + gate * units, mask=there, other=0.0)
-                    w_piece = _tile(gates + gate * units, to, u, read, units, wide)
-                    sums += _times(w_piece, by_gate)
-                tl.store(own_y + to, sums)
-            tl.debug_barrier()
-            y += tl.load(own_y + m)
+            y = tl.zeros([BM], tl.float32)
+            for gate in range(4):
+                by_gate = back * tl.load(slope + gate * units, mask=there, other=0.0)
+                y += _times(_tile(gates + gate * units, m, u, read, units, wide), by_gate)
         if LAYER:
             y *= tl.load(inner + at * hidden + m, mask=m < hidden, other=0.0)
-            if KEEP == 2:
-                back = _times(w_h, y)
-            else:
-                for piece in range(PIECES):
-                    to = piece * (BU // PIECES) + some_u
-                    w_piece = _tile(by_state, to, m, units, hidden, hidden)
-                    tl.store(own + to, _times(w_piece, y))
-                tl.debug_barrier()
-                back = tl.load(own + u)
+            if not KEEP:
+                w_h = _tile(by_state, u, m, units, hidden, hidden)
+            back = _times(w_h, y)
         else:
             back = y
-            if KEEP < 2:
-                tl.debug_barrier()
     tl.store(of_start + row * units + u, back, mask=there)
 
 
@@ -236,30 +195,21 @@ def cfc_backward(
     hidden = 0 if later is None else later.shape[1]
     totals_BTU = torch.empty_like(grads_BTU, memory_format=torch.contiguous_format)
     of_start_BU = grads_BTU.new_zeros(batch, units)
-    by_state, blocks = by_state_MU.T.contiguous(), _blocks(units, hidden)
+    by_state = by_state_MU.T.contiguous()
     if batch and tokens:
         _cfc_backward_kernel[(batch,)](
             grads_BTU.contiguous(), slopes_BTGU.contiguous(), by_state,
             by_state if later is None else later.T.contiguous(),
             totals_BTU if inner_BTM is None else inner_BTM.contiguous(),
-            totals_BTU, of_start_BU, _scratch(totals_BTU, blocks), tokens, units, hidden,
-            LAYER=later is not None, **blocks,
+            totals_BTU, of_start_BU, tokens, units, hidden,
+            LAYER=later is not None, **_blocks(units, hidden),
         )  # fmt: skip
     return totals_BTU, of_start_BU
 
 
-def _scratch(like: Tensor, blocks: dict[str, int]) -> Tensor:
-    """Where the parts of a program meet, for each row of the batch."""
-    return like.new_empty(len(like), 4 * blocks["BU"] + blocks["BM"])
-
-
-def _blocks(units: int, hidden: int) -> dict[str, int]:
-    wide = max(2, triton.next_power_of_2(units))
-    read = max(2, triton.next_power_of_2(hidden)) if hidden else wide
-    keep = _NONE
-    if wide * read * (5 if hidden else 4) <= _KEPT:
-        keep = _ALL
-    elif wide * read * 2 <= _KEPT:
-        keep = _HALF
+def _blocks(units: int, hidden: int) -> dict[str, int | bool]:
+    wide = triton.next_power_of_2(units)
+    read = triton.next_power_of_2(hidden) if hidden else wide
+    keep = wide * read * (5 if hidden else 4) <= _KEPT
     warps = min(16, max(4, wide * read // 512))
-    return {"BU": wide, "BM": read, "KEEP": keep, "PIECES": _PIECES, "num_warps": warps}
+    return {"BU": wide, "BM": read, "KEEP": keep, "num_warps": warps}
