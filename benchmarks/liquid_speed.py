@@ -52,7 +52,9 @@ def measured(args: argparse.Namespace, part: str, phase: str, mode: str) -> dict
     if part == "reference":
         return reference_ratio(settings_of(preset, args.set), seconds=20)
     if part == "bare":
-        return bare(settings_of(preset, args.set), DEVICE, **steps)
+        settings = settings_of(preset, args.set)
+        tokens = settings.train.data.batch * settings.data.sequence_length
+        return bare(settings, DEVICE, **steps).told(tokens, "tokens")
     if part == "long":
         return {
             f"T = {tokens}": training(settings_of(preset, long(tokens) + more), DEVICE, **steps)
@@ -68,7 +70,7 @@ def main() -> int:
     parser.add_argument("--compile", default="none", help="modes of train.compile, by commas")
     parser.add_argument("--kernels", choices=("auto", "off"), default="auto")
     parser.add_argument("--warm", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tokens", default="8192", help="lengths of --part long, by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="nothing is begun after them")
     parser.add_argument("--set", action="append", default=[])

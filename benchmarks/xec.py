@@ -2,6 +2,10 @@
 
     python benchmarks/xec.py --part rates                       # a GPU: generator, steps, syncs
     python benchmarks/xec.py --part steps --batch 1024 --modes default --steps 200  # guarded
+    python benchmarks/xec.py --part trained --batch 1024 --warm 20 --steps 200 \\
+        --set train.compile.mode=default --set train.graph=true     # by the trainer
+    python benchmarks/xec.py --part losses --batch 256 --events 8192 --steps 60    # kernels or not
+    python benchmarks/xec.py --part data --batch 1024 --events 16384    # from the cache to the GPU
     python benchmarks/xec.py --part regressor --events 180000 --set train.steps=8000
     python benchmarks/xec.py --part inpainter --events 100000 --set train.steps=2000
     python benchmarks/xec.py --part pretrain --events 60000 --labels 500,2000,8000 --seeds 3
@@ -14,13 +18,14 @@ is needed. Training goes through the trainer with guard and checkpoints. Tables 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +35,19 @@ from overhead import hardware
 from torch import Tensor, nn
 from xec_blocks import alone
 
-from holdfast.training import Place, Result, Task, Trainer, load_weights, resolve
-from holdfast_models.step_times import step_times
+from holdfast.training import (
+    MappedTensors,
+    Place,
+    Result,
+    Task,
+    Trainer,
+    load_weights,
+    resolve,
+    write_tensors,
+)
+from holdfast.training.data.loading import make_loader
+from holdfast.training.data.transfer import Transfer
+from holdfast_models.step_times import StepWatch, step_times
 from holdfast_models.xec.assembly import make_model
 from holdfast_models.xec.data.batches import inputs_of, packed
 from holdfast_models.xec.data.caching import CachedEvents
@@ -54,6 +70,7 @@ from holdfast_models.xec.settings import NormalizationSettings, SynthSettings
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TRUTHS = ("energy", "timing", "uvwFI", "angle", "run", "event")
 BLOCK = 2048
+_PATIENCE = 60.0  # seconds that one process waits for the others
 
 
 def log(line: str) -> None:
@@ -215,57 +232,169 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
                 block.fused = True
         rows = {name: value.to(DEVICE) for name, value in events.items()}
         task.model.to(DEVICE)
-        work = Steps(settings, task, rows, args.modes)
+        work = Steps(settings, task, rows, args.modes, loss=args.loss)
         began = time.perf_counter()
         work.step()
         work.step()
         log(f"{kind}: first two steps {time.perf_counter() - began:.1f} s")
+        all_warm(args.together)
         with alone():
-            bare = step_times(work.step, DEVICE, steps=max(10, args.steps // 8))
-            log(
-                f"{kind} bare: {1000 * args.batch / bare.median:.0f} events/s, {bare.median:.2f} ms"
-            )
+            bare = step_times(work.step, DEVICE, steps=max(10, args.steps // 4))
+            log(f"{kind} bare: {bare.told(args.batch, 'events')}")
             with work.guarded():
-                found[kind] = guarded_steps(work, args, bare.median)
-        log(f"{kind}: {found[kind]}")
-        if args.top and DEVICE.type == "cuda":
-            log("\n".join(busiest(work.step, args.top)))
+                whole = step_times(work.step, DEVICE, steps=args.steps, warmup=10)
+            found[kind] = whole.told(args.batch, "events", bare)
+            log(f"{kind}: {found[kind]}")
+            if args.top and DEVICE.type == "cuda":
+                log("\n".join(busiest(work.step, args.top)))
     return found
 
 
-def guarded_steps(work: Steps, args: argparse.Namespace, bare: float) -> dict[str, Any]:
-    """Of one model, after a few steps."""
-    for _ in range(10):
-        work.step()
-    waits = 0
+def trained(args: argparse.Namespace) -> dict[str, Any]:
+    """Steps of a run of the trainer, guarded, on one batch that is on the device already."""
+    found: dict[str, Any] = {}
+    for kind in args.kinds.split(","):
+        watch = StepWatch(DEVICE, warm=args.warm, steps=args.steps, profiles=bool(args.top))
+        given = [f"train.steps={watch.last}", "train.epochs=null"]
+        unchecked = ["model.blocks=plain"] if args.unchecked else []
+        settings = settings_of(kind, args.size, [*given, *unchecked, *args.set])
+        events, _ = make_events(args.batch, 0, settings.normalization)
+        rows = {name: value.to(DEVICE) for name, value in events.items()}
+        task = task_of(kind, settings, Repeated(rows, watch.last + 1), None)
+        for block in task.model.modules():
+            if args.unchecked and isinstance(block, ConvNeXtBlock):
+                block.fused = True
+        with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+            task.stepped = Turn(kind, args, stack, watch).stepped
+            result = Trainer.of(task, settings.train, run_dir=Path(folder) / "run", name="x").fit()
+        found[kind] = told(watch, args)
+        found[kind] |= {"skipped": result.skipped, "s to compile": result.compile_seconds}
+        log(result.report[:1500])
+    return found
+
+
+def told(watch: StepWatch, args: argparse.Namespace) -> dict[str, Any]:
+    return watch.times.told(args.batch, "events")
+
+
+class Repeated:
+    """A loader of one batch, over and over."""
+
+    def __init__(self, batch: Any, length: int) -> None:
+        self._batch, self._length = batch, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self._length):
+            yield self._batch
+
+
+class Turn:
+    """Has the device alone after its first step, once others have compiled, until the last."""
+
+    def __init__(
+        self,
+        kind: str,
+        args: argparse.Namespace,
+        stack: contextlib.ExitStack,
+        watch: StepWatch,
+    ) -> None:
+        self._kind, self._args, self._stack, self._watch = kind, args, stack, watch
+
+    def stepped(self, step: int) -> None:
+        if step == 1:
+            all_warm(self._args.together)
+            self._stack.enter_context(alone())
+        self._watch.look(step)
+        if step == self._watch.last:  # before checkpoint and report, which take a while
+            log(f"{self._kind}: {told(self._watch, self._args)}")
+            self._stack.close()
+
+
+def all_warm(count: int) -> None:
+    """Wait until so many processes have compiled: that takes the cores which others launch from."""
+    folder = Path(tempfile.gettempdir()) / "xec_warm"
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    end = time.perf_counter() + _PATIENCE
+    while len(list(folder.iterdir())) < count and time.perf_counter() < end:
+        time.sleep(0.2)
+
+
+def losses(args: argparse.Namespace) -> dict[str, Any]:
+    """Loss after equal events with plain blocks and with kernels: the same weights, batches, RNG.
+
+    Both without the compiler; the last column is the mean of the last ten steps.
+    """
+    found: dict[str, Any] = {}
+    for kind in args.kinds.split(","):
+        for blocks in ("plain", "auto"):
+            settings = settings_of(kind, args.size, [*args.set, f"model.blocks={blocks}"])
+            events, _ = make_events(args.events, 0, settings.normalization)
+            rows = {name: value.to(DEVICE) for name, value in events.items()}
+            task = task_of(kind, settings, CachedEvents(events, None), None)
+            model = task.model.to(DEVICE).train()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+            torch.manual_seed(1)
+            seen = list[Tensor]()
+            for _ in range(args.steps):
+                some = torch.randint(args.events, (args.batch,), device=DEVICE)
+                with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+                    loss: Any = task.loss(model, {name: one[some] for name, one in rows.items()})
+                loss = loss[0] if isinstance(loss, tuple) else loss
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(loss.detach())
+            series = torch.stack(seen).tolist()
+            shown = [round(one, 4) for one in series[:: max(1, args.steps // 6)]]
+            last = float(np.mean(series[-10:]))
+            found[f"{kind}, blocks {blocks}"] = {"losses": shown, "last ten": last}
+            log(f"{kind}, blocks {blocks}: {shown}, last ten {last:.4f}")
+    return found
+
+
+def data(args: argparse.Namespace) -> dict[str, Any]:
+    """Events a second from the cache to the model's inputs on the device, as the trainer loads."""
+    settings = settings_of("reg", args.size, [*args.set, f"train.data.batch={args.batch}"])
+    events, _ = make_events(args.events, 0, settings.normalization)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder) / "cache"
+        write_tensors(cache, events)
+        sources = {"ram": events, "memmap": MappedTensors(cache, form="dict")}
+        for name, held in sources.items():
+            for workers in map(int, args.workers.split(",")):
+                with alone():
+                    rate = loading_rate(CachedEvents(held, None), settings, workers, args.epochs)
+                found[f"{name}, {workers} workers, events/s"] = round(rate)
+                log(f"{name}, {workers} workers: {rate:.0f} events/s")
+    return found
+
+
+def loading_rate(dataset: CachedEvents, settings: Any, workers: int, epochs: int) -> float:
+    """Random batches through pinned memory and a stream of their own; unpacked on the device."""
+    loader = make_loader(
+        dataset, settings.train.data, Place(DEVICE), train=True, seed=0, workers=workers
+    )
+    transfer, count, began = Transfer(DEVICE), 0, 0.0
+    for epoch in range(epochs + 1):
+        if epoch == 1:  # the first one starts workers
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+        loader.set_epoch(epoch)
+        for batch in loader:
+            inputs = inputs_of(transfer(batch), settings.normalization)
+            count += len(inputs.npho_BS) if epoch else 0
     if DEVICE.type == "cuda":
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            for _ in range(10):
-                work.step()
-            torch.cuda.set_sync_debug_mode("default")
-        told_of = [str(one.message) for one in told]
-        waits = sum("called a synchronizing" in one for one in told_of)
-    before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
-    whole = step_times(work.step, DEVICE, steps=args.steps, warmup=1)
-    after = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
-    ordered = sorted(whole.milliseconds)
-    return {
-        "batch": args.batch,
-        "events/s": round(1000 * args.batch / whole.median),
-        "guard cost %": round(100 * (whole.median / bare - 1), 2),
-        "steps": len(ordered),
-        "ms, fastest, median, 95 %, slowest": [
-            round(one, 2)
-            for one in (ordered[0], whole.median, ordered[int(0.95 * len(ordered))], ordered[-1])
-        ],
-        "peak GB": round(whole.peak_gb, 2),
-        "memory grown MB": round((after - before) / 1e6, 3),
-        "waits in 10 steps": waits,
-        "busy": None if whole.busy is None else round(whole.busy, 3),
-        "launches": whole.launches,
-    }
+        torch.cuda.synchronize()
+    took = time.perf_counter() - began
+    loader.close()
+    return count / took
 
 
 def busiest(step: Callable[[], None], most: int) -> list[str]:
@@ -467,6 +596,9 @@ def pretrain(args: argparse.Namespace) -> dict[str, Any]:
 PARTS = {
     "rates": rates,
     "steps": steps,
+    "trained": trained,
+    "losses": losses,
+    "data": data,
     "regressor": regressor,
     "inpainter": inpainter,
     "pretrain": pretrain,
@@ -487,6 +619,11 @@ def main() -> int:
     parser.add_argument(
         "--unchecked", action="store_true", help="of steps: kernels without a trial"
     )
+    parser.add_argument("--warm", type=int, default=10, help="of trained: steps before")
+    parser.add_argument("--loss", action="store_true", help="of steps: compile the loss, too")
+    parser.add_argument("--together", type=int, default=1, help="of steps: processes to wait for")
+    parser.add_argument("--workers", default="0,2", help="of data: processes that load")
+    parser.add_argument("--epochs", type=int, default=6, help="of data: passes over the events")
     parser.add_argument("--labels", default="500,2000,8000")
     parser.add_argument("--label-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

@@ -84,8 +84,8 @@ LEAKS = (
         theme="memory that grows",
         name="the core keeps its last output",
         file=f"{FAMILY}/model/lattice.py",
-        old="return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs)",
-        new="self.last = entry.run(self.parts, lattice_pass, surface_BHW, self.graphs)\n"
+        old="return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs, self._fits)",
+        new="self.last = entry.run(self.parts, lattice_pass, surface_BHW, self.graphs, {})\n"
         "        return self.last",
         tests=(f"{FAMILY_TESTS}/test_defects.py",),
     ),
@@ -136,9 +136,9 @@ FORECAST = (
         theme="forecast",
         name="on a CPU a pass never goes in chunks, however little memory is free",
         file=f"{FAMILY}/modes/entry.py",
-        old="graphs.fits[key] = need <= SHARE * free_memory(surface_BHW.device)",
+        old="fits[key] = need <= SHARE * free_memory(surface_BHW.device)",
         new='on_cpu = surface_BHW.device.type == "cpu"\n'
-        "        graphs.fits[key] = on_cpu or need <= SHARE * free_memory(surface_BHW.device)",
+        "        fits[key] = on_cpu or need <= SHARE * free_memory(surface_BHW.device)",
         tests=(f"{FAMILY_TESTS}/test_forecast.py",),
     ),
     Mutation(

@@ -96,6 +96,26 @@ def test_no_tensor_lies_in_two_pieces_and_none_on_another() -> None:
         assert at + size <= after
 
 
+def test_the_driver_rests_between_pieces_unless_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times: list[float] = []
+
+    def slow(address: int, size: int) -> None:
+        time.sleep(0.002)
+        times.append(time.perf_counter())
+
+    monkeypatch.setattr(pinned_memory, "_pin", slow)
+    monkeypatch.setattr(pinned_memory, "_let_go", lambda addresses: None)
+    room = pinned_memory.Room(pinned_memory.plan([5000] * 40, piece=4096), torch.device("cpu"))
+    while len(times) < 4:
+        time.sleep(0.001)
+    room.take()
+    assert len(times) == 40
+    apart = [b - a for a, b in itertools.pairwise(times)]
+    assert min(apart[:3]) > 0.018 and sum(apart[5:]) / len(apart[5:]) < 0.018
+
+
 def test_pinned_memory_is_let_go_once_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: set[int] = set()
     monkeypatch.setattr(pinned_memory, "_pin", lambda address, size: pinned.add(address))

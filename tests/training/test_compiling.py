@@ -349,6 +349,40 @@ def test_the_module_inside_ddp_is_compiled(eager_backend):
     assert inner._compiled_call_impl is not None and wrapped._compiled_call_impl is None
 
 
+# ---------------------------------------------------------------------------- the loss
+
+
+def count_operations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations of every graph that is compiled."""
+    seen: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    compile_with(monkeypatch, backend)
+    return seen
+
+
+def squares(model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(batch[0]).square().mean()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_loss_is_compiled_with_the_model_on_one_rank(monkeypatch, ranks):
+    seen, model, said = count_operations(monkeypatch), nn.Linear(4, 1), []
+    settings = CompileSettings(mode="default", loss=True)
+    compiled = Compiled(model, settings, CPU, 0, said.append, loss=squares, ranks=ranks)
+    for _ in range(2):
+        found = compiled.run(lambda batch: compiled.loss(model, batch), batch())
+        with compiled.paused():
+            assert torch.equal(found, squares(model, batch()))
+    assert len(seen) == 1 and ("square" in seen[0]) == (ranks == 1) and "linear" in seen[0]
+    assert said == ["compile: 2 ranks wrap the model: it is compiled, the loss is not"][: ranks - 1]
+    compiled.undo()
+    assert compiled.loss is squares and model._compiled_call_impl is None
+
+
 # ---------------------------------------------------------------------------- falling back
 
 
@@ -357,6 +391,17 @@ def fail_in_compiler(monkeypatch) -> None:
         raise RuntimeError("no kernel\nfor this")
 
     compile_with(monkeypatch, backend)
+
+
+def test_a_loss_that_cannot_be_compiled_is_computed_eagerly(monkeypatch):
+    fail_in_compiler(monkeypatch)
+    model, said = nn.Linear(4, 1), []
+    settings = CompileSettings(mode="default", loss=True)
+    compiled = Compiled(model, settings, CPU, 0, said.append, loss=squares)
+    for _ in range(2):
+        found = compiled.run(lambda batch: compiled.loss(model, batch), batch())
+        assert torch.equal(found, squares(model, batch()))
+    assert compiled.loss is squares and len(said) == 1 and "eager from here on" in said[0]
 
 
 def test_a_first_step_that_cannot_be_compiled_is_made_eagerly_and_exactly(monkeypatch):

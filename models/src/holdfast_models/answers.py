@@ -17,6 +17,7 @@ __all__ = [
     "add_format",
     "answer",
     "changed",
+    "figures",
     "named_run",
     "say",
     "told_as",
@@ -81,6 +82,20 @@ def named_run(word: str) -> str:
 def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:
     """For programs with ``--json``, else for people."""
     print(json.dumps(_finite(plain), indent=2) if args.format == "json" else "\n".join(lines))
+
+
+def figures(found: Mapping[str, Any], before: str = "") -> list[str]:
+    """What was measured, by name, for people."""
+    lines = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            lines += [f"{before}{name}", *figures(value, before + "  ")]
+        elif not isinstance(value, list):
+            said = f"{value:,.4g}" if isinstance(value, float) else str(value)
+            lines.append(f"{before}{name:<32}{said}")
+        elif value:
+            lines += [f"{before}{name}", *(f"  {one}" for one in value)]
+    return lines
 
 
 @contextlib.contextmanager

@@ -1,4 +1,11 @@
-"""What a training step takes: time, memory, launches, and the share in which a GPU computes."""
+"""What a training step takes: time, memory, launches, waits, and the share in which a GPU computes.
+
+    watch = StepWatch(device, warm=10, steps=200)
+    task.stepped = watch.around(task.stepped)      # in a run of the trainer
+    watch.times.told(samples, "events", bare)      # what every bench prints
+
+``step_times`` does the same with a step of one's own.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,28 @@ import dataclasses
 import resource
 import statistics
 import time
-from collections.abc import Callable
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 
-__all__ = ["StepTimes", "product_rate", "step_times"]
+__all__ = ["STEPS", "StepTimes", "StepWatch", "product_rate", "step_times"]
 
-_PROFILED = 3  # steps whose kernels are counted
+STEPS = {"cuda": 200, "cpu": 10}
+"""So many are timed as a rule: a leak shows over hundreds of steps, and a CPU is slow."""
+
+_NEAR = 0.1  # of the median: steps that far away from it are counted
+_AWAITED = 10  # steps in which the host may not wait for the device
+_PROFILED = 5  # steps whose kernels are counted
+_LONGEST = 8  # kernels, and steps, that are named
 _SIDE = {"cuda": 8192, "cpu": 1024}  # of the matrices whose product tells what a device can do
+_OWN = 2  # waits of a profiled run: ours behind its last step, and that of the profiler's end
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,10 +44,10 @@ class StepTimes:
     milliseconds: list[float]
     peak_gb: float
     """Of the GPU since the warm-up; of the whole process, since its start, on a CPU."""
-    busy: float | None = None
-    """Share of its time in which a GPU computes."""
-    launches: int | None = None
-    """Kernels and copies of a step."""
+    device: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """What a GPU did meanwhile, by name; empty on a CPU."""
+    first: int = 1
+    """Number of the first step that was timed."""
 
     @property
     def median(self) -> float:
@@ -35,9 +55,207 @@ class StepTimes:
         return statistics.median(self.milliseconds)
 
     @property
-    def unsteady(self) -> float:
-        """By how much the slowest step is slower than a usual one, as a share of it."""
-        return max(self.milliseconds) / self.median - 1
+    def mean(self) -> float:
+        """Milliseconds of a step, slow ones included."""
+        return statistics.fmean(self.milliseconds)
+
+    @property
+    def near(self) -> float:
+        """Share of the steps within 10 % of the median."""
+        usual = self.median
+        return statistics.fmean(abs(one / usual - 1) <= _NEAR for one in self.milliseconds)
+
+    @property
+    def long(self) -> dict[int, float]:
+        """The longest of those that are more than 10 % longer, by number."""
+        each, most = self.milliseconds, (1 + _NEAR) * self.median
+        order = sorted(range(len(each)), key=lambda one: -each[one])[:_LONGEST]
+        return {self.first + one: round(each[one], 1) for one in sorted(order) if each[one] > most}
+
+    @property
+    def last_long(self) -> int | None:
+        """Number of the last step that was more than 10 % longer; from there on all are alike."""
+        most = (1 + _NEAR) * self.median
+        numbers = [self.first + n for n, one in enumerate(self.milliseconds) if one > most]
+        return max(numbers, default=None)
+
+    def told(self, samples: int, unit: str, bare: StepTimes | None = None) -> dict[str, Any]:
+        """What a bench prints of them.
+
+        Args:
+            samples: of a step.
+            unit: what they are called.
+            bare: the same steps without the guard.
+        """
+        if not self.milliseconds:
+            return {f"{unit}/s": None, **self.device}
+        found: dict[str, Any] = {
+            f"{unit}/s": 1000 * samples / self.mean,
+            f"{unit}/s of a usual step": 1000 * samples / self.median,
+            "ms a step, median": self.median,
+            f"% of {len(self.milliseconds)} steps within 10 %": 100 * self.near,
+            "long steps, ms": self.long,
+            "last long step": self.last_long,
+            "GB at most": self.peak_gb,
+            **self.device,
+        }
+        if bare is not None:
+            found |= {
+                "guard cost µs": 1000 * (self.median - bare.median),
+                "guard cost %": 100 * (self.median / bare.median - 1),
+            }
+        return found
+
+
+class StepWatch:
+    """Looks at a loop from between its steps: some warm up, some are timed.
+
+    On a GPU the next ones are watched for waits of the host, and the last are profiled: either
+    would change the times.
+
+    Args:
+        device: where the steps run.
+        warm: steps before; the first of them compiles.
+        steps: that are timed.
+        profiles: whether some are profiled, which takes a while where operations are many.
+    """
+
+    def __init__(
+        self, device: torch.device, *, warm: int, steps: int, profiles: bool = True
+    ) -> None:
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._warm, self._end = warm, warm + steps
+        self._profiles = profiles and self._on_gpu
+        self.last = self._end + _AWAITED * self._on_gpu + _PROFILED * self._profiles
+        """The number of the last step that is looked at."""
+        self._marks: list[Any] = []
+        self._found: dict[str, Any] = {}
+        self._peak = 0.0
+        self._busy: float | None = None
+        self._held = (0, 0)
+        self._waits = _Waits()
+        self._profile: Any = None
+
+    def around(
+        self, stepped: Callable[[int], bool | None] | None = None
+    ) -> Callable[[int], bool | None]:
+        """``stepped`` of a task, and a look behind it."""
+
+        def both(step: int) -> bool | None:
+            again = stepped(step) if stepped is not None else None
+            self.look(step)
+            return again
+
+        return both
+
+    @property
+    def times(self) -> StepTimes:
+        """What was seen, once the loop is over; of fewer steps where it ended early."""
+        self._waits.stop()
+        if self._marks and self._on_gpu:
+            torch.cuda.synchronize(self._device)
+        each = [_apart(a, b) for a, b in pairwise(self._marks)]
+        found = dict(self._found)
+        if self._busy is not None:
+            found["busy %"] = min(100.0, 100 * self._busy / statistics.median(each))
+        return StepTimes(milliseconds=each, peak_gb=self._peak, device=found, first=self._warm + 1)
+
+    def look(self, step: int) -> None:
+        """Step number ``step`` is over; 0: none is yet."""
+        if step == self._warm and self._on_gpu:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._held = _memory(self._device)
+        if self._warm <= step <= self._end:
+            self._marks.append(_mark(self._on_gpu))
+        if step == self._end:
+            self._timed()
+        if not self._on_gpu:
+            return
+        if step == self._end:
+            self._waits.start()
+        if step == self._end + _AWAITED:
+            self._found |= self._waits.stop()
+        if step == self._end + _AWAITED and self._profiles:
+            self._profile = torch.profiler.profile()
+            self._profile.__enter__()
+        if step == self.last and self._profiles:
+            torch.cuda.synchronize(self._device)
+            self._profile.__exit__(None, None, None)
+            self._profiled(self._profile.events() or ())
+
+    def _timed(self) -> None:
+        if not self._on_gpu:
+            self._peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            return
+        torch.cuda.synchronize(self._device)
+        self._peak = torch.cuda.max_memory_allocated(self._device) / 1e9
+        grown = [now - then for now, then in zip(_memory(self._device), self._held, strict=True)]
+        # Reserved too: what a graph works in is not allocated in the eyes of torch.
+        self._found |= {
+            "GB reserved": torch.cuda.max_memory_reserved(self._device) / 1e9,
+            f"MB grown in {self._end - self._warm} steps": grown[0] / 1e6,
+            "MB grown, reserved": grown[1] / 1e6,
+        }
+
+    def _profiled(self, events: Any) -> None:
+        names = Counter(one.name for one in events if one.device_type == DeviceType.CPU)
+        names["cudaDeviceSynchronize"] -= _OWN
+        # Named ranges of the host lie on the line of the device, too.
+        kernels = [
+            one for one in events
+            if one.device_type == DeviceType.CUDA and not getattr(one, "is_user_annotation", False)
+        ]  # fmt: skip
+        took = Counter[str]()
+        for one in kernels:
+            took[one.name] += one.time_range.elapsed_us()
+        launches = sum(count for name, count in names.items() if _launches(name))
+        self._busy = took.total() / 1000 / _PROFILED
+        self._found |= {
+            "launches a step": launches / _PROFILED,
+            "kernels a step": len(kernels) / _PROFILED,
+            f"waits in {_PROFILED} profiled steps": {
+                name: names[name] for name in _WAITS if names[name] > 0
+            },
+            "longest kernels, ms": {
+                name[:60]: us / 1000 / _PROFILED for name, us in took.most_common(_LONGEST)
+            },
+        }
+
+
+class _Waits:
+    """Where the host waits for the device, as torch warns about it."""
+
+    def __init__(self) -> None:
+        self._found = Counter[str]()
+        self._shown: Callable[..., Any] | None = None
+        self._filters: list[Any] = []
+
+    def start(self) -> None:
+        """From here on."""
+        self._filters, self._shown = warnings.filters[:], warnings.showwarning
+        warnings.simplefilter("always")
+        warnings.showwarning = self._show
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def stop(self) -> dict[str, Any]:
+        """How many there were, and the lines that they came from."""
+        if self._shown is None:
+            return {}
+        torch.cuda.set_sync_debug_mode("default")
+        warnings.showwarning, self._shown = self._shown, None
+        warnings.filters[:] = self._filters
+        found: dict[str, Any] = {f"host syncs in {_AWAITED} steps": self._found.total()}
+        if self._found:
+            found["their lines"] = dict(self._found.most_common(_LONGEST))
+        return found
+
+    def _show(self, message: Any, *given: Any, **more: Any) -> None:
+        if "synchronizing CUDA operation" not in str(message):
+            return
+        frames = [one for one in traceback.extract_stack()[:-1] if "holdfast" in one.filename]
+        lines = [f"{one.filename.rsplit('/', 1)[-1]}:{one.lineno}" for one in frames[-3:]]
+        self._found[" < ".join(reversed(lines)) or "elsewhere"] += 1
 
 
 def step_times(
@@ -51,33 +269,12 @@ def step_times(
         steps: that are timed.
         warmup: that are not; the first of them compiles.
     """
-    for _ in range(warmup):
+    watch = StepWatch(device, warm=warmup, steps=steps)
+    watch.look(0)
+    for number in range(1, watch.last + 1):
         step()
-    if device.type != "cuda":
-        series: list[float] = []
-        for _ in range(steps):
-            began = time.perf_counter()
-            step()
-            series.append(1000 * (time.perf_counter() - began))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return StepTimes(milliseconds=series, peak_gb=peak)
-    # Read after the last step: waiting for each would hide how the host keeps up.
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    with torch.cuda.device(device):
-        marks[0].record()
-        for mark in marks[1:]:
-            step()
-            mark.record()
-        torch.cuda.synchronize(device)
-    series = [a.elapsed_time(b) for a, b in pairwise(marks)]
-    peak = torch.cuda.max_memory_allocated(device) / 1e9
-    busy, launches = _kernels(step)
-    usual = statistics.median(series)
-    return StepTimes(
-        milliseconds=series, peak_gb=peak, busy=min(1.0, busy / usual), launches=launches
-    )
+        watch.look(number)
+    return watch.times
 
 
 def product_rate(device: torch.device, dtype: torch.dtype) -> float:
@@ -88,14 +285,24 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * side**3 / (found.median / 1000)
 
 
-def _kernels(step: Callable[[], object]) -> tuple[float, int]:
-    """Milliseconds of kernels and copies of a step, and how many there are."""
-    from torch.profiler import ProfilerActivity, profile
+def _memory(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(_PROFILED):
-            step()
-        torch.cuda.synchronize()
-    cuda = torch.autograd.DeviceType.CUDA
-    spans = [one.time_range.elapsed_us() for one in found.events() or () if one.device_type == cuda]
-    return sum(spans) / 1000 / _PROFILED, round(len(spans) / _PROFILED)
+
+def _mark(on_gpu: bool) -> Any:
+    """Now, on the clock of the device where there is one: the host runs ahead of it."""
+    if not on_gpu:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _apart(begin: Any, end: Any) -> float:
+    """Milliseconds between two marks."""
+    return 1000 * (end - begin) if isinstance(begin, float) else begin.elapsed_time(end)
+
+
+def _launches(name: str) -> bool:
+    of_cuda = name.startswith(("cuda", "cu"))
+    return of_cuda and ("Launch" in name or name.startswith(("cudaMemcpyAsync", "cudaMemsetAsync")))

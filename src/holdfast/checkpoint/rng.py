@@ -18,14 +18,19 @@ import numpy as np
 import torch
 
 
-def state() -> dict[str, Any]:
-    """Where every generator stands, as a tree; nothing is drawn and no device is waited for."""
-    tree: dict[str, Any] = {
+def host_state() -> dict[str, Any]:
+    """Where the generators of the host stand; those of a device cannot be asked amid a capture."""
+    return {
         "python": random.getstate(),
         # The long form: the short one exists for one kind of generator only.
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
     }
+
+
+def state() -> dict[str, Any]:
+    """Where every generator stands, as a tree; nothing is drawn and no device is waited for."""
+    tree = host_state()
     # Asking a device that nobody has used would start it.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         tree["cuda"] = torch.cuda.get_rng_state_all()

@@ -36,6 +36,7 @@ class TrainCommand:
       holdfast train demo
       holdfast train demo --set train.optimizer.lr=1e-3 --set train.steps=500
       holdfast train demo --set train.log.channels=memory,performance
+      holdfast train demo --set train.graph=true          # a GPU: passes as CUDA graphs
       holdfast train demo --preset NAME --print-config > mine.yaml
       holdfast train demo --config mine.yaml --run-dir out/first
       holdfast train demo --track mlflow --track tensorboard

@@ -14,7 +14,7 @@ one), and both end with the same findings: every row is judged once, by itself a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -171,11 +171,18 @@ class Judge:
         detectors: classes, or instances where options differ from the defaults. Their order
             ranks findings of equal severity.
         rank: rank of the lane, noted in every finding.
+        pause: called after each detector, by whoever must not work for long in one piece.
     """
 
-    def __init__(self, detectors: Iterable[type[Detector] | Detector] = ALL, rank: int = 0) -> None:
+    def __init__(
+        self,
+        detectors: Iterable[type[Detector] | Detector] = ALL,
+        rank: int = 0,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
         self.detectors = [d() if isinstance(d, type) else d for d in detectors]
         self.rank = rank
+        self._pause = pause
         self.errors: list[Event] = []
         """A ``holdfast_error`` for each detector that failed and was switched off."""
         self._order = list(self.detectors)
@@ -355,6 +362,8 @@ class Judge:
                     changed[key] = None
             except Exception as error:
                 self._switch_off(detector, error)
+            if self._pause is not None:
+                self._pause()
 
     def _switch_off(self, detector: Detector, error: Exception) -> None:
         self.detectors.remove(detector)

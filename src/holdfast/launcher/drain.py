@@ -7,8 +7,6 @@ one from a thread. Training never waits for either.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -33,6 +31,10 @@ from .end_times import EndTimes
 from .heartbeat import AGAIN, BEFORE, SILENT, Heartbeat, Pulse, Starting
 from .memory_gauge import Ended, MemoryGauge
 from .rank_watch import RankWatch
+
+
+def _no_pause() -> None:
+    """In a process of its own nobody waits."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,8 @@ class Drain:
         """The finding of ranks that wait for one that is gone or through: they would for ever."""
         self.child = 0
         """The script, where it is a child of this process."""
+        self.pause: Callable[[], None] = _no_pause
+        """Called between two pieces of work."""
         self._heartbeat = heartbeat
         self._owner = owner
         self._policy = Policy.of(settings)
@@ -251,7 +255,8 @@ class Drain:
                 self._done.add(name)
                 self.errors.append(f"{name}: {error}")
                 continue
-            self._lanes[name] = _Lane(name, ring, writer, Judge(self._detectors, rank_of(name)))
+            judge = Judge(self._detectors, rank_of(name), lambda: self.pause())
+            self._lanes[name] = _Lane(name, ring, writer, judge)
             if self._heartbeat is not None:  # else it is this process
                 self._ends.watch(ring.pid)
 
@@ -328,28 +333,3 @@ class Drain:
 def _alive(ring: Ring) -> bool:
     mark = ring.process
     return mark is not None and mark.is_alive() is not False
-
-
-class DrainThread:
-    """A drain ticked by a daemon thread, for library use."""
-
-    def __init__(self, drain: Drain, every: float = 0.2) -> None:
-        self._drain = drain
-        self._every = every
-        self._stop = threading.Event()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._loop, name="holdfast-drain", daemon=True)
-        self._thread.start()
-
-    def _loop(self) -> None:
-        while not self._stop.wait(self._every):
-            self._drain.tick()
-
-    def close(self) -> None:
-        """Stop the thread and write the rest. A forked child has no thread to stop."""
-        if os.getpid() != self._pid:
-            return
-        self._stop.set()
-        self._thread.join(timeout=30)
-        if not self._thread.is_alive():
-            self._drain.close()

@@ -2,7 +2,8 @@
 
 Pinning one large block takes the driver most of a second per gigabyte and blocks kernel launches
 meanwhile; nearly all of that is page faults. So a thread touches the pages first, which blocks
-nothing, and has the driver pin them a piece at a time, some ten milliseconds each. A copy must lie
+nothing, and has the driver pin them a piece at a time, a few milliseconds each. Between two pieces
+it rests nine times as long, unless somebody waits for the block: steps stay even. A copy must lie
 in one piece, so pieces end where tensors do.
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import ctypes
 import mmap
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ from torch import Tensor
 
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
-_PIECE = 64 << 20
+_PIECE = 16 << 20
+_REST = 9.0  # times what the driver took for a piece, so that a tenth of the launches waits for it
+_LONGEST_REST = 0.2  # seconds; a driver that was held up itself says nothing about the next piece
 # Seconds that the end of a run waits for a piece.
 _PATIENCE = 20.0
 
@@ -70,6 +74,7 @@ class Room:
         self._block: Tensor | None = None
         self._error: BaseException | None = None
         self._given_up = False
+        self._awaited = threading.Event()
         self._thread = threading.Thread(target=self._make, name="holdfast-room", daemon=True)
         self._thread.start()
 
@@ -80,6 +85,7 @@ class Room:
 
     def take(self) -> Tensor:
         """The block; waits for it where it is not ready."""
+        self._awaited.set()
         self._thread.join()
         if self._block is None:
             raise self._error or RuntimeError("no pinned memory")
@@ -91,6 +97,7 @@ class Room:
         A thread that is inside the driver when the interpreter ends takes the process with it.
         """
         self._given_up = True
+        self._awaited.set()
         self._thread.join(patience)
 
     def _make(self) -> None:
@@ -98,12 +105,12 @@ class Room:
             if self._device.type == "cuda":
                 # A thread starts on the first device, where another rank may be at home.
                 torch.cuda.set_device(self._device)
-            self._block = _pinned(self.plan, lambda: self._given_up)
+            self._block = _pinned(self.plan, lambda: self._given_up, self._awaited.wait)
         except BaseException as error:
             self._error = error
 
 
-def _pinned(wanted: Plan, given_up: Callable[[], bool]) -> Tensor:
+def _pinned(wanted: Plan, given_up: Callable[[], bool], rest: Callable[[float], object]) -> Tensor:
     memory = mmap.mmap(-1, max(wanted.size, _PAGE))
     with contextlib.suppress(OSError, ValueError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)  # fewer pages to find
@@ -117,8 +124,10 @@ def _pinned(wanted: Plan, given_up: Callable[[], bool]) -> Tensor:
         if given_up():
             raise RuntimeError("the run is over")
         ctypes.memset(start + begin, 0, end - begin)
+        began = time.perf_counter()
         _pin(start + begin, end - begin)
         addresses.append(start + begin)
+        rest(min(_REST * (time.perf_counter() - began), _LONGEST_REST))
     return block
 
 

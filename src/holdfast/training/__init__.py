@@ -25,6 +25,7 @@ _HOME = {
     "Forecast": "forecast",
     "Difference": "differences",
     "Gathered": "data.gathered",
+    "Graphs": "cuda_graphs",
     "HealthSettings": "loop.health",
     "Ignored": "other_names",
     "LogSettings": "channels",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from .channels import add as add_channel
     from .channels import get as channel
     from .compiling import CompileSettings
+    from .cuda_graphs import Graphs
     from .data.gathered import Gathered, collate
     from .data.loading import DataSettings
     from .data.streaming import Streamed
@@ -103,6 +105,7 @@ __all__ = [
     "Difference",
     "Forecast",
     "Gathered",
+    "Graphs",
     "HealthSettings",
     "Ignored",
     "LogSettings",

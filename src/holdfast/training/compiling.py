@@ -15,13 +15,12 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..checkpoint import rng
 from ..config import Section
 from ..errors import HoldfastError
 from .compilers import (
@@ -32,6 +31,8 @@ from .compilers import (
     without_graphs,
 )
 from .data.transfer import tensors
+from .state_before import StateBefore
+from .task import Loss
 
 R = TypeVar("R")
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -48,6 +49,7 @@ class CompileSettings(Section):
 
     mode: bool | Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     fullgraph: bool = False  # a break in the graph is an error, which falls back as any other
+    loss: bool = False  # compile the loss function with the model; in training, on one rank
     force: bool = False  # compile just so, or end with the error: no check and no fall-back
 
     @property
@@ -67,6 +69,8 @@ class Compiled:
         device: where the model lives.
         workers: how many processes load data.
         say: called once with what is not as it was asked for.
+        loss: of the task, compiled with the model where the settings say so.
+        ranks: how many train together; the wrapper of several is not compiled.
         start: how those processes are started, as in the settings of the data.
         accumulate: micro-batches to one optimizer step.
     """
@@ -79,6 +83,8 @@ class Compiled:
         workers: int,
         say: Callable[[str], None],
         *,
+        loss: Loss | None = None,
+        ranks: int = 1,
         start: str = "auto",
         accumulate: int = 1,
     ) -> None:
@@ -106,11 +112,16 @@ class Compiled:
         )
         self.mode, self.why = choice.mode, choice.why
         self._choice, self._fullgraph = choice, settings.fullgraph
+        self._plain_loss, self._with_loss = loss, settings.loss and ranks == 1
+        self.loss: Any = loss
+        """The loss function as training calls it."""
         self._replays = replays(choice.mode, device)
         if self.mode != "none":
             self._compile(choice)
         if self.why:
             say(f"compile: {self.why}")
+        if self.mode != "none" and settings.loss > self._with_loss:
+            say(f"compile: {ranks} ranks wrap the model: it is compiled, the loss is not")
 
     def _compile(self, choice: Choice) -> None:
         how: dict[str, Any] = {"mode": choice.mode}
@@ -122,13 +133,16 @@ class Compiled:
             # Shapes are fixed: odd ones run eagerly, so that none has to be made dynamic. What
             # `model.compile` does, but through a function of ours: torch's own modules, such as
             # `nn.Sequential`, are skipped by the compiler without a word when they come first.
-            self._model._compiled_call_impl = torch.compile(
-                _calling(self._model), fullgraph=self._fullgraph, dynamic=False, **how
-            )
+            how |= {"fullgraph": self._fullgraph, "dynamic": False}
+            call = self._model._call_impl
+            self._model._compiled_call_impl = torch.compile(_calling(call), **how)
+            if self._with_loss:
+                self.loss = torch.compile(_calling(cast(Loss, self._plain_loss)), **how)
         except Exception as error:  # for one, a python that this torch cannot compile for
             if self._force:
                 raise
             self.mode, self.why = "none", f"{shortened(error)}: the model is not compiled"
+            self._model._compiled_call_impl, self.loss = None, self._plain_loss
 
     def run(self, function: Callable[[Any], R], batch: Any) -> R:
         """``function(batch)``: forward and backward of a micro-batch, or a step of validation."""
@@ -152,9 +166,14 @@ class Compiled:
         self._recording -= self._recording > 0
         return result
 
-    def keep(self, tensor: Tensor) -> Tensor:
+    @property
+    def replays(self) -> bool:
+        """Whether the compiler makes CUDA graphs of its own."""
+        return self._replays
+
+    def keep(self, value: R) -> R:
         """A tensor that outlives the step: what a CUDA graph returns is overwritten by the next."""
-        return tensor.clone() if self._replays else tensor
+        return value.clone() if self._replays and isinstance(value, Tensor) else value
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Inside, the model runs eagerly: for anomaly mode, hooks and other close looks at it."""
@@ -176,7 +195,7 @@ class Compiled:
         """Leave the model as it was found."""
         if self.mode != "none":
             self.mode, self._replays = "none", False
-            self._model._compiled_call_impl = None
+            self._model._compiled_call_impl, self.loss = None, self._plain_loss
 
     def _fall_back(self, why: str) -> None:
         self.undo()
@@ -210,7 +229,7 @@ class Compiled:
     def _first(self, function: Callable[[Any], R], batch: Any) -> R:
         """The step that compiles: if it raises, it is made again without the compiler."""
         graphs = self.recompiles
-        before = None if self._force else _Before(self._model)
+        before = None if self._force else StateBefore(self._model)
         began, seconds = time.perf_counter(), self.seconds
         try:
             result = self._measured(function, batch)
@@ -240,9 +259,7 @@ class Compiled:
         return result
 
 
-def _calling(model: nn.Module) -> Callable[..., Any]:
-    call = model._call_impl
-
+def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
     def called(*inputs: Any, **named: Any) -> Any:
         return call(*inputs, **named)
 
@@ -258,25 +275,6 @@ class _Kind:
     shapes: Shapes
     steps: int = 1
     odd: Shapes | None = None
-
-
-class _Before:
-    """What a step that fails half-way may have changed: gradients, buffers, random state."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-        held = [gradient for _, gradient in self._gradients if gradient is not None]
-        # The tensors themselves come back: others may hold them.
-        self._values = [(tensor, tensor.clone()) for tensor in (*held, *model.buffers())]
-        self._rng_state = rng.state()
-
-    def put_back(self) -> None:
-        with torch.no_grad():
-            for tensor, value in self._values:
-                tensor.copy_(value)
-        for parameter, gradient in self._gradients:
-            parameter.grad = gradient
-        rng.put_back(self._rng_state)
 
 
 def _graphs() -> int:

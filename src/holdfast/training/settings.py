@@ -41,6 +41,7 @@ class TrainSettings(Section):
     clip: float | None = bounded(1.0, 0.0, above=True)  # largest global gradient norm
     anomaly: int = bounded(0, 0)  # first so many steps under autograd's anomaly mode: slow
     recompute: tuple[str, ...] = ()  # modules whose activations are computed again, "blocks.*"
+    graph: bool = False  # forward, loss and backward as CUDA graphs, where they can be captured
     seed: SeedSettings = SeedSettings()
     data: DataSettings = DataSettings()
     optimizer: OptimizerSettings = OptimizerSettings()

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from ..errors import UsageError
+
 Scalars = Mapping[str, Tensor | float]
 Loss = Callable[[nn.Module, Any], "Tensor | tuple[Tensor, Scalars]"]
 """``loss(model, batch)``: a scalar, the mean over the samples of the batch; with it, if you
@@ -86,3 +88,15 @@ class Task:
     opened: Callable[[Path], None] | None = None
     improved: Callable[[Path, int], None] | None = None
     ended: Callable[[Path], None] | None = None
+
+
+def split(result: Tensor | tuple[Tensor, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """The loss and the numbers beside it."""
+    loss, extra = result if isinstance(result, tuple) else (result, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(
+            f"the loss function returned {shown}, not a scalar tensor; "
+            "return the mean over the batch, or (loss, {name: number})"
+        )
+    return loss.reshape(()), dict(extra)

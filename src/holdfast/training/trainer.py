@@ -43,6 +43,7 @@ from .restarting import going_on
 from .schedules import Schedule
 from .settings import TrainSettings
 from .sharding import is_sharded
+from .step_loss import StepLoss
 from .task import Data, Loss, Task
 from .tuning import Tuning
 
@@ -170,10 +171,13 @@ class Trainer:
             place.device,
             feed.workers,
             progress.say,
+            loss=task.loss,
+            ranks=place.world,
             start=settings.data.start,
             accumulate=settings.accumulate,
         )
         stack.callback(compiled.undo)
+        loss = StepLoss(model, compiled, graph=settings.graph, place=place, say=progress.say)
         net = parallel.wrap(model, place, late=settings.reduce_late)
         standing, counter = BestSoFar(settings.stop), Counter()
         window = Window(settings.accumulate, feed.usual, place)
@@ -269,7 +273,7 @@ class Trainer:
                     place=place,
                     model=model,
                     net=net,
-                    loss=task.loss,
+                    loss=loss,
                     feed=feed,
                     schedule=schedule,
                     average=average,

@@ -24,7 +24,8 @@ from ..detectors import ALL, Detector, load_plugins
 from ..errors import HoldfastError, RunFolderError
 from ..guard.engine import Engine
 from ..launcher import start
-from ..launcher.drain import Drain, DrainThread
+from ..launcher.drain import Drain
+from ..launcher.drain_thread import DrainThread
 from ..launcher.start import start_run
 from ..launcher.tracking import Follower
 from ..report import card_html, end_summary, make_page, saved_words

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
-from holdfast_models.cuda_graphs import Graphs
+from holdfast.training import Graphs
 from holdfast_models.energy_flow.kernels import weights
 from holdfast_models.energy_flow.kernels.ops import has_triton, references
 from holdfast_models.energy_flow.kernels.plan import Blocks, plan_for, saved_bytes, slots

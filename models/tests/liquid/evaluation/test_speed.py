@@ -50,7 +50,5 @@ def test_bench_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     found = json.loads(capsys.readouterr().out)
     assert found["device"] == "cpu"
     assert found["training"]["tokens/s"] > 0
-    assert found["training"]["steps"] == found["without trainer and guard"]["steps"] == 2
-    assert isinstance(found["trainer and guard, ms a step"], float)
     assert found["writing"]["tokens/s, last quarter"] > 0
     assert found["kernels that are not used"] == []

@@ -77,6 +77,19 @@ def tensors(batch: Any) -> Iterator[Tensor]:
         yield from tensors(part)
 
 
+def leaves(batch: Any) -> Iterator[Any]:
+    """Every part of a nested batch that has no parts of its own, in its order.
+
+    >>> [type(one).__name__ for one in leaves({"x": torch.ones(2), "names": ["a", "b"]})]
+    ['Tensor', 'str', 'str']
+    """
+    parts = [] if is_leaf(batch) else _parts(batch)
+    if not parts:
+        yield batch
+    for part in parts:
+        yield from leaves(part)
+
+
 def count(batch: Any) -> int:
     """How many samples a batch holds: the length of its first tensor, or 1 where there is none.
 

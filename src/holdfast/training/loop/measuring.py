@@ -15,8 +15,7 @@ from ..data.loaders import Feed
 from ..data.transfer import Transfer, count
 from ..device import Place
 from ..precision import Precision
-from ..task import TOKENS, Scalars, Task
-from .micro_batches import split
+from ..task import TOKENS, Scalars, Task, split
 from .validation import evaluating, validate
 
 

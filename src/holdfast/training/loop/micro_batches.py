@@ -95,12 +95,14 @@ class MicroBatches:
         parts = self._parts
         batch = parts.transfer(piece.content)
         samples, weight = piece.end - piece.begin or count(batch), self._weight * piece.share
+        loss_of = parts.loss.as_it_is if parts.watch.replaying else parts.loss
 
         def forward_and_backward(batch: Any) -> _Pass:
             with parts.precision.autocast():
-                loss, extra = split(parts.loss(parts.net, batch))
+                loss, extra = loss_of(parts.net, batch)
             # Where a graph is replayed the next step would write into what this one returned.
             loss = parts.compiled.keep(loss)
+            extra = {name: parts.compiled.keep(value) for name, value in extra.items()}
             if not loss.requires_grad:
                 raise UsageError(
                     "the loss has no gradient: nothing it is made of is a trainable parameter; "
@@ -137,6 +139,7 @@ class MicroBatches:
         parts.watch.drop_window()
         parts.window.drop()
         parts.compiled.batches_are_cut()
+        parts.loss.forget()
 
     def _tell(self, step: int, samples: int) -> None:
         parts = self._parts
@@ -191,15 +194,3 @@ def _forward_told(batch: Any, loss: Tensor) -> str:
     """What went in and what came out."""
     shapes = [f"{'×'.join(map(str, one.shape))} {str(one.dtype)[6:]}" for one in tensors(batch)]
     return f"{', '.join(shapes)}: loss {float(loss.detach()):.4g}"
-
-
-def split(result: Tensor | tuple[Tensor, Any]) -> tuple[Tensor, dict[str, Any]]:
-    """The loss and the numbers beside it."""
-    loss, extra = result if isinstance(result, tuple) else (result, {})
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(
-            f"the loss function returned {shown}, not a scalar tensor; "
-            "return the mean over the batch, or (loss, {name: number})"
-        )
-    return loss.reshape(()), dict(extra)

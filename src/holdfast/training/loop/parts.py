@@ -16,7 +16,7 @@ from ..device import Place
 from ..precision import Precision
 from ..schedules import Schedule
 from ..settings import TrainSettings
-from ..task import Loss
+from ..step_loss import StepLoss
 from .accumulation import Window
 from .health import Health
 from .profiling import Profiler
@@ -33,7 +33,7 @@ class Parts:
     model: nn.Module
     net: nn.Module
     """The model as it is called: wrapped where there are several ranks."""
-    loss: Loss
+    loss: StepLoss
     schedule: Schedule
     average: Average | None
     precision: Precision

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...cuda_graphs import Graphs
+from holdfast.training import Graphs
+
 from ..modes import entry
 from .carrier import Carrier, scale_at
 from .coupling import Field
@@ -35,6 +36,7 @@ class Core(nn.Module):
         self.carrier = Carrier(settings.carrier)
         self.field = Field(settings) if coupling else None
         self.graphs = Graphs()
+        self._fits: entry.Fits = {}
 
     @property
     def parts(self) -> Parts:
@@ -56,8 +58,8 @@ class Core(nn.Module):
             training=self.training,
             scale=scale_at(step, self.settings.carrier),
         )
-        return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs)
+        return entry.run(self.parts, lattice_pass, surface_BHW, self.graphs, self._fits)
 
     def mode_for(self, surface_BHW: Tensor) -> str:
         """The mode that such a batch takes; see ``modes.entry.choose``."""
-        return entry.choose(self.parts, surface_BHW, self.graphs)
+        return entry.choose(self.parts, surface_BHW, self._fits)

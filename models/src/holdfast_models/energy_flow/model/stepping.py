@@ -42,10 +42,13 @@ class Parts(NamedTuple):
     field: Field | None
     settings: ModelSettings
 
+    def modules(self) -> list[torch.nn.Module]:
+        """Those that learn."""
+        return [self.neuron, self.carrier, *([self.field] if self.field is not None else [])]
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """All that is learned in them."""
-        modules = [self.neuron, self.carrier, *([self.field] if self.field is not None else [])]
-        return [parameter for module in modules for parameter in module.parameters()]
+        return [parameter for module in self.modules() for parameter in module.parameters()]
 
 
 class LatticePass(NamedTuple):

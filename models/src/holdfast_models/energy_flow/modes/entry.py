@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.training import free_memory
+from holdfast.training import Graphs, free_memory
 
-from ...cuda_graphs import Graphs
 from ..kernels.check import fault
 from ..kernels.plan import plan_for
 from ..kernels.support import unsupported, unsupported_by_kernels
@@ -20,13 +19,19 @@ from ..model.stepping import LatticePass, Parts
 from . import chunked, compact, fused, graph
 from .memory import first_flows, pass_bytes, rows
 
-__all__ = ["SHARE", "carrier_itemsize", "choose", "preferred", "run", "why_not_fused"]
+__all__ = ["SHARE", "Fits", "carrier_itemsize", "choose", "preferred", "run", "why_not_fused"]
 
 SHARE = 0.8
 """Of the free memory that a pass may take before it is computed in chunks."""
 
 
-def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Graphs) -> Finished:
+Fits = dict[tuple[object, ...], bool]
+"""Which sizes of a batch fit into the memory there was when it was first asked."""
+
+
+def run(
+    parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Graphs, fits: Fits
+) -> Finished:
     """Send the energies of a surface through the lattice, by the mode that fits.
 
     Args:
@@ -34,8 +39,9 @@ def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Gr
         lattice_pass: what holds for the pass.
         surface_BHW: energies.
         graphs: replays passes of fused mode, where ``flows.graph`` is on.
+        fits: what is known of memory.
     """
-    mode = choose(parts, surface_BHW, graphs)
+    mode = choose(parts, surface_BHW, fits)
     if mode == "dense":
         return loop.run(parts, lattice_pass, surface_BHW)
     if mode == "compact":
@@ -48,7 +54,7 @@ def run(parts: Parts, lattice_pass: LatticePass, surface_BHW: Tensor, graphs: Gr
     return fused.run_pass(prepared, surface_BHW)
 
 
-def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
+def choose(parts: Parts, surface_BHW: Tensor, fits: Fits) -> str:
     """The mode that was set, or the best one; chunked where a backward needs too much memory.
 
     Too much is more than ``flows.activation_budget_gb``. Where that is not set, and nor is the
@@ -68,9 +74,9 @@ def choose(parts: Parts, surface_BHW: Tensor, graphs: Graphs) -> str:
     if flows.activation_budget_gb is not None:
         return mode if need <= flows.activation_budget_gb * 1e9 else "chunked"
     key = (tuple(surface_BHW.shape), itemsize, surface_BHW.device)
-    if key not in graphs.fits:
-        graphs.fits[key] = need <= SHARE * free_memory(surface_BHW.device)
-    return mode if graphs.fits[key] else "chunked"
+    if key not in fits:
+        fits[key] = need <= SHARE * free_memory(surface_BHW.device)
+    return mode if fits[key] else "chunked"
 
 
 def preferred(parts: Parts, surface_BHW: Tensor) -> str:

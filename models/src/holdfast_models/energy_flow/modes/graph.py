@@ -1,4 +1,4 @@
-"""The fused loop as a CUDA graph; see ``cuda_graphs``.
+"""The fused loop as a CUDA graph; see ``Graphs``.
 
 B batch, N flows.
 """
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...cuda_graphs import Captured, Graphs, twin
+from holdfast.training import Graphs
+
 from ..model.ending import Finished, Stats
 from ..model.noise import Key
 from .fused import FusedPass, run_pass
@@ -49,14 +50,16 @@ def run(graphs: Graphs, prepared: FusedPass, surface_BHW: Tensor) -> Finished:
     if (why := _stops(prepared, surface_BHW)) is not None:
         graphs.reason = why
         return run_pass(prepared, surface_BHW)
-    lattice_pass = prepared.lattice_pass
+    lattice_pass, parts = prepared.lattice_pass, prepared.parts
     key = (prepared.plan, prepared.dtype, lattice_pass.key.seed, lattice_pass.training)
-    step, scale = _tensors(prepared, surface_BHW.device)
-    inputs, parameters = (surface_BHW, step, scale), prepared.parts.parameters()
-    captured = graphs.find(key, inputs, parameters, lambda: _capture(prepared, inputs))
-    if captured is None:
-        return run_pass(prepared, surface_BHW)
-    return _unpacked(_Results(*captured.replay(inputs, parameters)))
+
+    def run_captured(surface_BHW: Tensor, step: Tensor, scale: Tensor) -> _Results:
+        now = lattice_pass._replace(key=Key(lattice_pass.key.seed, step), scale=scale)
+        return _packed(run_pass(prepared._replace(lattice_pass=now), surface_BHW))
+
+    inputs = (surface_BHW, *_tensors(prepared, surface_BHW.device))
+    found = graphs.run(run_captured, inputs, parts.modules(), carries=_CARRIES, key=key)
+    return run_pass(prepared, surface_BHW) if found is None else _unpacked(_Results(*found))
 
 
 def _tensors(prepared: FusedPass, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -76,17 +79,6 @@ def _stops(prepared: FusedPass, surface_BHW: Tensor) -> str | None:
     if rules.on and flows >= _STOPPING and prepared.plan.steps > rules.least_steps + 1:
         return "its steps after an early stop are left out"
     return None
-
-
-def _capture(prepared: FusedPass, inputs: tuple[Tensor, ...]) -> Captured:
-    parts, lattice_pass = prepared.parts, prepared.lattice_pass
-    parts = parts._replace(neuron=twin(parts.neuron), carrier=twin(parts.carrier))
-
-    def run_captured(surface_BHW: Tensor, step: Tensor, scale: Tensor) -> _Results:
-        now = lattice_pass._replace(key=Key(lattice_pass.key.seed, step), scale=scale)
-        return _packed(run_pass(prepared._replace(parts=parts, lattice_pass=now), surface_BHW))
-
-    return Captured(run_captured, inputs, parts.parameters(), carries=_CARRIES)
 
 
 def _packed(out: Finished) -> _Results:

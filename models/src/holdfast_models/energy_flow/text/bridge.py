@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast import HoldfastError
+from holdfast.training import Graphs
 
-from ...cuda_graphs import Captured, Graphs, twin
 from .cache import TextCache, surface_key, text_key, weights_digest
 from .decoder import TextDecoder
 from .encoder import TextEncoder
@@ -126,22 +126,13 @@ class TextBridge(nn.Module):
             return self._plain_losses(inputs, decodes)
         kind = inputs[0].device.type
         half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        parameters = list(self.parameters())
 
-        def capture() -> Captured:
-            same = twin(self)
+        def run(*given: Tensor) -> Sequence[Tensor]:
+            return self._plain_losses(given, decodes)
 
-            def run(*given: Tensor) -> Sequence[Tensor]:
-                # Its cache of halved weights must not outlive the capture.
-                with torch.autocast(kind, half, enabled=half is not None, cache_enabled=False):
-                    return same._plain_losses(given, decodes)
-
-            return Captured(run, inputs, list(same.parameters()), carries=1)
-
-        captured = self.graphs.find((decodes, self.training, half), inputs, parameters, capture)
-        if captured is None:
-            return self._plain_losses(inputs, decodes)
-        return captured.replay(inputs, parameters)
+        key = (decodes, self.training, half)
+        found = self.graphs.run(run, inputs, [self], carries=1, key=key)
+        return self._plain_losses(inputs, decodes) if found is None else found
 
     def _plain_losses(self, inputs: Sequence[Tensor], decodes: bool) -> Sequence[Tensor]:
         read_BP, surface_BS, written_BP, out_BS = inputs

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any
 
-from ...answers import Verb, answer, say, whole
+from ...answers import Verb, answer, figures, say, whole
 
 _EXAMPLES = """\
   holdfast liquid bench --preset phase1
   holdfast liquid bench --preset phase3 --set train.compile.mode=reduce-overhead
   holdfast liquid bench --preset phase1 --device cpu --generate 0 --reference
 Steps are whole: loader, forward, backward, guard, optimizer, and what happens between steps."""
-
-_MEDIAN = "ms a step, median"
 
 
 def add_bench_verb(verb: Verb) -> None:
@@ -26,7 +23,7 @@ def add_bench_verb(verb: Verb) -> None:
         "--set", metavar="KEY=VALUE", action="append", default=[],
         help="a setting, e.g. data.sequence_length=8192 (repeatable)",
     )  # fmt: skip
-    one.add_argument("--steps", metavar="N", type=whole(2), default=50, help="default: 50")
+    one.add_argument("--steps", metavar="N", type=whole(2), help="default: 200; 10 on a CPU")
     one.add_argument("--warm", metavar="N", type=whole(1), default=10,
                      help="steps before them (default: 10)")  # fmt: skip
     one.add_argument("--generate", metavar="N", type=whole(0), default=64,
@@ -43,6 +40,7 @@ def _bench(args: argparse.Namespace) -> int:
     from holdfast import HoldfastError
     from holdfast.training import resolve
 
+    from ...step_times import STEPS
     from ..evaluation.reference import reference_ratio
     from ..evaluation.speed import bare, generating, training
     from ..kernels.choice import faults, using
@@ -54,16 +52,12 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    steps = args.steps or STEPS[torch.device(device).type]
     found: dict[str, Any] = {"device": device}
     with using("off" if args.plain else "auto"):
-        say(f"training, {args.warm} and {args.steps} steps on {device}")
-        found["training"] = training(settings, device, warm=args.warm, steps=args.steps)
-        say("the same without trainer and guard")
-        found["without trainer and guard"] = bare(
-            settings, device, warm=args.warm, steps=args.steps
-        )
-        both = [found[name][_MEDIAN] for name in ("training", "without trainer and guard")]
-        found["trainer and guard, ms a step"] = both[0] - both[1]
+        say(f"training, {args.warm} and {steps} steps on {device}, and without trainer and guard")
+        without = bare(settings, device, warm=args.warm, steps=max(2, steps // 4))
+        found["training"] = training(settings, device, warm=args.warm, steps=steps, without=without)
         if args.generate:
             say(f"writing {args.generate} tokens")
             found["writing"] = generating(settings, device, length=args.generate)
@@ -71,18 +65,5 @@ def _bench(args: argparse.Namespace) -> int:
         say("the plain reference, on one thread")
         found["beside the plain reference"] = reference_ratio(settings)
     found["kernels that are not used"] = faults()
-    answer(args, found, list(_lines(found)))
+    answer(args, found, figures(found))
     return 0
-
-
-def _lines(found: Mapping[str, Any], before: str = "") -> list[str]:
-    lines = []
-    for name, value in found.items():
-        if isinstance(value, Mapping):
-            lines += [f"{before}{name}", *_lines(value, "  ")]
-        elif not isinstance(value, list):
-            said = f"{value:,.4g}" if isinstance(value, float) else str(value)
-            lines.append(f"{before}{name:<32}{said}")
-        elif value:
-            lines += [f"{before}{name}", *(f"  {one}" for one in value)]
-    return lines

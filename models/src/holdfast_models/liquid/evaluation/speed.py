@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from torch.autograd import DeviceType
 
 from holdfast.training import Place, Trainer
 
+from ...step_times import StepTimes, StepWatch, step_times
 from ..assembly import make_net
 from ..data.opening import open_data
 from ..generation import Sampling, generate
@@ -29,7 +31,6 @@ from ..kernels.choice import using
 from ..model.model import LiquidNet
 from ..recipe import build
 from ..run_settings import LiquidSettings
-from .step_watch import StepWatch
 
 __all__ = ["bare", "fresh_net", "generating", "seconds_of", "training"]
 
@@ -37,7 +38,14 @@ _BEFORE = 33  # tokens before the first that is timed: one, and a block with all
 _LONGEST = 12  # kernels that are named
 
 
-def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dict[str, Any]:
+def training(
+    settings: LiquidSettings,
+    device: str,
+    *,
+    warm: int,
+    steps: int,
+    without: StepTimes | None = None,
+) -> dict[str, Any]:
     """Tokens per second of whole training steps, and on a GPU what the device did meanwhile.
 
     Args:
@@ -45,12 +53,13 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         device: where.
         warm: steps before the first that is timed.
         steps: that are timed.
+        without: the same steps without trainer and guard, to tell what those cost.
     """
     place = Place(torch.device(device))
     if place.device.type == "cuda":  # what an earlier run left is none of this one's memory
         gc.collect()
         torch.cuda.empty_cache()
-    watch = StepWatch(place.device, warm, steps)
+    watch = StepWatch(place.device, warm=warm, steps=steps)
     train = dataclasses.replace(
         settings.train, steps=watch.last, device=device,
         holdfast=dataclasses.replace(
@@ -64,9 +73,8 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
         task.stepped = watch.around(task.stepped)
         task.validation = task.opened = task.ended = None
         result = Trainer.of(task, train, run_dir=Path(folder) / "run", name="liquid").fit()
-    watch.end()
     tokens = train.data.batch * settings.data.sequence_length * train.accumulate
-    found = {**_rate(tokens, watch), "skipped": result.skipped}
+    found = watch.times.told(tokens, "tokens", without) | {"skipped": result.skipped}
     if place.device.type == "cuda":
         reason = task.model.graphs.reason  # type: ignore[union-attr]
         found["runs as it is, because"] = reason or "it does not: it is replayed"
@@ -75,8 +83,8 @@ def training(settings: LiquidSettings, device: str, *, warm: int, steps: int) ->
     return found
 
 
-def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dict[str, Any]:
-    """The same steps without trainer and guard: what those cost is the difference."""
+def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> StepTimes:
+    """The same steps without trainer and guard."""
     settings = dataclasses.replace(settings, self_check=False)
     place, train = torch.device(device), settings.train
     with contextlib.redirect_stdout(sys.stderr):
@@ -88,22 +96,21 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> dic
     rows = task.train.__getitems__(range(train.data.batch)).batch  # type: ignore[union-attr]
     batch = {name: value.to(place) for name, value in rows.items()}
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(train.precision)
-    watch = StepWatch(place, warm, steps)
-    for step in range(1, watch.last + 1):
+    if train.precision == "auto" and place.type == "cuda":
+        half = torch.bfloat16
+    numbers = itertools.count(1)
+
+    def step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device, half, enabled=half is not None):
             loss = task.loss(net, batch)
         (loss[0] if isinstance(loss, tuple) else loss).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), train.clip or 1.0)
         optimizer.step()
-        watch.around(task.stepped)(step)
-    return _rate(train.data.batch * settings.data.sequence_length, watch)
+        if task.stepped is not None:
+            task.stepped(next(numbers))
 
-
-def _rate(tokens: int, watch: StepWatch) -> dict[str, Any]:
-    """Tokens per second of a whole run, or None where it was stopped before steps were timed."""
-    rate = None if watch.seconds is None else tokens / watch.seconds
-    return {"tokens/s": rate, **watch.found}
+    return step_times(step, place, steps=steps, warmup=warm)
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import HoldfastError
+from holdfast.training import Graphs
 
-from ...cuda_graphs import Graphs
 from ..plasticity.synapses import PlasticLinear
 from ..settings import ModelSettings, PlasticitySettings
 from .block import Block, Inside, lif_options

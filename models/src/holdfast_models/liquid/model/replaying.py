@@ -1,4 +1,4 @@
-"""A training pass of the network as CUDA graphs, forward and backward; see ``cuda_graphs``."""
+"""A training pass of the network as CUDA graphs, forward and backward; see ``Graphs``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...cuda_graphs import Captured, Graphs, twin
+from holdfast.training import Graphs
+
 from ..plasticity.synapses import PlasticLinear
 from .block import Inside
 
@@ -17,7 +18,7 @@ __all__ = ["replayed"]
 _KEPT = 5  # tensors of ``Inside`` that every block has
 
 
-def replayed(net: nn.Module, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[Inside, ...]] | None:
+def replayed(net: Any, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[Inside, ...]] | None:
     """Outputs and what happened inside; None where the pass has to run as it is.
 
     Args:
@@ -27,27 +28,19 @@ def replayed(net: nn.Module, graphs: Graphs, x: Tensor) -> tuple[Tensor, tuple[I
     """
     if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_grad_enabled():
         return None
-    kind, parameters = x.device.type, list(net.parameters())
+    kind, path = x.device.type, net.blocks[0].path
+    gates = len(net.blocks) if path is not None and path.gate is not None else 0
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        out = net.run(x)
+        return packed(out.y_BTV, out.inside, _plastic(net))
+
     key = (
         net.training, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
         *(one.data_ptr() for one in net.buffers()),
     )  # fmt: skip
-    captured = graphs.find(key, [x], parameters, lambda: _captured(net, x))
-    if captured is None:
-        return None
-    return unpacked(captured.replay([x], parameters), captured.carries - 1, _plastic(net))
-
-
-def _captured(net: nn.Module, x: Tensor) -> Captured:
-    own: Any = twin(net)
-    path = own.blocks[0].path
-    gates = len(own.blocks) if path is not None and path.gate is not None else 0
-
-    def run(x: Tensor) -> tuple[Tensor, ...]:
-        out = own.run(x)
-        return packed(out.y_BTV, out.inside, _plastic(own))
-
-    return Captured(run, [x], list(own.parameters()), carries=1 + gates)
+    found = graphs.run(run, [x], [net], carries=1 + gates, key=key)
+    return None if found is None else unpacked(found, gates, _plastic(net))
 
 
 def _plastic(net: nn.Module) -> list[PlasticLinear]:

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from holdfast import watch
 from holdfast.training import Place, Task, largest_batch
 
-from ...step_times import StepTimes, product_rate, step_times
+from ...step_times import STEPS, StepTimes, product_rate, step_times
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
@@ -40,26 +40,38 @@ class Steps:
         task: its model and loss.
         batch: where the model is.
         compiled: a mode of the compiler, or none.
+        loss: compile the loss with the model.
     """
 
     def __init__(
-        self, settings: AnyRun, task: Task, batch: dict[str, Tensor], compiled: str
+        self,
+        settings: AnyRun,
+        task: Task,
+        batch: dict[str, Tensor],
+        compiled: str,
+        *,
+        loss: bool = False,
     ) -> None:
         self.model, self._task, self._batch = task.model.train(), task, batch
+        self._loss: Any = task.loss
         self._clip = settings.train.clip
         self._device = next(iter(batch.values())).device
         self.half = self._device.type == "cuda" and settings.train.precision in ("auto", "bf16")
         wanted = [one for one in self.model.parameters() if one.requires_grad]
         self._wanted = wanted
         self.optimizer = torch.optim.AdamW(wanted, lr=1e-6, fused=self._device.type == "cuda")
-        if compiled != "none":
+        if compiled != "none" and loss:
+            with torch.no_grad():  # what it remembers of its first batch would be compiled twice
+                task.loss(self.model, batch)
+            self._loss = torch.compile(task.loss, mode=compiled, dynamic=False)
+        elif compiled != "none":
             self.model.compile(mode=compiled, dynamic=False)
         self._guard: Any = None
 
     def step(self) -> None:
         """One of them."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self.half):
-            loss = self._task.loss(self.model, self._batch)
+            loss = self._loss(self.model, self._batch)
         loss = loss[0] if isinstance(loss, tuple) else loss
         if self._guard is None:
             loss.backward()
@@ -97,7 +109,7 @@ def bench(
     kind: str,
     settings: AnyRun,
     *,
-    steps: int,
+    steps: int | None,
     device: str,
     files: str | None,
     find_batch: bool,
@@ -108,7 +120,7 @@ def bench(
     Args:
         kind: which model.
         settings: of a run; its batch, precision and compiler count.
-        steps: that are timed, after three others.
+        steps: that are timed, after three others; None: 200, on a CPU 10.
         device: where the model is.
         files: events to read.
         find_batch: also search for the largest batch that fits.
@@ -117,6 +129,7 @@ def bench(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = Place(torch.device(device))
+    steps = steps or STEPS[place.device.type]
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
         truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
         events = open_files(settings, settings.data, path, truths)
@@ -136,8 +149,7 @@ def bench(
         bare = step_times(work.step, place.device, steps=steps)
         with work.guarded():
             whole = step_times(work.step, place.device, steps=steps)
-        found |= _told(whole, size)
-        found["guard cost %"] = 100 * (whole.median / bare.median - 1)
+        found |= whole.told(size, "events", bare)
         dtype = torch.bfloat16 if work.half else torch.float32
         reached = flops * _BACKWARD * size / whole.median * 1000
         found["TFLOP/s of products"] = reached / 1e12
@@ -153,17 +165,6 @@ def bench(
 def _steps(settings: AnyRun, task: Task, batch: dict[str, Tensor], compiled: str) -> Steps:
     task.model.to(next(iter(batch.values())).device)
     return Steps(settings, task, batch, compiled)
-
-
-def _told(times: StepTimes, size: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "training events/s": 1000 * size / times.median,
-        "slowest step %": 100 * times.unsteady,
-        "peak memory GB": times.peak_gb,
-    }
-    if times.busy is not None:
-        found |= {"busy %": 100 * times.busy, "launches per step": times.launches}
-    return found
 
 
 def _against_plain(

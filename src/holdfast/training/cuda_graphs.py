@@ -1,79 +1,111 @@
 """A training pass as CUDA graphs: launched as one piece, forward and backward.
 
+    graphs = Graphs()
+    found = graphs.run(function, [x], [model], carries=1)
+    y = function(x)[0] if found is None else found[0]     # graphs.reason says why
+
 A pass is captured after it has run a few times as it is, and replayed from then on. It stays as it
 is where nothing is trained, where a debugging tool wants to see the single operations, while an
 earlier pass still waits for its backward (one set of buffers serves all replays), and where
 capturing fails; ``Graphs.reason`` then says why.
+
+What Python computes in a pass is computed once, when it is captured: shapes and settings may be
+part of the key, but a number that changes from step to step has to be a tensor.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Captured", "Graphs", "twin"]
+from .compilers import shortened
 
 _WARM = 2  # passes before one is captured: kernels are compiled and libraries opened by then
 _MOST = 4  # graphs that are kept: each has memory of its own
 
-_Module = TypeVar("_Module", bound=nn.Module)
+Function = Callable[..., Sequence[Tensor]]
 
 
 class Graphs:
-    """The captured passes of one module; a copy of it, or one read from a file, has none yet."""
+    """The captured passes of one module; a copy of it, or one read from a file, has none yet.
 
-    def __init__(self) -> None:
+    Args:
+        most: so many are kept, of the first sizes that came often enough; others run as they are.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
         self._seen: dict[tuple[Any, ...], int] = {}
         self._captured: dict[tuple[Any, ...], Captured] = {}
         self._places: tuple[int, ...] = ()
-        self.fits: dict[tuple[Any, ...], bool] = {}
-        """Which sizes of a batch fit into the memory there was when it was first asked."""
         self.reason: str | None = "no pass yet"
         """Why the last pass was not replayed; None: it was."""
+        self.failed = False
+        """Whether that was because it cannot be captured."""
         self.replays = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Graphs, ())
+        return (Graphs, (self._most,))
 
-    def find(
+    def run(
         self,
-        key: tuple[Any, ...],
+        function: Function,
         inputs: Sequence[Tensor],
-        parameters: Sequence[nn.Parameter],
-        capture: Callable[[], Captured],
-    ) -> Captured | None:
-        """The captured form of a pass; None where it has to run as it is, for ``reason``.
+        modules: Sequence[nn.Module],
+        *,
+        carries: int,
+        key: tuple[Any, ...] = (),
+        check: Callable[[Captured], str | None] | None = None,
+    ) -> Sequence[Tensor] | None:
+        """The results of ``function(*inputs)`` by a replay; None where it has to run as it is.
 
         Args:
+            function: gives a tuple of tensors; reads the parameters of the modules by itself.
+            inputs: of the pass; those that require a gradient get one.
+            modules: whose parameters it reads, which get gradients.
+            carries: so many of the results carry gradients, the first ones.
             key: all that a captured pass depends on, beside what is seen of the tensors.
-            inputs: of the pass.
-            parameters: that it reads where they are.
-            capture: makes it.
+            check: called with what was captured before it is used; what is wrong with it, or an
+                empty word where this pass does not tell and the next may.
         """
-        self.reason = _why_not_replayed(inputs[0], parameters)
+        parameters = _parameters(modules)
+        self.reason, self.failed = _why_not_replayed(inputs, parameters), False
         if self.reason is not None:
             return None
         places = tuple(one.data_ptr() for one in parameters)
         if places != self._places:  # moved: a graph would read where they were
-            self._seen.clear()
-            self._captured.clear()
+            self.forget()
             self._places = places
         seen = tuple((tuple(one.shape), one.dtype, one.requires_grad) for one in inputs)
         key = (*key, inputs[0].device, seen, tuple(one.requires_grad for one in parameters))
         captured = self._captured.get(key)
         if captured is None:
+
+            def capture() -> Captured:
+                made = Captured(function, inputs, modules, carries=carries)
+                if check is not None and (wrong := check(made)) is not None:
+                    raise _Wrong(wrong)
+                return made
+
             captured = self._capture(key, inputs[0], capture)
-        if captured is not None and captured.busy:
+        if captured is None:
+            return None
+        if captured.busy:
             self.reason = "an earlier pass waits for its backward"
             return None
-        self.replays += captured is not None
-        return captured
+        self.replays += 1
+        return captured.replay(inputs, parameters)
+
+    def forget(self) -> None:
+        """Drop what was captured, and the memory it takes."""
+        self._seen.clear()
+        self._captured.clear()
 
     def _capture(
         self, key: tuple[Any, ...], first: Tensor, capture: Callable[[], Captured]
@@ -82,7 +114,7 @@ class Graphs:
         if seen < 0:
             self.reason = "it could not be captured before"
             return None
-        if seen < _WARM or len(self._captured) >= _MOST:
+        if seen < _WARM or len(self._captured) >= self._most:
             self._seen[key] = seen + 1
             self.reason = "it is not captured yet"
             return None
@@ -94,13 +126,18 @@ class Graphs:
             if stream is not None:  # a capture that ends in an error leaves its own behind
                 torch.cuda.set_stream(stream)
             self._seen[key] = -1
-            self.reason = f"it could not be captured: {type(error).__name__}: {error}"
+            what = str(error) if isinstance(error, _Wrong) else shortened(error)
+            if not what:
+                self._seen[key], self.reason = seen, "it is not captured yet"
+                return None
+            self.reason = f"it could not be captured: {what}"
+            self.failed = True
             return None
 
 
-def _why_not_replayed(first: Tensor, parameters: Sequence[nn.Parameter]) -> str | None:
+def _why_not_replayed(inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> str | None:
     """Why a pass has to run as it is."""
-    if not first.is_cuda:
+    if not inputs or not all(one.is_cuda for one in inputs):
         return "it is not on a GPU"
     if not torch.is_grad_enabled() or not any(one.requires_grad for one in parameters):
         return "nothing is trained"
@@ -109,6 +146,10 @@ def _why_not_replayed(first: Tensor, parameters: Sequence[nn.Parameter]) -> str 
     if torch.cuda.is_current_stream_capturing():
         return "somebody else captures it"
     return None
+
+
+class _Wrong(Exception):
+    """A replay does not do what the pass does."""
 
 
 class _Pass:
@@ -123,15 +164,15 @@ class Captured:
     Args:
         function: of the inputs; gives a tuple of tensors, and reads the parameters by itself.
         inputs: examples; those that require a gradient get one.
-        parameters: twins of the module's own (``twin``), which get a gradient too.
+        modules: whose parameters get gradients.
         carries: so many of the results carry gradients, the first ones.
     """
 
     def __init__(
         self,
-        function: Callable[..., Sequence[Tensor]],
+        function: Function,
         inputs: Sequence[Tensor],
-        parameters: Sequence[nn.Parameter],
+        modules: Sequence[nn.Module],
         *,
         carries: int,
     ) -> None:
@@ -140,23 +181,29 @@ class Captured:
             torch.empty_like(one).copy_(one.detach()).requires_grad_(one.requires_grad)
             for one in inputs
         ]
-        leaves = [*self._inputs, *parameters]
+        self._waiting: weakref.ref[_Pass] | None = None
+        with twins(modules) as parameters:
+            self._record(function, parameters)
+
+    def _record(self, function: Function, parameters: Sequence[nn.Parameter]) -> None:
+        leaves, carries = [*self._inputs, *parameters], self.carries
         self._needed = [one.requires_grad for one in leaves]
         wanted = [one for one in leaves if one.requires_grad]
         pool = torch.cuda.graph_pool_handle()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads (loaders, the guard) may use the device meanwhile.
         how: Any = {"pool": pool, "capture_error_mode": "thread_local"}
-        kind = inputs[0].device.type
+        kind = self._inputs[0].device.type
         with torch.cuda.graph(self._forward, **how):
             results = function(*self._inputs)
+        # Halved weights that lie in the memory of the graph must not outlive this.
+        torch.clear_autocast_cache()
         self._seeds = [torch.zeros_like(one) for one in results[:carries]]
         # A backward pass is outside of autocast as a rule; this one must be.
         with torch.autocast(kind, enabled=False), torch.cuda.graph(self._backward, **how):
             found = torch.autograd.grad(results[:carries], wanted, self._seeds, allow_unused=True)
         self._found = [None if one is None else one.detach() for one in found]
         self._results = [one.detach() for one in results]
-        self._waiting: weakref.ref[_Pass] | None = None
 
     @property
     def busy(self) -> bool:
@@ -211,22 +258,35 @@ class _Replay(torch.autograd.Function):
         if ctx.now.done:
             raise RuntimeError(
                 "this pass was run backward before, and its buffers are overwritten; call backward "
-                "once for each forward, or switch graphs off in the settings of the model"
+                "once for each forward, or switch graphs off in the settings"
             )
         ctx.now.done = True
         return None, None, *ctx.captured.backward(grads[: ctx.captured.carries])
 
 
-def twin(module: _Module) -> _Module:
-    """The same network with parameters and buffers of its own in the same memory.
+@contextlib.contextmanager
+def twins(modules: Sequence[nn.Module]) -> Iterator[list[nn.Parameter]]:
+    """Within the block the modules have other parameters, in the same memory.
 
     A parameter remembers the stream of a pass that is still known somewhere, and a capture must
     not touch another stream than its own.
     """
-    made = copy.deepcopy(module)
-    for mine, theirs in zip(made.parameters(), module.parameters(), strict=True):
-        mine.grad = None
-        mine.data = theirs.data
-    for mine, theirs in zip(made.buffers(), module.buffers(), strict=True):
-        mine.data = theirs.data
-    return made
+    made = {one: nn.Parameter(one.data, one.requires_grad) for one in _parameters(modules)}
+    places = [
+        (part, name, one)
+        for module in modules
+        for part in module.modules()
+        for name, one in part.named_parameters(recurse=False, remove_duplicate=False)
+    ]
+    try:
+        for part, name, one in places:
+            setattr(part, name, made[one])  # recurrent modules keep a list of theirs by it
+        yield list(made.values())
+    finally:
+        for part, name, one in places:
+            setattr(part, name, one)
+
+
+def _parameters(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Each once."""
+    return list(dict.fromkeys(one for module in modules for one in module.parameters()))
