@@ -33,7 +33,7 @@ _AWAITED = 10  # steps in which the host may not wait for the device
 _PROFILED = 5  # steps whose kernels are counted
 _LONGEST = 8  # kernels, and steps, that are named
 _SIDE = {"cuda": 8192, "cpu": 1024}  # of the matrices whose product tells what a device can do
-_OWN = 1  # wait of a profiled run: behind its last step
+_OWN = 2  # waits of a profiled run: ours behind its last step, and that of the profiler's end
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 

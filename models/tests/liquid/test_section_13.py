@@ -393,7 +393,7 @@ def test_13_12_a_decoder_that_fails_in_silence(
 ) -> None:
     silent()
     monkeypatch.setattr(
-        SpikeDecoder, "forward", lambda self, train: train.new_zeros(*train.shape[1:3], 16)
+        SpikeDecoder, "forward", lambda self, train, rate: rate.new_zeros(*rate.shape[:2], 16)
     )
     with pytest.raises(HoldfastError, match=r"decoder\S+ and 5 more: no finite gradient"):
         codes()

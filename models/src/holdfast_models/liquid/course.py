@@ -33,7 +33,7 @@ __all__ = ["Course"]
 
 _TAU_EVERY = 50  # steps between two looks at the time constants
 _SHORT = 0.05  # of a step: such a time constant forgets at once
-_SCORED = 64  # samples that a score is measured on at once
+_SCORED, _TOKENS_SCORED = 64, 4096  # samples and tokens that a score is measured on at once
 _MOST_SCORED = 512  # samples of a task, at most
 _REFRESHED = 4  # samples of a running estimate of importance
 _TAUGHT = 25  # updates of plasticity by which its controller has taken a step
@@ -277,8 +277,9 @@ class Course:
     def _batches(self, data: Dataset[Any], most: int) -> Iterator[Mapping[str, Tensor]]:
         count = min(most, len(data))  # pyright: ignore[reportArgumentType]
         device = self._pulse.device
-        for first in range(0, count, _SCORED):
-            rows = range(first, min(first + _SCORED, count))
+        together = max(1, min(_SCORED, _TOKENS_SCORED // self._settings.data.sequence_length))
+        for first in range(0, count, together):
+            rows = range(first, min(first + together, count))
             batch = data.__getitems__(rows).batch  # type: ignore[attr-defined]
             yield {name: value.to(device) for name, value in batch.items()}
 

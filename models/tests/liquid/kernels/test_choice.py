@@ -13,6 +13,7 @@ from holdfast_models.liquid import scan as scan_file
 from holdfast_models.liquid.kernels import check, choice, ops
 from holdfast_models.liquid.kernels.choice import takes, using
 from holdfast_models.liquid.model import linear as linear_file
+from holdfast_models.liquid.model import norms as norms_file
 from holdfast_models.liquid.model.liquid import cfc as cfc_file
 from holdfast_models.liquid.model.liquid import through_time
 from holdfast_models.liquid.model.mamba import selective as selective_file
@@ -43,7 +44,7 @@ def _fire(i: Tensor, u: Any, slope: Tensor, steps: int, *how: Any) -> tuple[Tens
         membranes.append(u)
         train.append((u > threshold).float())
     both = torch.stack(train), torch.stack(membranes)
-    near = ((both[1] - threshold).abs() * slope < 1).float().mean().view(1)
+    near = ((both[1] - threshold).abs() * slope < 1).float().mean() * torch.tensor([0.25, 0.75])
     return *both, both[0].mean(0), both[1].mean(0), near
 
 
@@ -108,13 +109,29 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, *rest
     return torch.einsum("bap,bapd->bad", scores.softmax(-1), values[:, :, seen]).flatten(1)[:, None]
 
 
+def _norm(x: Tensor, weight: Tensor, bias: Tensor, base: Any, *how: Any) -> Tensor:
+    eps, share, act = how
+    y = torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+    y = torch.nn.functional.gelu(y) if act else y
+    return y if base is None else base + share * y
+
+
 STAND_INS = {
     "scan": _scan, "fire": _fire, "fire_backward": _fire_backward, "cfc": _cfc,
     "cfc_backward": _cfc_backward, "selective": _selective,
     "selective_backward": _selective_backward, "attend": _attend,
-    "rows": torch.nn.functional.linear,
+    "rows": torch.nn.functional.linear, "norm": _norm,
 }  # fmt: skip
-USERS = (scan_file, lif_file, cfc_file, through_time, selective_file, causal_file, linear_file)
+USERS = (
+    scan_file,
+    lif_file,
+    cfc_file,
+    through_time,
+    selective_file,
+    causal_file,
+    linear_file,
+    norms_file,
+)
 
 
 @pytest.fixture
@@ -136,6 +153,7 @@ CASES = [
     ("selective", (5, 3)),
     ("attend", (4, 1)),
     ("rows", ()),
+    ("norm", ()),
 ]
 
 

@@ -30,9 +30,12 @@ CASES = [
     "lif 5 subtract triangle",
     "cfc 4 6 5",
     "cfc 4 5 0",
+    "cfc 3 128 128",
+    "cfc 3 256 128",
     "selective 66 3 3",
     "attend 300 16 1",
     "rows 5",
+    "norm 5",
 ]
 
 

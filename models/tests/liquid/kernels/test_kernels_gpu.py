@@ -24,6 +24,7 @@ CASES = [
     ("lif", ("subtract", "fast_sigmoid")),
     ("lif", ("zero", "atan")),
     ("cfc", (64, 128)),
+    ("cfc", (128, 128)),
     ("cfc", (256, 128)),
     ("cfc", (48, 0)),
     ("selective", (1024, 16)),
@@ -31,6 +32,7 @@ CASES = [
     ("attend", (16, 1)),
     ("attend", (6, 0)),
     ("rows", ()),
+    ("norm", ()),
 ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import statistics
 import sys
@@ -55,6 +56,9 @@ def training(
         without: the same steps without trainer and guard, to tell what those cost.
     """
     place = Place(torch.device(device))
+    if place.device.type == "cuda":  # what an earlier run left is none of this one's memory
+        gc.collect()
+        torch.cuda.empty_cache()
     watch = StepWatch(place.device, warm=warm, steps=steps)
     train = dataclasses.replace(
         settings.train, steps=watch.last, device=device,

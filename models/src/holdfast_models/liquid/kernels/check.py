@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .choice import using
 
@@ -88,7 +88,7 @@ def _lif(tokens: int, reset: str, surrogate: str) -> Made:
         each, constant = units.steps(current), units.constant(current[0], 10)
         carried, end = units.sequence(current, start)
         parts = (*each[:3], *constant[:3], carried.rate, carried.membrane, end)
-        return [*parts, constant.near + 0 * current.sum()]
+        return [*parts, constant.near.sum() + 0 * current.sum()]
 
     return fired, [_leaf(_BATCH, tokens, 24), _leaf(_BATCH, 24)]
 
@@ -126,7 +126,7 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
 
     def ran(given: Tensor) -> list[Tensor]:
         found = []
-        for window in (None, tokens // 2):
+        for window in (None, 1 + tokens // 2):
             attention = CausalAttention(heads, window, bool(rope))
             cached = attention.with_room(KeyValues(keys, values), 2)
             with torch.no_grad():
@@ -141,11 +141,26 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
 def _rows(tokens: int) -> Made:
     from ..model.linear import linear
 
-    x, weight, bias = _leaf(tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
+    x, weight, bias = _leaf(1 + tokens % 8, 2, 300), torch.randn(41, 400), torch.randn(41)
 
     def ran(x: Tensor) -> list[Tensor]:
         with torch.no_grad():
             found = [linear(x, weight[:, 100:], bias), linear(x, weight[:, :300], None)]
+        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+
+    return ran, [x]
+
+
+def _norm(tokens: int) -> Made:
+    from ..model.norms import normed
+
+    rows = 1 + tokens % 8
+    x, base, layer = _leaf(rows, 2, 300), torch.randn(rows, 2, 300), nn.LayerNorm(300)
+    layer.weight = nn.Parameter(torch.randn(300))
+
+    def ran(x: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            found = [normed(layer, x), normed(layer, x, gelu=True, base=base, share=0.3)]
         return [one + (x - x.detach()).sum() for one in found]  # as with attend
 
     return ran, [x]
@@ -157,5 +172,6 @@ CASES: dict[str, Callable[..., Made]] = {
     "cfc": _cfc,
     "selective": _selective,
     "attend": _attend,
+    "norm": _norm,
     "rows": _rows,
 }

@@ -37,7 +37,7 @@ def takes(kind: str, x: Tensor, *sizes: int | str) -> bool:
     """Whether a kernel computes what follows from ``x``.
 
     Args:
-        kind: "scan", "lif", "cfc", "selective", "attend" or "rows".
+        kind: "scan", "lif", "cfc", "selective", "attend", "rows" or "norm".
         x: a tensor that goes into it.
         sizes: what its programs are cut by, which it is tried with.
     """

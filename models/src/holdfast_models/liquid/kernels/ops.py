@@ -19,6 +19,7 @@ __all__ = [
     "cfc_backward",
     "fire",
     "fire_backward",
+    "norm",
     "rows",
     "scan",
     "selective",
@@ -196,4 +197,17 @@ def _fake_rows(x_RK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor
 
 rows = _define(
     "rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", "rows_kernels", _fake_rows
+)
+
+
+def _fake_norm(x_RH: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(x_RH, memory_format=torch.contiguous_format)
+
+
+norm = _define(
+    "norm",
+    "(Tensor x, Tensor weight, Tensor bias, Tensor? base, float eps, float share, bool act) "
+    "-> Tensor",
+    "norm_kernels",
+    _fake_norm,
 )

@@ -15,6 +15,7 @@ from ..settings import ModelSettings
 from .linear import he_linear, residual_linear
 from .liquid.make import make_liquid
 from .mamba_path import MambaPath, Sent
+from .norms import normed
 from .spiking.decoders import SpikeDecoder
 from .spiking.encoder import SpikeEncoder
 
@@ -57,10 +58,11 @@ class PlainFusion(nn.Module):
     def forward(self, x_BTH: Tensor, l_BTU: Tensor, s_BTK: Tensor) -> Tensor:
         """The output of the block."""
         fused_BTH = self.fuse(torch.cat((l_BTU, s_BTK), -1))
-        y_BTH = self.dropout(nn.functional.gelu(self.norm(fused_BTH)))
+        y_BTH = self.dropout(normed(self.norm, fused_BTH, gelu=True))
         if self.adds:
             return torch.addcmul(y_BTH, self.gate(x_BTH).sigmoid(), x_BTH)
-        return nn.functional.gelu(self.joined_norm(self.joined(torch.cat((y_BTH, x_BTH), -1))))
+        joined_BTH = self.joined(torch.cat((y_BTH, x_BTH), -1))
+        return normed(self.joined_norm, joined_BTH, gelu=True)
 
 
 class Block(nn.Module):
@@ -126,10 +128,11 @@ class Block(nn.Module):
         old, sent = state or {}, sent or Sent()
         new: dict[str, Any] = {}
         encoded, new["encoder"] = self.encoder(
-            self.norm(x_BTH), old.get("encoder"), extra_BTK=sent.current_BTK
+            normed(self.norm, x_BTH), old.get("encoder"), extra_BTK=sent.current_BTK
         )
-        membrane_BTK = self.membrane_norm(encoded.membrane_BTK)
-        s_BTK = torch.add(encoded.rate_BTK, membrane_BTK, alpha=_MEMBRANE)
+        s_BTK = normed(
+            self.membrane_norm, encoded.membrane_BTK, base=encoded.rate_BTK, share=_MEMBRANE
+        )
         driven_BTU = self.synapses(s_BTK)
 
         def liquid(before: Any, scale_BTU: Tensor | None) -> tuple[Tensor, Any]:

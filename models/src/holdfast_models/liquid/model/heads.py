@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..settings import ModelSettings
 from .linear import Linear
+from .norms import normed
 
 if TYPE_CHECKING:
     from .model import Sizes
@@ -35,7 +36,8 @@ class TextHead(nn.Module):
 
     def forward(self, x_BTH: Tensor) -> Tensor:
         """(B, T, V)."""
-        return self.last(self.dropout(self.norm(nn.functional.gelu(self.widen(x_BTH)))))
+        wide = nn.functional.gelu(self.widen(x_BTH))
+        return self.last(self.dropout(normed(self.norm, wide)))
 
 
 class ImageHead(nn.Module):

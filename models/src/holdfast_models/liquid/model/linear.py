@@ -11,11 +11,16 @@ from ..kernels.choice import takes
 _FEW = 16  # rows: where tokens are written, not trained
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``F.linear``; few rows without a gradient are one kernel."""
+def few(kind: str, x: Tensor) -> bool:
+    """Whether a kernel for few rows without a gradient is taken."""
     # The number of rows comes last: asking for it would fix it in an export.
     exact = not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type)
-    if exact and takes("rows", x) and x.numel() <= _FEW * x.shape[-1]:
+    return exact and takes(kind, x) and x.numel() <= _FEW * x.shape[-1]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``F.linear``; few rows without a gradient are one kernel."""
+    if few("rows", x):
         y = ops.rows(x.reshape(-1, x.shape[-1]), weight, bias)
         return y.view(*x.shape[:-1], len(weight))
     return nn.functional.linear(x, weight, bias)

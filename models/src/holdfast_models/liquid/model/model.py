@@ -175,11 +175,6 @@ def _front(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     return SignalFront(settings, sizes.inputs)
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Numbers that are trained."""
-    return sum(one.numel() for one in model.parameters() if one.requires_grad)
-
-
 def mapped(function: Callable[[Any], Any], state: Any) -> Any:
     """A state with each of its tensors sent through a function."""
     if isinstance(state, dict):

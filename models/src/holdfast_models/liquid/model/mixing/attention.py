@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 
 from ..linear import attention_linear, residual_linear
+from ..norms import normed
 from ..spiking.lif import LIF
 from .causal import Cache, CausalAttention
 
@@ -64,7 +65,7 @@ class SpikingAttention(nn.Module):
 
     def forward(self, x_BTH: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
         """The input plus what its tokens take from those before them, and the cache of rates."""
-        rates = self.query_key_value(self.norm(x_BTH))
+        rates = self.query_key_value(normed(self.norm, x_BTH))
         if self.lif is not None:
             rates = self.lif.constant(rates, self.steps).rate
         attention = self.attention._replace(dropout=self.dropout if self.training else 0.0)
