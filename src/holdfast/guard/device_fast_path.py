@@ -139,30 +139,30 @@ class DeviceFastPath:
 
     def _gradients(self, plan: _Plan, optimizer: Optimizer, losses: Losses) -> list[Tensor] | None:
         """The gradients of the next step, where all is as it was; otherwise None."""
-        if not losses.passes or not self._holds(plan, optimizer):
+        guard, writer, investigation = plan.guard, self._writer, self._investigation
+        groups = optimizer.param_groups
+        if (
+            not losses.passes
+            or len(groups) != plan.count
+            or writer.upcoming(guard) % plan.every == 0
+            or writer.suspicious
+            or guard.detect_only
+            or guard.skip.armed
+            or investigation.alert
+            or investigation.replaying
+            or self._recovery.awaits_step
+            or self._recovery.replay.running
+            or guard.outliers.clipping
+        ):
             return None
-        grads = list(map(grad_of, parameters_of(optimizer)))
-        if len(grads) != len(plan.guard.positions) or any(map(operator.is_, grads, repeat(None))):
+        parameters = groups[0]["params"] if plan.count == 1 else parameters_of(optimizer)
+        grads = list(map(grad_of, parameters))
+        if len(grads) != len(guard.positions) or any(map(operator.is_, grads, repeat(None))):
             return None
-        if grads[0].requires_grad or grads[0].device != plan.device:
+        first = grads[0]
+        if first.requires_grad or first.device != plan.device:
             return None
         return grads
-
-    def _holds(self, plan: _Plan, optimizer: Optimizer) -> bool:
-        """Whether everything is as it was when the plan was made."""
-        guard, writer, investigation = plan.guard, self._writer, self._investigation
-        return (
-            len(optimizer.param_groups) == plan.count
-            and writer.upcoming(guard) % plan.every != 0
-            and not writer.suspicious
-            and not guard.detect_only
-            and not guard.skip.armed
-            and not investigation.alert
-            and not investigation.replaying
-            and not self._recovery.awaits_step
-            and not self._recovery.replay.running
-            and not guard.outliers.clipping
-        )
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""

@@ -94,7 +94,9 @@ class Engine:
         self.recovery = Recovery(settings, self.training, policy)
         self._last_state = LastState(settings.checkpoint, self.training, self.recovery)
         self.phases = Phases()
-        self._losses = self._previous = self._new_losses()
+        # On CPU tensors a loss may be read by the host, unless a test forbids it.
+        self._reads_losses = not settings.guard.device_path
+        self._losses = self._previous = Losses(read=self._reads_losses)
         self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
@@ -158,9 +160,13 @@ class Engine:
         """What the next pass of a loop reads, where it is no DataLoader."""
         self.training.comparability.passes_over(data)
 
-    @fail_open("loader probe", ends="other")
+    @fail_open("loader probe")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
+        if self.phases.idle:
+            self.phases.last = time.perf_counter()
+        else:
+            self.phases.mark("other", time.perf_counter())
         again = self._last_batches(iterator) if self.recovery.suspects else ()
         if self._ledger is not None and self.writer.in_flight == 0 and not again:
             for batch in self._ledger.used:
@@ -189,16 +195,21 @@ class Engine:
         self.writer.await_rows()  # their loss, once in a rollback
         return tuple(ledger.used)
 
-    @fail_open("loader probe", ends="data_wait")
+    @fail_open("loader probe")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
-        self.training.beat()
+        self.phases.mark("data_wait", time.perf_counter())
+        recorder = self.training.recorder
+        if recorder is not None:
+            # Of a validation perhaps: the training goes on.
+            recorder.ring.beat()
         ledger = LoaderLedger.of(iterator, self._ledger)
         if ledger is not self._ledger:
             self._ledger = ledger
             self.training.comparability.feeds(iterator)
             self.training.origins.feeds(iterator)
-        self.investigation.came_from(iterator)
+        if self.investigation.source is not iterator:
+            self.investigation.came_from(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         ledger.handed_out(iterator, expected or (0, -1), content, keep)
@@ -213,9 +224,18 @@ class Engine:
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
 
-    @fail_open("investigation")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
+        if "investigation" in self.off:
+            return None
+        # Without the wrapper, which takes as long as what it calls.
+        try:
+            return self._again(iterator)
+        except Exception as error:
+            self.failed("investigation", error)
+            return None
+
+    def _again(self, iterator: Any) -> tuple[Any] | None:
         again = self.recovery.replay.next_batch()
         if again is None:
             again = self.training.memory.next_batch(iterator)
@@ -274,15 +294,16 @@ class Engine:
 
     @fail_open("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
-        loss = self._scaling.unscaled(tensors)
+        loss = tensors if self._scaling.made is None else self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        if number is not None and not bad and len(self.training.registry) <= 1:
+        optimizers = len(self.training.registry)
+        if number is not None and not bad and optimizers <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
         elif "loss reading" not in self.off:
             # Here and below without another wrapper, which takes as long as what it calls.
             try:
-                self._see_loss(tensors, loss, number)
+                self._see_loss(tensors, loss, number, optimizers)
             except Exception as error:
                 self.failed("loss reading", error)
         self.investigation.calls_backward(tensors)
@@ -296,18 +317,19 @@ class Engine:
         if bad and self.settings.guard.explain:
             attempt(self, "investigation", self.investigation.loss_is_bad, sys._getframe())
 
-    def _see_loss(self, root: object, loss: object, number: float | None) -> None:
+    def _see_loss(
+        self, root: object, loss: object, number: float | None, optimizers: int
+    ) -> None:
         if not self._finite_loss.on:
             return
         bad = number is None or not math.isfinite(number)
-        registry = self.training.registry
         # Only what is skipped may look as if it had not happened.
-        skips = len(self._fast_paths.device.plans) == len(registry) or registry.all_skip()
-        if bad and not skips:
+        planned = len(self._fast_paths.device.plans.known) == optimizers
+        if bad and not planned and not self.training.registry.all_skip():
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = len(registry) > 1
+        several = optimizers > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
@@ -394,7 +416,7 @@ class Engine:
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
-        self._losses = self._new_losses()
+        self._losses = Losses(read=self._reads_losses)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -451,8 +473,8 @@ class Engine:
         scale = self._scaling.use() if self._scaling.scaler is not None else None
         early = self._early
         if not lost:
-            about = optimizer, self._window(), self._losses_decide, scale, early
-            opened = self._fast_paths.open(*about)
+            window = self._losses if self._losses.passes else self._previous
+            opened = self._fast_paths.open(optimizer, window, self._losses_decide, scale, early)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
@@ -484,7 +506,8 @@ class Engine:
         )
         if began is not None:
             self.writer.kernel_cost.end(record, began)
-        self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
+        on_device = record.measured is not None and record.measured.flag.is_cuda
+        self.phases.runs(on_device=on_device)
         if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
         if record.step % REPLICAS_EVERY == 0 and ranks() > 1:
@@ -544,7 +567,7 @@ class Engine:
         guard, record = self._open.pop(id(optimizer), (None, None))
         if record is None or guard is None:
             return
-        window = self._window()
+        window = self._losses if self._losses.passes else self._previous
         if record.usual:
             guard.keep_buffers()
             self._finish(guard, record, window)
@@ -565,7 +588,9 @@ class Engine:
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
         record.row["backwards"] = window.passes
-        if self.phases.on_device:
+        if self.phases.idle:
+            record.row.update(self.phases.take_idle())
+        elif self.phases.on_device:
             record.timed = self.phases.take()
         else:
             record.row.update(self.phases.take_host())
@@ -581,8 +606,9 @@ class Engine:
         if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
             data = {"holds": comparability.holds, "why": comparability.why}
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
-        self._previous, self._losses = window, self._new_losses()
-        self._drop_early()
+        self._previous, self._losses = window, Losses(read=self._reads_losses)
+        if self._early is not None:
+            self._drop_early()
         self._rng = None
         self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
@@ -982,10 +1008,6 @@ class Engine:
         row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
         self._open[id(optimizer)] = guard, record
         return record
-
-    def _new_losses(self) -> Losses:
-        # On CPU tensors a loss may be read by the host, unless a test forbids it.
-        return Losses(read=not self.settings.guard.device_path)
 
     def _window(self) -> Losses:
         """The losses this step is about; optimizers sharing one loss share one window."""

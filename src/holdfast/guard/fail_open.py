@@ -58,7 +58,7 @@ def fail_open(
             began, phases = perf_counter(), self.phases
             within, phases.ours = phases.ours, True
             try:
-                if ends:
+                if ends and not phases.idle:
                     phases.mark(ends, began)
                 return call(self, *args)
             except Exception as error:

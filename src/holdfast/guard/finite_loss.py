@@ -15,7 +15,7 @@ the old one. That takes three launches; to write and to keep a copy would be fiv
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -34,6 +34,9 @@ _BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 # Numbers in a row that are followed, and callers whose variables are looked through.
 _HOPS = 3
 _CALLERS = 8
+_STRIDED = torch.strided
+# Without the call around it, which asks whether CUDA is there.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 Spot = tuple[str, int, int]
 Hop = tuple[Any, Tensor, bool]
@@ -93,6 +96,8 @@ class FiniteLoss:
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
         self._writers: dict[tuple[torch.dtype, torch.device], LossWriter | None] = {}
+        # By place: what a launch like the last one needs.
+        self._ready: dict[Hashable, tuple[torch.dtype, int, LossWriter, Tensor]] = {}
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -121,11 +126,14 @@ class FiniteLoss:
             return
         if self.inside or type(root) is not Tensor or type(loss) is not Tensor:
             return
-        if not own(root) or not loss.is_floating_point():
-            return
         node = root.grad_fn
+        # ``own``, written out: on a device this is asked in every step.
+        if node is None or root.numel() != 1 or root.layout is not _STRIDED or root._is_view():
+            return
+        if not loss.is_floating_point():
+            return
         if loss is not root:
-            node = node.next_functions[0][0] if node is not None else None
+            node = node.next_functions[0][0]
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
         if node is not None and node.name() in _BY_A_NUMBER:
@@ -144,11 +152,12 @@ class FiniteLoss:
         if pending.on_host:
             self._write(pending)
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            written = self._write_at_once(pending)
+            loss = pending.loss
+            written = self._write_again(pending) or self._write_at_once(pending)
             if written is None:
                 self._write_on_device(pending)
             else:
-                losses.was(pending.loss, written)
+                losses.was(loss, written)
 
     def tell(self) -> bool:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
@@ -165,6 +174,7 @@ class FiniteLoss:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.numbers = dict(state["numbers"])
+        self._ready.clear()
         self._told = self._written = state["told"]
         for key, name, value, copies in state["tensors"]:
             device = torch.device(name)
@@ -182,6 +192,16 @@ class FiniteLoss:
             last = last * number.item() if divided else last / number.item()
             if inner is not None and not math.isfinite(inner.item()):
                 inner.data.fill_(last)
+
+    def _write_again(self, pending: _Pending) -> Tensor | None:
+        """``_write_at_once`` like the time before; None where something has changed."""
+        known = self._ready.get(pending.key)
+        if known is None or pending.variable is None or pending.made_of:
+            return None
+        loss, (dtype, index, writer, last) = pending.loss, known
+        if loss.dtype is not dtype or not loss.get_device() == index == _current_device():
+            return None
+        return writer.write(loss, last)
 
     def _write_at_once(self, pending: _Pending) -> Tensor | None:
         """By one launch; what the loss was, or None where that cannot be had."""
@@ -203,15 +223,18 @@ class FiniteLoss:
             last.own = True
         self._written = True
         try:
-            return writer.write(loss, last.value)
+            written = writer.write(loss, last.value)
         except Exception:
             # No compiler, no place for its cache: the plain way gives the same answer.
             self._writers[kind] = None
             return None
+        self._ready[pending.key] = loss.dtype, loss.get_device(), writer, last.value
+        return written
 
     def _write_on_device(self, pending: _Pending) -> None:
         raw, variable = pending.loss.data, pending.variable
         key = pending.key, raw.device
+        self._ready.pop(pending.key, None)
         known = self._tensors.get(key)
         finite = raw.abs() < math.inf
         # Before the first finite one there is nothing better than what it is.

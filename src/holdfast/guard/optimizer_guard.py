@@ -226,7 +226,8 @@ class OptimizerGuard:
         which: Sequence[int] = ()
         buffers: list[Tensor] = []
         extras: list[Tensor] = []
-        if self._buffers.buffers:
+        has_buffers = bool(self._buffers.buffers)
+        if has_buffers:
             self._buffers.look()
             which, buffers = self._buffers.to_measure(device)
             if buffers and not meter.can_take(buffers, grads[0].dtype):
@@ -238,9 +239,14 @@ class OptimizerGuard:
             may_skip=True,
             scale=scaler[0] if scaler is not None and still_scaled else None,
         )
+        loss = losses.on_device(device)
+        if not has_buffers and loss is not None and asked is not None:
+            again = meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
+            if again is not None:
+                return again, which
         measured = meter.measure(
             grads,
-            losses.on_device(device),
+            loss,
             loss_decides=decides,
             extras=extras,
             buffers=buffers,

@@ -64,7 +64,7 @@ class OptimizerRegistry:
         return self._guards.get(optimizer)
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return len(self._guards.data)
 
     def all_skip(self) -> bool:
         """Whether there are optimizers, and bad steps of every one are skipped."""

@@ -91,7 +91,7 @@ class StepWriter:
     @property
     def in_flight(self) -> int:
         """How many vectors are on their way from a device."""
-        return len(self._readback)
+        return len(self._readback.flying)
 
     @property
     def waiting(self) -> bool:
@@ -178,7 +178,8 @@ class StepWriter:
         if record.weights is not None:
             self._send_updates(guard, record, record.weights)
             record.weights = None
-        if record.step % self.often(self._settings.memory_every) == 0:
+        every = self._settings.memory_every
+        if record.step % (every * LEAN if self.budget.lean else every) == 0:
             self._host.read(record.row)
             if measured is not None:
                 self._memory.read(measured.flag.device, record.row)
@@ -197,9 +198,10 @@ class StepWriter:
             loss = losses.on_device(measured.flag.device)
             if outlier is not None or loss is not None:
                 scaling.explosion(outlier, loss)
-        self._readback.send(measured.row, functools.partial(self._arrived, guard, record))
-        if self.in_flight >= self.budget.together:
-            self._readback.poll()
+        readback = self._readback
+        readback.send(measured.row, functools.partial(self._arrived, guard, record))
+        if len(readback.flying) >= self.budget.together:
+            readback.poll()
 
     def discard(self, measured: DeviceReading) -> None:
         """Nobody wants these numbers; the room they arrive in is used again."""

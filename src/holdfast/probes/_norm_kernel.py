@@ -107,22 +107,18 @@ class Landing:
         self._values: np.ndarray = row.numpy()
         self._words = self._values.view(np.int64)
         self._words.fill(_PENDING)
-        self._used = 0
-
-    def expect(self, count: int) -> Landing:
-        """From now on the first ``count`` numbers are on their way."""
-        self._used = count
-        return self
+        self.expected = 0
+        """So many numbers are on their way."""
 
     @property
     def complete(self) -> bool:
         """Whether every number has arrived."""
-        words = self._words[: self._used]
+        words = self._words[: self.expected]
         return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
 
     def take(self) -> np.ndarray:
         """The numbers; the row is free again."""
-        values = self._values[: self._used].copy()
+        values = self._values[: self.expected].copy()
         self._words.fill(_PENDING)
         self._home.append(self)
         return values
@@ -190,7 +186,8 @@ class NormKernel:
         if asked is not None:
             width = layout.blocks + 1 + ANSWERS + (0 if scaler is None else SCALER)
         if landing and self._landings:
-            row: Tensor | Landing = self._landings.popleft().expect(width)
+            row: Tensor | Landing = self._landings.popleft()
+            row.expected = width
         else:
             count = max(width, layout.blocks + 1)
             row = torch.empty(count, dtype=torch.float64, device=self._device)
@@ -198,7 +195,11 @@ class NormKernel:
         seen = loss if loss is not None else flag
         has_loss, judged = loss is not None, asked is not None
         scale = flag if asked is None or asked.scale is None else asked.scale
-        state, terms = (flag, flag) if asked is None else (asked.state, self._terms.of(asked))
+        state = terms = flag
+        if asked is not None:
+            state, terms = asked.state, asked.vector
+            if terms is None:
+                terms = self._terms.of(asked)
         found = armed = flag
         if scaler is not None:
             scale, found, armed = scaler.scale, scaler.found, scaler.armed
@@ -207,22 +208,23 @@ class NormKernel:
         start = self._launchers.get(kind)
         if start is not None:
             # Addresses as numbers, because the driver is asked about every pointer of a tensor.
+            at = flag.data_ptr()
             start(
                 *self._fixed,
                 row.address if isinstance(row, Landing) else row.data_ptr(),
-                flag.data_ptr(),
-                spoilt.data_ptr(),
+                at,
+                at if spoilt is flag else spoilt.data_ptr(),
                 seen.data_ptr(),
                 layout.blocks,
                 layout.buffers_at,
-                scale.data_ptr(),
+                at if scale is flag else scale.data_ptr(),
                 state.data_ptr(),
                 terms.data_ptr(),
                 self._work,
                 self._count,
                 self._factor,
-                found.data_ptr(),
-                armed.data_ptr(),
+                at if found is flag else found.data_ptr(),
+                at if armed is flag else armed.data_ptr(),
                 None,
                 decides,
                 has_loss,

@@ -117,7 +117,8 @@ class Batch:
     content: Any
     indices: list[Any] | None
     worker: int
-    fingerprint: int
+    mark: int | None
+    """Its fingerprint; None while nobody has asked for it."""
     bad: list[tuple[str, list[int]]] = dataclasses.field(
         default_factory=list[tuple[str, list[int]]]
     )
@@ -127,6 +128,13 @@ class Batch:
     """Gives what the indices are of, as long as it lives."""
     searched: bool = False
     """Whether ``bad`` is known."""
+
+    @property
+    def fingerprint(self) -> int:
+        """A 24-bit number that tells batches apart."""
+        if self.mark is None:
+            self.mark = fingerprint(self.content, self.indices)
+        return self.mark
 
     def search(self) -> int:
         """Search the content for non-finite values; returns how many tensors hold some."""
@@ -193,6 +201,7 @@ class LoaderLedger:
         self._exhausted = False
         self._drawn: dict[int, list[Any]] = {}
         self._owner = 0
+        self._dataset: tuple[Callable[[], Any] | None] | None = None
 
     @classmethod
     def of(cls, iterator: Any, last: LoaderLedger | None = None) -> LoaderLedger:
@@ -201,6 +210,7 @@ class LoaderLedger:
         if ledger is not None:
             return ledger
         if last is not None and last._owner == id(iterator):
+            last._dataset = None
             return last
         ledger = cls(None if last is None else last.ahead)
         try:
@@ -254,8 +264,11 @@ class LoaderLedger:
         else:
             worker = -1
         self._exhausted = False
-        mark = fingerprint(content, indices)
-        self._fresh.append(Batch(content, indices, worker, mark, dataset=_dataset_of(iterator)))
+        # Indices are a list of our own: what is made of them can wait until somebody asks.
+        mark = None if indices else fingerprint(content, indices)
+        if self._dataset is None:
+            self._dataset = (_dataset_of(iterator),)
+        self._fresh.append(Batch(content, indices, worker, mark, dataset=self._dataset[0]))
         if len(self._fresh) > keep:
             for old in self._fresh[:-keep]:
                 old.content = None

@@ -41,6 +41,8 @@ COLUMNS = {
 
 
 _NOTHING = contextlib.nullcontext()
+# Without the call around it, which asks whether CUDA is there.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -182,6 +184,7 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index = device.index
         self._one = torch.ones((), dtype=torch.float32, device=device)
         self._flags: list[Tensor] = []
         self._zero = torch.zeros((), dtype=torch.float32, device=device)
@@ -236,6 +239,48 @@ class Meter:
         if extras and isinstance(reading.row, Tensor):
             reading.row = torch.cat([reading.row, *extras])
         return reading
+
+    def again(
+        self,
+        grads: list[Tensor],
+        loss: Tensor,
+        *,
+        loss_decides: bool,
+        asked: Question,
+        scaler: tuple[Tensor, Tensor | None] | None,
+    ) -> DeviceReading | None:
+        """``measure`` as in the step before; None when that is not possible.
+
+        Args:
+            grads: of one dtype.
+            loss: the loss.
+            loss_decides: whether a bad loss alone raises the flag.
+            asked: whether the norm is an outlier.
+            scaler: scale of a GradScaler and what it has found.
+        """
+        kernel = None if self._no_kernel else self._kernels.get(grads[0].dtype)
+        # A launch goes to the current device; to enter another one is left to ``measure``.
+        if kernel is None or _current_device() != self._index:
+            return None
+        along = None
+        if scaler is not None and (along := self._along(scaler)) is None:
+            return None
+        flags = self._flags
+        flag = flags.pop() if flags else self._flag()
+        found = kernel.measure(grads, loss, (flag, flag), loss_decides, True, (), asked, along)
+        if found is None:
+            return None
+        return DeviceReading(
+            found[0],
+            flag,
+            len(grads),
+            True,
+            found[1],
+            None,
+            kernel.factor,
+            False,
+            None if along is None else along.armed,
+        )
 
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""

@@ -62,6 +62,9 @@ class Losses:
                 number = tensors.item()
                 self.numbers.append(number)
                 return number
+            if self.passes <= _KEEP and not (self._read and tensors.is_cpu):
+                self.values.append(tensors.detach())
+                return None
             found = (tensors,)
         else:
             found = scalars(tensors)

@@ -65,6 +65,8 @@ class Phases:
     def __init__(self) -> None:
         self.pool = EventPool()
         self.on_device = False
+        self.idle = False
+        """Whether the phases of this step are on a device and not timed: no mark is needed."""
         self.alone = False
         """Whether there is one rank; several must time the same steps."""
         self._steps = 0
@@ -79,6 +81,11 @@ class Phases:
         self._host: dict[str, float] = {}
         self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
+
+    def runs(self, *, on_device: bool) -> None:
+        """Where the step is decided, and with it by which clock its phases are timed."""
+        self.on_device = on_device
+        self.idle = False
 
     def mark(self, phase: str, now: float) -> None:
         """``phase`` ends at this time and the next one begins."""
@@ -133,7 +140,17 @@ class Phases:
         self._host = {}
         self._marks = []
         self._steps += 1
+        # The last mark of the step before a timed one is where that begins.
+        self.idle = 0 < self._steps % self._every < self._every - 1
         return timed
+
+    def take_idle(self) -> dict[str, float]:
+        """Close a step on a device of which only the waiting for data was timed."""
+        host, self._host = self._host, {}
+        host["guard"], self.guard = self.guard, 0.0
+        self._steps += 1
+        self.idle = self._steps % self._every < self._every - 1
+        return host
 
     def _pace(self) -> None:
         """Time fewer of them where steps are short."""

@@ -224,8 +224,9 @@ class Recovery:
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        waiting = self._ordered is not None or self._ending is not None
-        if waiting or self._training.has_orders or self.together.due(step):
+        if self._ordered is not None or self._ending is not None or self._training.has_orders:
+            return True
+        if self.together.due(step):
             return True
         if step < self._look_at:
             return False
@@ -237,8 +238,9 @@ class Recovery:
     @property
     def suspects(self) -> bool:
         """Whether older weights are about to be tried."""
-        ordered = self._ordered is not None and self._ordered[2] is None
-        return ordered or self.together.goes_back
+        if self._ordered is not None and self._ordered[2] is None:
+            return True
+        return self.together.goes_back
 
     def boundary(
         self,
@@ -386,7 +388,7 @@ class Recovery:
     @property
     def awaits_step(self) -> bool:
         """Whether the next step must be told to us before and after it is taken."""
-        return self._trial is not None or self.snapshots.copying
+        return self._trial is not None or self.snapshots.pending is not None
 
     def epoch_begins(self) -> None:
         """A loader starts over: the RNG state of an earlier epoch would repeat its order."""
