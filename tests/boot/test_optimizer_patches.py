@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Spy:
 
     def __init__(self) -> None:
         self.began = self.ended = 0
-        self.may_rewrite = True
+        self.settings = SimpleNamespace(guard=SimpleNamespace(fused=True))
 
     def backward_begins(self, tensors: object) -> None: ...
 
@@ -91,7 +92,7 @@ def test_same_bits_without_what_torch_wraps_around(kind: str, wrapped: list[str]
 
 
 def test_on_request_all_goes_torchs_way(spy: Spy, wrapped: list[str]) -> None:
-    spy.may_rewrite = False
+    spy.settings.guard.fused = False
     train(*make("AdamW"), steps=1)
     assert len(wrapped) == 2
     assert (spy.began, spy.ended) == (1, 1)

@@ -44,7 +44,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         if (
             arithmetic is None
             or engine is None
-            or not engine.may_rewrite
+            or not engine.settings.guard.fused
             or outermost is not step
             or args
             or kwargs
@@ -74,7 +74,7 @@ def _zero_grad(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         engine = engine_of()
-        kept = _compiling() or engine is None or not engine.may_rewrite
+        kept = _compiling() or engine is None or not engine.settings.guard.fused
         if kept or not set_to_none or _profiling():
             original(self, set_to_none)
             return

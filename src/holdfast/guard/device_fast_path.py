@@ -76,8 +76,11 @@ class DeviceFastPath:
             scale: of a GradScaler.
             early: what ``clip`` has measured, or the full path in its place.
         """
-        plan = self.plans.of(optimizer)
-        if plan is None or (early is not None and not early.decided):
+        # ``Plans.of``, written out, as much below: this is done in every step.
+        plan = self.plans.known.get(id(optimizer))
+        if plan is None or plan.optimizer() is not optimizer:
+            return None
+        if id(optimizer.param_groups) != plan.groups or (early is not None and not early.decided):
             return None
         grads = self._gradients(plan, optimizer, losses)
         if grads is None or (scale is not None) != plan.scaled:
@@ -95,10 +98,23 @@ class DeviceFastPath:
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["opt"], row["skipped"] = float(guard.index), 0.0
         record.layers, record.positions, record.planned = len(grads), guard.positions, True
-        guard.decide_on_device(
-            *(optimizer, record, grads, losses, plan.device, scale, early),
+        record.losses_decide = loss_decides
+        scaler = None if scale is None else guard.told(optimizer, record, scale)
+        if early is not None and early.on_device is not None:
+            early.used = record.clipped = True
+            measured = early.on_device
+        else:
+            measured, record.buffers = guard.measure_on_device(
+                *(grads, losses, plan.device, scaler),
+                still_scaled=record.still_scaled,
+                clipped=False,
+                decides=loss_decides,
+            )
+        record.measured, record.acted = measured, True
+        guard.skip.on_device(
+            *(optimizer, measured.flag, guard.positions, plan.device),
             fused=plan.fused,
-            decides=loss_decides,
+            united=measured.armed,
         )
         return guard, record
 
@@ -144,7 +160,7 @@ class DeviceFastPath:
         if (
             not losses.passes
             or len(groups) != plan.count
-            or writer.upcoming(guard) % plan.every == 0
+            or (writer.training.iteration + (guard.index in writer.stepped)) % plan.every == 0
             or writer.suspicious
             or guard.detect_only
             or guard.skip.armed

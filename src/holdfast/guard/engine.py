@@ -95,8 +95,7 @@ class Engine:
         self._last_state = LastState(settings.checkpoint, self.training, self.recovery)
         self.phases = Phases()
         # On CPU tensors a loss may be read by the host, unless a test forbids it.
-        self._reads_losses = not settings.guard.device_path
-        self._losses = self._previous = Losses(read=self._reads_losses)
+        self._losses = self._previous = Losses(read=not settings.guard.device_path)
         self._ledger: LoaderLedger | None = None
         self._rng: Tensor | None = None
         self._early: EarlyNorms | None = None
@@ -112,15 +111,16 @@ class Engine:
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
 
-    @property
-    def may_rewrite(self) -> bool:
-        """Whether the script's optimizers may be given a faster form."""
-        return self.settings.guard.fused
-
-    @fail_open("loader probe")
     def drew(self, iterator: Any, indices: object) -> None:
         """A loader drew the indices of a batch that it will hand out later."""
-        LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
+        if "loader probe" in self.off:
+            return
+        # Without the wrapper, which takes as long as what it calls.
+        try:
+            ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+            (ledger or LoaderLedger.of(iterator, self._ledger)).drew(iterator, indices)
+        except Exception as error:
+            self.failed("loader probe", error)
 
     def pass_begins(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """A loop over a loader begins: its iterator, or one that hands out nothing any more."""
@@ -167,8 +167,10 @@ class Engine:
             self.phases.last = time.perf_counter()
         else:
             self.phases.mark("other", time.perf_counter())
-        again = self._last_batches(iterator) if self.recovery.suspects else ()
-        if self._ledger is not None and self.writer.in_flight == 0 and not again:
+        rests, again = self.recovery.rests(self.training.iteration), ()
+        if not rests and self.recovery.suspects:
+            again = self._last_batches(iterator)
+        if self._ledger is not None and not self.writer.readback.flying and not again:
             for batch in self._ledger.used:
                 batch.content = None
         script = self.recovery.checkpoints.script
@@ -176,12 +178,15 @@ class Engine:
             attempt(self, "resume", script.asks, iterator, self.steps, sys._getframe(1))
         if self._last_state.signalled and self._asks_now():
             self._last_state.end_here(sys._getframe(1))
-        if not self._losses.passes and self.recovery.due(self.training.iteration):
+        if rests:
+            pass
+        elif not self._losses.passes and self.recovery.due(self.training.iteration):
             # Between a batch and the same batch again no script can be resumed.
             at = None if self.replaying or self._gives_again else sys._getframe(1)
             about = self.training.iteration, True, again, at, self.steps
             attempt(self, "recovery", self.recovery.boundary, *about)
-        return LoaderLedger.upcoming(iterator)
+        # Without workers nothing is under way.
+        return LoaderLedger.upcoming(iterator) if hasattr(iterator, "_rcvd_idx") else None
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
@@ -199,43 +204,46 @@ class Engine:
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
         self.phases.mark("data_wait", time.perf_counter())
-        recorder = self.training.recorder
-        if recorder is not None:
-            # Of a validation perhaps: the training goes on.
-            recorder.ring.beat()
-        ledger = LoaderLedger.of(iterator, self._ledger)
-        if ledger is not self._ledger:
-            self._ledger = ledger
-            self.training.comparability.feeds(iterator)
-            self.training.origins.feeds(iterator)
-        if self.investigation.source is not iterator:
-            self.investigation.came_from(iterator)
+        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        if ledger is None or ledger is not self._ledger:
+            self._ledger = ledger = self._another_feeds(iterator)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         keep = min(HELD, 2 + self._losses.passes)
         ledger.handed_out(iterator, expected or (0, -1), content, keep)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
-        if self.training.bad_batches.unreadable(iterator):
+        if self.training.bad_batches.unreadable:
             attempt(self, "unreadable samples", self._write_unreadable)
-        swallowed = self.watchers.swallowed
+        swallowed, recorder = self.watchers.swallowed, self.training.recorder
+        if swallowed.batches and recorder is not None:
+            # A batch without a step since the last one, of a validation perhaps: it goes on.
+            recorder.ring.beat()
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
             attempt(self, "swallowed errors", swallowed.look, sys._getframe())
         if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
             self._rng = torch.random.default_generator.get_state()
 
+    def _another_feeds(self, iterator: Any) -> LoaderLedger:
+        """Batches come from another iterator than before, or from one that carries no ledger."""
+        ledger = LoaderLedger.of(iterator, self._ledger)
+        if ledger is not self._ledger:
+            self.training.comparability.feeds(iterator)
+            self.training.origins.feeds(iterator)
+        self.training.bad_batches.feeds(iterator)
+        self.investigation.came_from(iterator)
+        return ledger
+
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
-        if "investigation" in self.off:
-            return None
-        # Without the wrapper, which takes as long as what it calls.
-        try:
-            return self._again(iterator)
-        except Exception as error:
-            self.failed("investigation", error)
-            return None
+        trial, lost, looked_into = self.recovery.replay, self.training.memory, self.investigation
+        if trial.again or lost.again or looked_into.again:
+            return self._hands_out_again(iterator)
+        trial.running = lost.held = looked_into.replaying = False
+        return None
 
-    def _again(self, iterator: Any) -> tuple[Any] | None:
+    @fail_open("investigation")
+    def _hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         again = self.recovery.replay.next_batch()
         if again is None:
             again = self.training.memory.next_batch(iterator)
@@ -297,10 +305,10 @@ class Engine:
         loss = tensors if self._scaling.made is None else self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        optimizers = len(self.training.registry)
+        optimizers = len(self.training.registry.guards.data)
         if number is not None and not bad and optimizers <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
-        elif "loss reading" not in self.off:
+        elif self._finite_loss.on and "loss reading" not in self.off:
             # Here and below without another wrapper, which takes as long as what it calls.
             try:
                 self._see_loss(tensors, loss, number, optimizers)
@@ -320,8 +328,6 @@ class Engine:
     def _see_loss(
         self, root: object, loss: object, number: float | None, optimizers: int
     ) -> None:
-        if not self._finite_loss.on:
-            return
         bad = number is None or not math.isfinite(number)
         # Only what is skipped may look as if it had not happened.
         planned = len(self._fast_paths.device.plans.known) == optimizers
@@ -343,7 +349,7 @@ class Engine:
                 finite.returned(self._losses)
             except Exception as error:
                 self.failed("loss reading", error)
-        if self.writer.waiting:
+        if not self.writer.stepped:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:
             on_host = not self.settings.guard.device_path
@@ -416,7 +422,7 @@ class Engine:
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
-        self._losses = Losses(read=self._reads_losses)
+        self._losses = Losses(read=not self.settings.guard.device_path)
 
     # ------------------------------------------------------------------ the optimizer
 
@@ -578,7 +584,7 @@ class Engine:
         guard.after(optimizer, record)
         if began is not None:
             self.writer.kernel_cost.end(record, began)
-        if record.left_out and record.measured is None and self._rng is not None:
+        if record.measured is None and self._rng is not None and record.left_out:
             torch.random.default_generator.set_state(self._rng)
         on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
@@ -596,17 +602,17 @@ class Engine:
             record.row.update(self.phases.take_host())
         fed = False
         if self._ledger is not None:
-            fed = self._ledger.fed
+            fed = bool(self._ledger.fresh)
             record.batches = self._ledger.step()
         if self.training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._step_lost, record)
         own = window is self._losses and window.passes > 0
         several = not own and window.passes > max(1, len(record.batches))
-        comparability = self.training.comparability
+        comparability = self.training.registry.comparability
         if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
             data = {"holds": comparability.holds, "why": comparability.why}
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
-        self._previous, self._losses = window, Losses(read=self._reads_losses)
+        self._previous, self._losses = window, Losses(read=not self.settings.guard.device_path)
         if self._early is not None:
             self._drop_early()
         self._rng = None
@@ -618,7 +624,7 @@ class Engine:
             self.watchers.resume()
         if not self.investigation.idle:
             attempt(self, "investigation", self.investigation.step_ends)
-        if self.recovery.awaits_step:
+        if not record.planned and self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
         if self.training.memory.split.news:
             attempt(self, "memory", self.training.memory.tell, record.step)
@@ -726,11 +732,6 @@ class Engine:
         attempt(self, "scaler policy", self.writer.scaler.updated, scaler)
 
     # ------------------------------------------------------------------ data
-
-    @property
-    def drops_samples(self) -> bool:
-        """Whether quarantined samples are skipped."""
-        return self.training.bad_batches.quarantine.skips
 
     @fail_open("quarantine")
     def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
@@ -1016,7 +1017,8 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        return ranks() == 1 and (len(self.training.registry) <= 1 or self._window().count == 1)
+        one = len(self.training.registry.guards.data) <= 1
+        return ranks() == 1 and (one or self._window().count == 1)
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""

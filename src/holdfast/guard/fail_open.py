@@ -15,6 +15,8 @@ import torch
 from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
+_bad_fork: Callable[[], bool] = getattr(torch._C, "_cuda_isInBadFork", bool)
+_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,4 +98,5 @@ def out_of_reach() -> bool:
     """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
     if torch.compiler.is_compiling():
         return True
-    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    # What ``is_initialized`` and ``is_current_stream_capturing`` ask, without their calls.
+    return _CUDA and torch.cuda._initialized and not _bad_fork() and _capturing()

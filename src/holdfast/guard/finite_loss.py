@@ -39,6 +39,7 @@ _STRIDED = torch.strided
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 Spot = tuple[str, int, int]
+_Ready = tuple[torch.dtype, int, LossWriter, Tensor]
 Hop = tuple[Any, Tensor, bool]
 """A node of the graph, the number that made the next tensor of its own, and whether it divided."""
 
@@ -97,7 +98,7 @@ class FiniteLoss:
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
         self._writers: dict[tuple[torch.dtype, torch.device], LossWriter | None] = {}
         # By place: what a launch like the last one needs.
-        self._ready: dict[Hashable, tuple[torch.dtype, int, LossWriter, Tensor]] = {}
+        self._ready: dict[Hashable, _Ready] = {}
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -152,8 +153,17 @@ class FiniteLoss:
         if pending.on_host:
             self._write(pending)
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            loss = pending.loss
-            written = self._write_again(pending) or self._write_at_once(pending)
+            loss, known = pending.loss, self._ready.get(pending.key)
+            if (
+                known is not None
+                and pending.variable is not None
+                and not pending.made_of
+                and loss.dtype is known[0]
+                and loss.get_device() == known[1] == _current_device()
+            ):
+                written = known[2].write(loss, known[3])
+            else:
+                written = self._write_at_once(pending)
             if written is None:
                 self._write_on_device(pending)
             else:
@@ -192,16 +202,6 @@ class FiniteLoss:
             last = last * number.item() if divided else last / number.item()
             if inner is not None and not math.isfinite(inner.item()):
                 inner.data.fill_(last)
-
-    def _write_again(self, pending: _Pending) -> Tensor | None:
-        """``_write_at_once`` like the time before; None where something has changed."""
-        known = self._ready.get(pending.key)
-        if known is None or pending.variable is None or pending.made_of:
-            return None
-        loss, (dtype, index, writer, last) = pending.loss, known
-        if loss.dtype is not dtype or not loss.get_device() == index == _current_device():
-            return None
-        return writer.write(loss, last)
 
     def _write_at_once(self, pending: _Pending) -> Tensor | None:
         """By one launch; what the loss was, or None where that cannot be had."""

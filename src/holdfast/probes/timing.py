@@ -95,11 +95,12 @@ class Phases:
         host = self._host
         host[phase] = host[phase] + elapsed if phase in host else elapsed
         self.last = now
-        if self.on_device:
+        # Waiting for data is the host's.
+        if self.on_device and phase != "data_wait":
             self._moment(phase)
 
     def _moment(self, phase: str) -> None:
-        if phase == "data_wait" or len(self._marks) >= _MOST_MARKS:
+        if len(self._marks) >= _MOST_MARKS:
             return
         place = self._steps % self._every
         # The last mark of the step before is where a timed step begins.

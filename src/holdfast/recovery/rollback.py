@@ -222,6 +222,16 @@ class Recovery:
 
     # ------------------------------------------------------------------ at a boundary
 
+    def rests(self, step: int) -> bool:
+        """Whether nothing is suspected, ordered or due after this step; asked for every batch."""
+        return (
+            step < self._look_at
+            and self._ordered is None
+            and self._ending is None
+            and self.together.agreement is None
+            and not self._training.has_orders
+        )
+
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
         if self._ordered is not None or self._ending is not None or self._training.has_orders:
