@@ -20,7 +20,7 @@ import torch
 
 PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
-        "guard.engine.Engine": "fetch_begins hands_out_again fetched drew copied without_poisoned",
+        "guard.engine.Engine": "fetch_begins hands_out_again fetched drew copied",
         "probes.batches.LoaderLedger": "drew handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},

@@ -24,6 +24,7 @@ _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
 
 _profiling = torch.autograd._profiler_enabled
 _compiling = torch.compiler.is_compiling
+_record = torch._C._set_grad_enabled
 
 
 def _step(engine_of: GetEngine, original: Function) -> Function:
@@ -44,7 +45,7 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
         if (
             arithmetic is None
             or engine is None
-            or not engine.settings.guard.fused
+            or not engine.may_rewrite
             or outermost is not step
             or args
             or kwargs
@@ -59,8 +60,13 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             inner = getattr(outermost, "__code__", None) is wrapper
             return (original if inner else hooked)(self, *args, **kwargs)
         engine.step_begins(self, (self,), kwargs)
-        with torch.no_grad():
+        # ``torch.no_grad``, without the objects it makes.
+        recording = torch.is_grad_enabled()
+        _record(False)
+        try:
             result = arithmetic(self)
+        finally:
+            _record(recording)
         self._optimizer_step_code()
         engine.step_ends(self)
         return result
@@ -74,7 +80,7 @@ def _zero_grad(engine_of: GetEngine, original: Function) -> Function:
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         engine = engine_of()
-        kept = _compiling() or engine is None or not engine.settings.guard.fused
+        kept = _compiling() or engine is None or not engine.may_rewrite
         if kept or not set_to_none or _profiling():
             original(self, set_to_none)
             return

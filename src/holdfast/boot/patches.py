@@ -71,7 +71,7 @@ def _loader_next(engine_of: GetEngine, original: Function) -> Function:
         if again is not None:
             return again[0]
         try:
-            batch = (fetch if engine.settings.guard.fused else original)(self)
+            batch = (fetch if engine.may_rewrite else original)(self)
         except StopIteration:
             engine.fetch_fails(self)
             raise
@@ -88,13 +88,10 @@ def _loader_index(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return indices
-        if engine.training.bad_batches.quarantine.skips:
-            while (kept := engine.without_poisoned(self, indices)) and kept[0] is None:
-                # Nothing is left. The sampler's own StopIteration ends the epoch here too.
-                indices = original(self)
-            indices = indices if kept is None else kept[0]
-        engine.drew(self, indices)
-        return indices
+        while (kept := engine.drew(self, indices)) and kept[0] is None:
+            # Nothing is left. The sampler's own StopIteration ends the epoch here too.
+            indices = original(self)
+        return indices if kept is None else kept[0]
 
     return _next_index
 

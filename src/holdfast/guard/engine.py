@@ -38,7 +38,7 @@ from ..diagnosis.watchers import Watchers
 from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
-from ..probes.batches import HELD, Batch, LoaderLedger
+from ..probes.batches import Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
@@ -56,6 +56,7 @@ from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_paths import FastPaths
+from .feed import Feed
 from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
@@ -73,6 +74,8 @@ class Engine:
 
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
+        self.may_rewrite = settings.guard.fused
+        """Whether the script's optimizers may be given a faster form."""
         self.off: set[str] = set()
         policy = Policy.of(settings)
         registry = OptimizerRegistry(settings, policy)
@@ -96,8 +99,7 @@ class Engine:
         self.phases = Phases()
         # On CPU tensors a loss may be read by the host, unless a test forbids it.
         self._losses = self._previous = Losses(read=not settings.guard.device_path)
-        self._ledger: LoaderLedger | None = None
-        self._rng: Tensor | None = None
+        self._feed = Feed(self.training, keeps_rng=settings.guard.restore_rng)
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
@@ -111,16 +113,23 @@ class Engine:
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
 
-    def drew(self, iterator: Any, indices: object) -> None:
-        """A loader drew the indices of a batch that it will hand out later."""
-        if "loader probe" in self.off:
-            return
-        # Without the wrapper, which takes as long as what it calls.
-        try:
-            ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-            (ledger or LoaderLedger.of(iterator, self._ledger)).drew(iterator, indices)
-        except Exception as error:
-            self.failed("loader probe", error)
+    def drew(self, iterator: Any, indices: Any) -> tuple[Any] | None:
+        """A loader drew the indices of a batch that it will hand out later.
+
+        Without quarantined samples it gives what is left of them, as a tuple of one; in that None
+        where nothing is. Mostly it takes them as they are and gives None.
+        """
+        kept = None
+        if self.training.bad_batches.quarantine.skips:
+            kept = self._without_poisoned(iterator, indices)
+            indices = indices if kept is None else kept[0]
+        if "loader probe" not in self.off and indices is not None:
+            # Without the wrapper, which takes as long as what it calls.
+            try:
+                self._feed.drew(iterator, indices)
+            except Exception as error:
+                self.failed("loader probe", error)
+        return kept
 
     def pass_begins(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """A loop over a loader begins: its iterator, or one that hands out nothing any more."""
@@ -167,12 +176,12 @@ class Engine:
             self.phases.last = time.perf_counter()
         else:
             self.phases.mark("other", time.perf_counter())
-        rests, again = self.recovery.rests(self.training.iteration), ()
+        rests = self.recovery.rests(self.training.iteration)
+        again: Sequence[Batch] = ()
         if not rests and self.recovery.suspects:
             again = self._last_batches(iterator)
-        if self._ledger is not None and not self.writer.readback.flying and not again:
-            for batch in self._ledger.used:
-                batch.content = None
+        if not self.writer.readback.flying and not again:
+            self._feed.let_go()
         script = self.recovery.checkpoints.script
         if script.on and not script.asks_again(iterator, self.steps):
             attempt(self, "resume", script.asks, iterator, self.steps, sys._getframe(1))
@@ -190,7 +199,7 @@ class Engine:
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
-        ledger = self._ledger
+        ledger = self._feed.ledger
         if ledger is None or ledger.ahead or LoaderLedger.of(iterator, ledger) is not ledger:
             return ()  # fetched ahead, or a validation: it would not be used in the next step
         idle = self.investigation.idle and not self.investigation.replaying
@@ -204,12 +213,8 @@ class Engine:
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
         self.phases.mark("data_wait", time.perf_counter())
-        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
-        if ledger is None or ledger is not self._ledger:
-            self._ledger = ledger = self._another_feeds(iterator)
-        # A loop that fetches without training (validation) makes us hold two batches, no more.
-        keep = min(HELD, 2 + self._losses.passes)
-        ledger.handed_out(iterator, expected or (0, -1), content, keep)
+        passes = self._losses.passes
+        self._feed.handed_out(iterator, expected, content, passes, self.investigation)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
         if self.training.bad_batches.unreadable:
@@ -221,18 +226,6 @@ class Engine:
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
             attempt(self, "swallowed errors", swallowed.look, sys._getframe())
-        if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
-            self._rng = torch.random.default_generator.get_state()
-
-    def _another_feeds(self, iterator: Any) -> LoaderLedger:
-        """Batches come from another iterator than before, or from one that carries no ledger."""
-        ledger = LoaderLedger.of(iterator, self._ledger)
-        if ledger is not self._ledger:
-            self.training.comparability.feeds(iterator)
-            self.training.origins.feeds(iterator)
-        self.training.bad_batches.feeds(iterator)
-        self.investigation.came_from(iterator)
-        return ledger
 
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
@@ -249,11 +242,9 @@ class Engine:
             again = self.training.memory.next_batch(iterator)
         if again is None:
             again = self.investigation.next_batch(iterator)
-        if again is None or self._ledger is None:
+        if again is None or self._feed.ledger is None:
             return None
-        if self.settings.guard.restore_rng:
-            self._rng = torch.random.default_generator.get_state()
-        self._ledger.hand_out_again(*again)
+        self._feed.hand_out_again(*again)
         return (again[1],)
 
     @fail_open("loader probe")
@@ -263,9 +254,9 @@ class Engine:
         if script.on:
             attempt(self, "resume", script.ends, iterator, self.steps, sys._getframe(1))
         self.recovery.epoch_begins()
-        ledger = LoaderLedger.of(iterator, self._ledger)
+        ledger = LoaderLedger.of(iterator, self._feed.ledger)
         ledger.ran_out()
-        if ledger is self._ledger and ranks() > 1:
+        if ledger is self._feed.ledger and ranks() > 1:
             self.training.pass_ends(ledger)
 
     @fail_open("copy probe")
@@ -325,9 +316,7 @@ class Engine:
         if bad and self.settings.guard.explain:
             attempt(self, "investigation", self.investigation.loss_is_bad, sys._getframe())
 
-    def _see_loss(
-        self, root: object, loss: object, number: float | None, optimizers: int
-    ) -> None:
+    def _see_loss(self, root: object, loss: object, number: float | None, optimizers: int) -> None:
         bad = number is None or not math.isfinite(number)
         # Only what is skipped may look as if it had not happened.
         planned = len(self._fast_paths.device.plans.known) == optimizers
@@ -554,19 +543,12 @@ class Engine:
         layer = None if record.loss_bad else guard.layers[blamed]
         # A loop that fetches ahead would use a batch fed again one iteration too late, and a
         # step that was taken must not be taken twice.
-        ahead = self._ledger is not None and self._ledger.ahead
-        batches = () if ahead or not record.acted else batches
+        batches = () if self._feed.ahead or not record.acted else batches
         self.investigation.step_is_bad(frame, guard.index, record.step, layer, batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         """The batches of the losses so far, the current one last, and the random state before."""
-        if self._ledger is None:
-            return (), self._rng
-        batches = self._ledger.at_work()
-        if self._ledger.ahead:
-            # Such a loop may have fetched all batches of an accumulation window at its beginning.
-            batches = batches[: max(1, self._losses.passes)]
-        return batches, self._rng
+        return self._feed.here(self._losses.passes)
 
     @fail_open("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
@@ -584,8 +566,8 @@ class Engine:
         guard.after(optimizer, record)
         if began is not None:
             self.writer.kernel_cost.end(record, began)
-        if record.measured is None and self._rng is not None and record.left_out:
-            torch.random.default_generator.set_state(self._rng)
+        if record.measured is None and self._feed.rng is not None and record.left_out:
+            torch.random.default_generator.set_state(self._feed.rng)
         on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
         if not planned:
@@ -600,10 +582,10 @@ class Engine:
             record.timed = self.phases.take()
         else:
             record.row.update(self.phases.take_host())
-        fed = False
-        if self._ledger is not None:
-            fed = bool(self._ledger.fresh)
-            record.batches = self._ledger.step()
+        ledger, fed = self._feed.ledger, False
+        if ledger is not None:
+            fed = bool(ledger.fresh)
+            record.batches = ledger.step()
         if self.training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._step_lost, record)
         own = window is self._losses and window.passes > 0
@@ -615,7 +597,7 @@ class Engine:
         self._previous, self._losses = window, Losses(read=not self.settings.guard.device_path)
         if self._early is not None:
             self._drop_early()
-        self._rng = None
+        self._feed.rng = None
         self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
         if self.watchers.on:
@@ -628,12 +610,12 @@ class Engine:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
         if self.training.memory.split.news:
             attempt(self, "memory", self.training.memory.tell, record.step)
-        if self._ledger is None and self.recovery.due(self.training.iteration):
+        if ledger is None and self.recovery.due(self.training.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
     def _step_lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""
-        ledger = self._ledger
+        ledger = self._feed.ledger
         # Where another optimizer steps on the same batch, or the loop has fetched ahead of it, the
         # step is skipped and no more.
         again = ledger is not None and not ledger.ahead and len(self.training.registry) == 1
@@ -734,7 +716,7 @@ class Engine:
     # ------------------------------------------------------------------ data
 
     @fail_open("quarantine")
-    def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
+    def _without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
         quarantine = self.training.bad_batches.quarantine
         kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
@@ -929,8 +911,7 @@ class Engine:
 
     def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
         """What can be said of an exception that ends the training; nothing is written."""
-        batches = () if self._ledger is None else self._ledger.at_work()
-        facts = exception.facts(error, batches, self.training.models())
+        facts = exception.facts(error, self._feed.at_work(), self.training.models())
         memory = self.watchers.memory
         found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
         found = found or []
@@ -999,7 +980,7 @@ class Engine:
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
             statistics = self.training.registry.buffers.statistics()
-            self._last_state.save(Moment(why, doubt, self._rng, statistics))
+            self._last_state.save(Moment(why, doubt, self._feed.rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
         if not guard.stepped:
