@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -32,7 +34,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         self.kind, self.read = kind, [0.0]
 
-    def run(self) -> None:
+    def run(self, after_step: Callable[[], None]) -> None:
         scaler = torch.amp.GradScaler("cuda", init_scale=64.0, growth_interval=20)
         scaler = scaler if "scaled" in self.kind else torch.amp.GradScaler("cuda", enabled=False)
         read: list[Tensor] = []
@@ -46,6 +48,7 @@ class Loop:
             scaler.step(self.optimizer)
             scaler.update()
             self.optimizer.zero_grad()
+            after_step()
         self.read = torch.stack(read).tolist()
 
     @staticmethod
@@ -59,7 +62,8 @@ class Loop:
 def trained(make_engine: MakeEngine, kind: str, norm: bool) -> tuple[MemoryRecorder, Loop]:
     engine = make_engine(budget=1.0, explain=False)
     loop = Loop(kind, norm)
-    loop.run()
+    # After a bad step the weights are looked at, from the step on in which that is known.
+    loop.run(engine.await_rows)
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     return engine.memory, loop  # type: ignore[attr-defined]

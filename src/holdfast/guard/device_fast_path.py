@@ -197,7 +197,7 @@ class DeviceFastPath:
         if plain(grads) is not grads or not all(g.device == device for g in grads):
             return
         writer = self._writer
-        sampled = (COST_EVERY, writer.often(UPDATES_EVERY), writer.often(writer.parameters_every))
+        sampled = map(writer.often, (COST_EVERY, UPDATES_EVERY, writer.parameters_every))
         plan = _Plan(
             weakref.ref(optimizer),
             guard,

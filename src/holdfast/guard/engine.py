@@ -476,7 +476,7 @@ class Engine:
         self._fast_paths.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
-        began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
+        began = self.writer.kernel_cost.begin() if record.step % self.writer.often(COST_EVERY) == 0 else None
         window = self._window()
         leave_out = self.replaying or lost
         if self.recovery.awaits_step and attempt(
