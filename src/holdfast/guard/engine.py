@@ -281,13 +281,14 @@ class Engine:
         self._depth -= 1
         if self._depth:
             return
-        busy = self._finite_loss.pending is not None or not self.investigation.idle
-        if busy or self.phases.on_device or self.writer.waiting:
+        busy = self._losses.latest is not None or not self.investigation.idle
+        if busy or self._finite_loss.pending is not None or not self.writer.stepped:
             self._backward_done(freed)
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
             try:
-                self.phases.mark("backward", time.perf_counter())
+                if not self.phases.idle:
+                    self.phases.mark("backward", time.perf_counter())
             except Exception as error:
                 self.failed("loss probe", error)
 
@@ -338,6 +339,8 @@ class Engine:
                 finite.returned(self._losses)
             except Exception as error:
                 self.failed("loss reading", error)
+        if self._losses.latest is not None:
+            self._losses.settle()
         if not self.writer.stepped:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:

@@ -165,6 +165,7 @@ class FiniteLoss:
             else:
                 written = self._write_at_once(pending)
             if written is None:
+                losses.settle()  # the record keeps the memory that it has now
                 self._write_on_device(pending)
             else:
                 losses.was(loss, written)

@@ -240,7 +240,8 @@ class OptimizerGuard:
             scale=scaler[0] if scaler is not None and still_scaled else None,
         )
         values = losses.values
-        if len(values) == 1 and not losses.numbers and values[0].device == device:
+        one = len(values) == 1 and not losses.numbers and losses.latest is None
+        if one and values[0].device == device:
             loss: Tensor | None = values[0]
         else:
             loss = losses.on_device(device)
