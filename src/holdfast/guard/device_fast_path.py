@@ -41,7 +41,9 @@ Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class _Plan(Plan):
+class DevicePlan(Plan):
+    """What holds for the steps of an optimizer that are decided on a device."""
+
     count: int
     """How many groups there are."""
     device: torch.device
@@ -57,7 +59,7 @@ class DeviceFastPath:
     ) -> None:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
-        self.plans = Plans[_Plan]()
+        self.plans = Plans[DevicePlan]()
 
     def open(
         self,
@@ -153,7 +155,9 @@ class DeviceFastPath:
         )
         return early
 
-    def _gradients(self, plan: _Plan, optimizer: Optimizer, losses: Losses) -> list[Tensor] | None:
+    def _gradients(
+        self, plan: DevicePlan, optimizer: Optimizer, losses: Losses
+    ) -> list[Tensor] | None:
         """The gradients of the next step, where all is as it was; otherwise None."""
         guard, writer, investigation = plan.guard, self._writer, self._investigation
         groups = optimizer.param_groups
@@ -198,7 +202,7 @@ class DeviceFastPath:
             return
         writer = self._writer
         sampled = map(writer.often, (COST_EVERY, UPDATES_EVERY, writer.parameters_every))
-        plan = _Plan(
+        plan = DevicePlan(
             weakref.ref(optimizer),
             guard,
             id(optimizer.param_groups),

@@ -64,6 +64,7 @@ from .last_words import LastWords
 from .optimizer_guard import OptimizerGuard
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
+from .stretch import Stretch, Stretches
 from .training import GuardedTraining
 
 __all__ = ["Engine", "Piece"]
@@ -105,13 +106,16 @@ class Engine:
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
         self._scaling = Scaling()
         self._finite_loss = FiniteLoss(settings.guard)
-        self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self._finite_loss
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
+        self._stretches = Stretches(
+            *(self.writer, self.recovery, self.investigation, self.watchers),
+            *(self._finite_loss, self._feed, self.phases),
+        )
 
     def drew(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """A loader drew the indices of a batch that it will hand out later.
@@ -180,7 +184,9 @@ class Engine:
         again: Sequence[Batch] = ()
         if not rests and self.recovery.suspects:
             again = self._last_batches(iterator)
-        if not self.writer.readback.flying and not again:
+        if not rests:
+            self._leave_stretch()
+        if not self.writer.readback.flying and not again and self._stretches.now is None:
             self._feed.let_go()
         script = self.recovery.checkpoints.script
         if script.on and not script.asks_again(iterator, self.steps):
@@ -213,7 +219,9 @@ class Engine:
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
         self.phases.mark("data_wait", time.perf_counter())
-        passes = self._losses.passes
+        stretch, passes = self._stretches.now, self._losses.passes
+        if stretch is not None and stretch.copy is not None:
+            passes = 1
         self._feed.handed_out(iterator, expected, content, passes, self.investigation)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
@@ -266,21 +274,36 @@ class Engine:
 
     def waited(self, seconds: float) -> None:
         """A collective has returned after so long; in backward it belongs to that phase."""
-        if not self._depth:
+        if not self._finite_loss.depth:
             self.phases.waited(seconds)
 
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when the step is lost already, and it need not run."""
-        self._depth += 1
-        if self._depth == 1:
+        finite = self._finite_loss
+        finite.depth += 1
+        stretch = self._stretches.now
+        if stretch is not None:
+            if finite.depth == 1 and stretch.root is None is stretch.copy:
+                stretch.root = tensors
+                return False
+            self._leave_stretch()
+        if finite.depth == 1:
             self._loss_seen(tensors)
         return self.training.memory.lost
 
     def backward_ends(self, *, freed: bool = False) -> None:
         """Backward has returned or raised; ``freed``: nothing more can be computed by its graph."""
-        self._depth -= 1
-        if self._depth:
+        self._finite_loss.depth -= 1
+        if self._finite_loss.depth:
             return
+        stretch = self._stretches.now
+        if stretch is not None and stretch.root is not None:
+            try:
+                if freed and stretch.backward_ended():
+                    return
+            except Exception as error:
+                self.failed("stretch", error)
+            self._leave_stretch()
         busy = self._losses.latest is not None or not self.investigation.idle
         if busy or self._finite_loss.pending is not None or not self.writer.stepped:
             self._backward_done(freed)
@@ -360,6 +383,7 @@ class Engine:
         """A call of a model has raised; True when ``call_split`` should make it again."""
         if out_of_reach():
             return False
+        self._leave_stretch()
         place = functools.partial(line_of, error, frame)
         fails = self.training.memory.forward_fails
         return bool(attempt(self, "memory", fails, error, module, frame, place))
@@ -374,7 +398,12 @@ class Engine:
 
     def backward_fails(self, error: BaseException, tensors: object) -> bool:
         """Backward has raised; True when the step is skipped and ``backward_lost`` comes next."""
-        alone = self._depth == 1 and not self._finite_loss.inside and "guard" not in self.off
+        self._leave_stretch()
+        alone = (
+            self._finite_loss.depth == 1
+            and not self._finite_loss.inside
+            and "guard" not in self.off
+        )
         if not alone or not self.training.registry.all_skip() or out_of_reach():
             return False
         place = functools.partial(line_of, error, sys._getframe())
@@ -400,6 +429,7 @@ class Engine:
         The batches before it are those of this step whose gradients ``undo`` takes back; without
         it gradients of before are set aside meanwhile. ``local``: no rank waits for another.
         """
+        self._leave_stretch()
         step = self.training.iteration + 1
         self.training.memory.in_pieces(batches, compute, step, undo, local=local)
 
@@ -414,6 +444,7 @@ class Engine:
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
+        self._leave_stretch()
         self._losses = Losses(read=not self.settings.guard.device_path)
 
     # ------------------------------------------------------------------ the optimizer
@@ -421,6 +452,7 @@ class Engine:
     @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
+        self._leave_stretch()
         self._fast_paths.forget()
         self.training.origins.made(optimizer, sys._getframe())
         self.training.registry.of(optimizer, models)
@@ -434,6 +466,7 @@ class Engine:
     @fail_open("parting snapshot")
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
+        self._leave_stretch()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self.writer.stepped_last(self.training.registry.find(optimizer))
         self.recovery.leaves(optimizer, self.training.iteration, last=last)
@@ -448,6 +481,15 @@ class Engine:
                 attempt(self, "guard", self.training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
+        stretch = self._stretches.now
+        if stretch is not None:
+            try:
+                if closure is None and stretch.step_begins(optimizer):
+                    self.training.iteration += 1
+                    return None
+            except Exception as error:
+                self.failed("stretch", error)
+            self._leave_stretch()
         self._finite_loss.inside = closure is not None
         if closure is None:
             self._decide(optimizer)
@@ -460,10 +502,39 @@ class Engine:
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
+        stretch = self._stretches.now
+        if stretch is not None and stretch.armed:
+            self._stretch_goes_on(stretch, optimizer)
+            return
         self._finite_loss.inside = False
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         if self._open:
             self._conclude(optimizer)
+
+    @fail_open("stretch")
+    def _stretch_goes_on(self, stretch: Stretch, optimizer: Optimizer) -> None:
+        self.watchers.swallowed.batches = 0
+        if not stretch.step_ends(optimizer, self.training.iteration):
+            self._leave_stretch()
+            self._begin_stretch(optimizer)
+
+    @fail_open("stretch")
+    def _leave_stretch(self) -> None:
+        """What comes next needs all that is known of the steps before it."""
+        stretch = self._stretches.end() if self._stretches.now is not None else None
+        if stretch is None:
+            return
+        if stretch.last is not None:
+            self._previous = Losses.of(stretch.last)
+        if stretch.root is not None:
+            self._loss_seen(stretch.root)
+        elif stretch.copy is not None:
+            self._losses = Losses.of(stretch.copy)
+
+    def _begin_stretch(self, optimizer: Optimizer) -> None:
+        plan = self._fast_paths.device.plans.of(optimizer)
+        if plan is not None and not self.off:
+            self._stretches.begin(optimizer, plan)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
@@ -479,7 +550,11 @@ class Engine:
         self._fast_paths.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
-        began = self.writer.kernel_cost.begin() if record.step % self.writer.often(COST_EVERY) == 0 else None
+        began = (
+            self.writer.kernel_cost.begin()
+            if record.step % self.writer.often(COST_EVERY) == 0
+            else None
+        )
         window = self._window()
         leave_out = self.replaying or lost
         if self.recovery.awaits_step and attempt(
@@ -575,6 +650,8 @@ class Engine:
         self._finish(guard, record, window)
         if not planned:
             self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
+        elif not record.clipped:
+            self._begin_stretch(optimizer)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
@@ -656,6 +733,7 @@ class Engine:
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
+        self._leave_stretch()
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         self._drop_early()
         about = clipped, self._losses, self._losses_decide, self._scaling.last()
@@ -673,7 +751,7 @@ class Engine:
     def _drop_early(self) -> None:
         early, self._early = self._early, None
         if early is not None and early.on_device is not None and not early.used:
-            self.writer.discard(early.on_device)
+            self.writer.discard(early.on_device.row)
 
     @fail_open("clip probe")
     def clip_ends(self) -> None:
@@ -684,11 +762,13 @@ class Engine:
     @fail_open("scaler probe")
     def scaled(self, loss: Any, result: Any) -> None:
         """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
+        self._leave_stretch()
         self._scaling.scaled(loss, result)
 
     @fail_open("scaler probe")
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
+        self._leave_stretch()
         self._scaling.begins(scaler)
         self.recovery.live.saw_scaler(scaler)
 
@@ -780,12 +860,14 @@ class Engine:
 
     def settled(self) -> None:
         """What was done since the step is meant: buffers are good as they are, graphs were used."""
+        self._leave_stretch()
         attempt(self, "buffers", self.training.registry.buffers.accept)
         if self.watchers.memory is not None:
             attempt(self, "watchers", self.watchers.memory.evaluation.restarts)
 
     def new_task(self) -> None:
         """Something else is learned from here on."""
+        self._leave_stretch()
         attempt(self, "recovery", self.recovery.new_task, self.training.iteration)
 
     # ------------------------------------------------------------------ what a watch asks
@@ -817,6 +899,7 @@ class Engine:
 
     def await_rows(self) -> None:
         """Wait for the rows that are on their way from a device."""
+        self._leave_stretch()
         attempt(self, "rows", self.writer.await_rows)
 
     @property
@@ -852,6 +935,7 @@ class Engine:
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation between two steps; why that was not done."""
+        self._leave_stretch()
         refused = attempt(self, "recovery", self.recovery.restore_best, why)
         return "rolling back failed" if refused is None else refused
 
@@ -869,6 +953,7 @@ class Engine:
 
         ``best`` reads the best state by validation.
         """
+        self._leave_stretch()
         self.recovery.live.given = training_state
         self.recovery.restoring.best_state = best
         if training_state is not None:
@@ -876,6 +961,7 @@ class Engine:
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
+        self._leave_stretch()
         self.training.restored()
         self.training.iteration = step
 
@@ -884,6 +970,9 @@ class Engine:
     def failed(self, where: str, error: Exception) -> None:
         """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
+        if self._stretches.now is not None and where in ("guard", "stretch"):
+            self._stretches.now.disarm()
+            self._stretches.now = None
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
             for optimizer, guard in self.training.guards():
@@ -977,11 +1066,13 @@ class Engine:
             resume = script.take(self.training.iteration, self.steps, at)
             self._last_state.save(Moment(why, resume=resume))
         elif not self.writer.waiting or self.recovery.snapshots.count:
-            doubt = ""
-            if any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
+            doubt, stretch = "", self._stretches.now
+            cut = stretch is not None and stretch.armed
+            if cut or any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
                 doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
+            self._leave_stretch()
             statistics = self.training.registry.buffers.statistics()
             self._last_state.save(Moment(why, doubt, self._feed.rng, statistics))
 
@@ -1006,6 +1097,7 @@ class Engine:
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
+        self._leave_stretch()
         self._last_state.close()
         self.investigation.close()
         attempt(self, "memory", self.training.memory.tell, self.training.iteration)

@@ -15,8 +15,9 @@ import torch
 from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
-_bad_fork: Callable[[], bool] = getattr(torch._C, "_cuda_isInBadFork", bool)
-_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
+# Without CUDA these are dummies of torch, or not there.
+_bad_fork: Callable[[], bool] = torch._C._cuda_isInBadFork if _CUDA else bool
+capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,4 +100,4 @@ def out_of_reach() -> bool:
     if torch.compiler.is_compiling():
         return True
     # What ``is_initialized`` and ``is_current_stream_capturing`` ask, without their calls.
-    return _CUDA and torch.cuda._initialized and not _bad_fork() and _capturing()
+    return _CUDA and torch.cuda._initialized and not _bad_fork() and capturing()

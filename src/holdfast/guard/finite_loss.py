@@ -30,16 +30,17 @@ from ..probes.loss import Losses
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
-_BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
+BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 # Numbers in a row that are followed, and callers whose variables are looked through.
 _HOPS = 3
 _CALLERS = 8
 _STRIDED = torch.strided
 # Without the call around it, which asks whether CUDA is there.
-_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 Spot = tuple[str, int, int]
-_Ready = tuple[torch.dtype, int, LossWriter, Tensor]
+Ready = tuple[torch.dtype, int, LossWriter, Tensor]
+"""What a launch like the last one needs: dtype and device of the loss, last finite one."""
 Hop = tuple[Any, Tensor, bool]
 """A node of the graph, the number that made the next tensor of its own, and whether it divided."""
 
@@ -90,6 +91,8 @@ class FiniteLoss:
         self.on = settings.skip and not settings.keep_nan
         self.pending: _Pending | None = None
         """Something to write when backward has returned."""
+        self.depth = 0
+        """How many backward passes are under way, one inside the other."""
         self.inside = False
         """An optimizer evaluates a closure and reads the losses itself."""
         self._written = self._told = False
@@ -97,8 +100,8 @@ class FiniteLoss:
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
         self._writers: dict[tuple[torch.dtype, torch.device], LossWriter | None] = {}
-        # By place: what a launch like the last one needs.
-        self._ready: dict[Hashable, _Ready] = {}
+        self.ready: dict[Hashable, Ready] = {}
+        """By place."""
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -137,7 +140,7 @@ class FiniteLoss:
             node = node.next_functions[0][0]
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
-        if node is not None and node.name() in _BY_A_NUMBER:
+        if node is not None and node.name() in BY_A_NUMBER:
             hops = list(_hops(node))
             if hops:
                 pending.made_of = self._variables(hops, frame)
@@ -153,13 +156,13 @@ class FiniteLoss:
         if pending.on_host:
             self._write(pending)
         elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            loss, known = pending.loss, self._ready.get(pending.key)
+            loss, known = pending.loss, self.ready.get(pending.key)
             if (
                 known is not None
                 and pending.variable is not None
                 and not pending.made_of
                 and loss.dtype is known[0]
-                and loss.get_device() == known[1] == _current_device()
+                and loss.get_device() == known[1] == current_device()
             ):
                 written = known[2].write(loss, known[3])
             else:
@@ -185,7 +188,7 @@ class FiniteLoss:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.numbers = dict(state["numbers"])
-        self._ready.clear()
+        self.ready.clear()
         self._told = self._written = state["told"]
         for key, name, value, copies in state["tensors"]:
             device = torch.device(name)
@@ -229,13 +232,13 @@ class FiniteLoss:
             # No compiler, no place for its cache: the plain way gives the same answer.
             self._writers[kind] = None
             return None
-        self._ready[pending.key] = loss.dtype, loss.get_device(), writer, last.value
+        self.ready[pending.key] = loss.dtype, loss.get_device(), writer, last.value
         return written
 
     def _write_on_device(self, pending: _Pending) -> None:
         raw, variable = pending.loss.data, pending.variable
         key = pending.key, raw.device
-        self._ready.pop(pending.key, None)
+        self.ready.pop(pending.key, None)
         known = self._tensors.get(key)
         finite = raw.abs() < math.inf
         # Before the first finite one there is nothing better than what it is.
@@ -321,7 +324,7 @@ def _spot(frame: FrameType) -> Spot:
 def _hops(node: Any) -> Iterator[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in _BY_A_NUMBER:
+        if node is None or (name := node.name()) not in BY_A_NUMBER:
             return
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:

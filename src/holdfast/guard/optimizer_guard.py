@@ -17,7 +17,7 @@ from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
-from ..probes.gradients import DeviceReading, EarlyNorms, Meters
+from ..probes.gradients import DeviceReading, EarlyNorms, Meter, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.step_record import StepRecord
@@ -369,6 +369,10 @@ class OptimizerGuard:
         )
 
     # ------------------------------------------------------------------ for the fast path
+
+    def meter(self, device: torch.device) -> Meter:
+        """What measures its gradients there."""
+        return self._meters.of(device)
 
     @property
     def has_buffers(self) -> bool:

@@ -17,7 +17,6 @@ from ..diagnosis.source.origins import parts_of
 from ..probes import learning_rate
 from ..probes._norm_kernel import Landing
 from ..probes.cost_budget import LEAN, Budget
-from ..probes.gradients import DeviceReading
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
@@ -88,6 +87,11 @@ class StepWriter:
     def parameters_every(self) -> int:
         """Every how many steps the weights are looked at."""
         return self._settings.parameters_every
+
+    @property
+    def memory_every(self) -> int:
+        """Every how many steps memory is looked at."""
+        return self._settings.memory_every
 
     @property
     def in_flight(self) -> int:
@@ -207,10 +211,10 @@ class StepWriter:
         if len(readback.flying) >= self.budget.together:
             readback.poll()
 
-    def discard(self, measured: DeviceReading) -> None:
+    def discard(self, row: Tensor | Landing) -> None:
         """Nobody wants these numbers; the room they arrive in is used again."""
-        if isinstance(measured.row, Landing):
-            self.readback.send(measured.row, lambda values: None)
+        if isinstance(row, Landing):
+            self.readback.send(row, lambda values: None)
 
     def _arrived(
         self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None

@@ -27,6 +27,7 @@ from ._norm_kernel import (
     Landing,
     Layout,
     NormKernel,
+    Repeat,
     ScalerOnDevice,
     Sums,
     available,
@@ -214,7 +215,7 @@ class Meter:
             asked: whether the norm is an outlier, if that is to be judged.
             scaler: scale of a GradScaler and what it has found, which are the first extras.
         """
-        flag = self._flag()
+        flag = self.flag()
         reading = None
         if not self._no_kernel:
             along = None if asked is None or extras else self._along(scaler)
@@ -265,8 +266,7 @@ class Meter:
         along = None
         if scaler is not None and (along := self._along(scaler)) is None:
             return None
-        flags = self._flags
-        flag = flags.pop() if flags else self._flag()
+        flag = self.flag()
         found = kernel.measure(grads, loss, (flag, flag), loss_decides, True, (), asked, along)
         if found is None:
             return None
@@ -282,13 +282,21 @@ class Meter:
             None if along is None else along.armed,
         )
 
+    def repeat(
+        self, decides: bool, grad: torch.dtype, loss: torch.dtype, asked: Question
+    ) -> Repeat | None:
+        """What launches like the last step did; None where there is no such thing."""
+        kernel = None if self._no_kernel else self._kernels.get(grad)
+        here = _current_device() == self._index
+        return kernel.repeat(decides, loss, asked) if kernel is not None and here else None
+
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""
         if scaler is None:
             return None
         scale, found = scaler[0], self._zero if scaler[1] is None else scaler[1]
         here = scale.device == self._device and found.device == self._device
-        return ScalerOnDevice(scale, found, self._flag()) if here else None
+        return ScalerOnDevice(scale, found, self.flag()) if here else None
 
     def apart(self, scale: Tensor, found: Tensor | None) -> list[Tensor]:
         """What a scaler says, as extras of a row."""
@@ -308,7 +316,7 @@ class Meter:
             sums: the squares of each parameter; behind them how many ranks cannot skip.
             measured: what this rank has measured: its loss stays its own.
         """
-        flag, count = self._flag(), len(sums) - 1
+        flag, count = self.flag(), len(sums) - 1
         sums = sums.to(self._device, non_blocking=True)
         self.raise_flag(flag, sums[:count])
         parts = [sums[:count].sqrt(), sums[count:]]
@@ -322,7 +330,8 @@ class Meter:
         """Whether these can be measured in the same launch as gradients of this dtype."""
         return not self._no_kernel and available(dtype) and all(b.dtype == dtype for b in buffers)
 
-    def _flag(self) -> Tensor:
+    def flag(self) -> Tensor:
+        """A flag that is down."""
         if not self._flags:
             # Cleared by the dozen: one launch for many steps.
             self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
@@ -345,7 +354,7 @@ class Meter:
             if not available(dtype):
                 return None
             kernel = self._kernels[dtype] = NormKernel(self._device)
-        spoilt = self._flag() if buffers else None
+        spoilt = self.flag() if buffers else None
         flags = (flag, flag if spoilt is None else spoilt)
         about = grads, loss, flags, decides, landing, buffers, asked, scaler
         # Entering a device costs more than asking which one it is.

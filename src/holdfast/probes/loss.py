@@ -50,6 +50,13 @@ class Losses:
         self.passes = 0
         self._read = read
 
+    @classmethod
+    def of(cls, loss: Tensor) -> Losses:
+        """The loss of one backward pass on a device."""
+        losses = cls(read=False)
+        losses.values, losses.passes = [loss], 1
+        return losses
+
     @property
     def count(self) -> int:
         """How many losses there are."""

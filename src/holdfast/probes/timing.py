@@ -145,6 +145,11 @@ class Phases:
         self.idle = 0 < self._steps % self._every < self._every - 1
         return timed
 
+    @property
+    def stays_idle(self) -> int:
+        """For how many steps no mark is needed."""
+        return self._every - 1 - self._steps % self._every if self.idle else 0
+
     def take_idle(self) -> dict[str, float]:
         """Close a step on a device of which only the waiting for data was timed."""
         host, self._host = self._host, {}

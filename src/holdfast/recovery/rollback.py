@@ -88,7 +88,8 @@ class Recovery:
         self._trial: Trial | None = None
         self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
         self.replay = Replay()
-        self._look_at = 0.0
+        self.look_at = 0.0
+        """The step at which it is asked again what is due."""
         self._epoch = 0
         self.attentive = False
         self._level = math.inf
@@ -225,7 +226,7 @@ class Recovery:
     def rests(self, step: int) -> bool:
         """Whether nothing is suspected, ordered or due after this step; asked for every batch."""
         return (
-            step < self._look_at
+            step < self.look_at
             and self._ordered is None
             and self._ending is None
             and self.together.agreement is None
@@ -238,11 +239,11 @@ class Recovery:
             return True
         if self.together.due(step):
             return True
-        if step < self._look_at:
+        if step < self.look_at:
             return False
         at = self.snapshots.next_at(step)
         # Room that is being made and the clock are asked about now and then.
-        self._look_at = min(at, self.checkpoints.next_step, step + _ASK)
+        self.look_at = min(at, self.checkpoints.next_step, step + _ASK)
         return step >= at or bool(self.checkpoints.due(step))
 
     @property
