@@ -1,7 +1,7 @@
 """How much Python a steady step runs: what the host time of the guard is made of, but for clocks.
 
-Between the kernels of a training every function finds its code out of the processor's caches, so that
-the number of calls says more than a clock on a busy machine.
+Between the kernels of a training every function finds its code out of the processor's caches, so
+that the number of calls says more than a clock on a busy machine.
 """
 
 from __future__ import annotations

@@ -222,7 +222,11 @@ class Engine:
         stretch, passes = self._stretches.now, self._losses.passes
         if stretch is not None and stretch.copy is not None:
             passes = 1
-        self._feed.handed_out(iterator, expected, content, passes, self.investigation)
+        looks = self.investigation
+        # Where steps are decided on a device the dice are not cast again, but for an exam.
+        if not self.phases.on_device or looks.alert or not looks.idle:
+            self._feed.keep_rng(passes)
+        self._feed.handed_out(iterator, expected, content, passes, looks)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
         if self.training.bad_batches.unreadable:

@@ -17,7 +17,10 @@ from ..probes.timing import Phases
 _CUDA = torch.backends.cuda.is_built()
 # Without CUDA these are dummies of torch, or not there.
 _bad_fork: Callable[[], bool] = torch._C._cuda_isInBadFork if _CUDA else bool
-capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
+_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
+stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if _CUDA else int
+current_device: Callable[[], int] = torch._C._cuda_getDevice if _CUDA else lambda: -1
+"""Without the call around it, which asks whether CUDA is there."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,5 +102,11 @@ def out_of_reach() -> bool:
     """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
     if torch.compiler.is_compiling():
         return True
-    # What ``is_initialized`` and ``is_current_stream_capturing`` ask, without their calls.
-    return _CUDA and torch.cuda._initialized and not _bad_fork() and capturing()
+    # What ``is_initialized`` asks, without its call.
+    return _CUDA and torch.cuda._initialized and not _bad_fork() and capturing(current_device())
+
+
+def capturing(device: int) -> bool:
+    """Whether the current stream of a device is captured in a CUDA graph."""
+    # The default stream cannot be, and to ask the driver takes as long as a launch.
+    return stream_of(device) != 0 and _capturing()

@@ -53,6 +53,9 @@ class Feed:
             ledger = self._another(iterator, investigation)
         # A loop that fetches without training (validation) makes us hold two batches, no more.
         ledger.handed_out(iterator, expected or (0, -1), content, min(HELD, 2 + passes))
+
+    def keep_rng(self, passes: int) -> None:
+        """A skipped step, or an exam of it, goes back to this random state."""
         if self._keeps_rng and (self.rng is None or not passes):
             self.rng = torch.random.default_generator.get_state()
 

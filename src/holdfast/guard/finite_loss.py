@@ -15,7 +15,7 @@ the old one. That takes three launches; to write and to keep a copy would be fiv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from ..actions._loss_kernel import LossWriter, writer_for
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, frames_from, kind_of
 from ..probes.loss import Losses
+from .fail_open import capturing, current_device
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
@@ -35,8 +36,6 @@ BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 _HOPS = 3
 _CALLERS = 8
 _STRIDED = torch.strided
-# Without the call around it, which asks whether CUDA is there.
-current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 Spot = tuple[str, int, int]
 Ready = tuple[torch.dtype, int, LossWriter, Tensor]
@@ -155,7 +154,7 @@ class FiniteLoss:
             return
         if pending.on_host:
             self._write(pending)
-        elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
+        elif not (pending.loss.is_cuda and capturing(current_device())):
             loss, known = pending.loss, self.ready.get(pending.key)
             if (
                 known is not None

@@ -32,9 +32,9 @@ from ..probes.step_record import StepRecord
 from ..probes.timing import Phases
 from ..recovery.rollback import Recovery
 from .device_fast_path import DevicePlan
-from .fail_open import capturing
+from .fail_open import capturing, current_device
 from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, current_device
+from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready
 from .optimizer_guard import OptimizerGuard, grad_of
 from .step_writer import StepWriter
 
@@ -122,7 +122,7 @@ class Stretch:
             or loss.layout is not _STRIDED
             or loss._is_view()
             or node.name() in BY_A_NUMBER
-            or capturing()
+            or capturing(index)
         ):
             return False
         self.copy, self.root = writer.write(loss, last), None
