@@ -36,7 +36,7 @@ PARTS: dict[str, dict[str, str]] = {
     "norms": {
         "guard.engine.Engine": "clip_begins clip_ends",
         "guard.fast_paths.FastPaths": "open clip learn",
-        "guard.stretch.Stretch": "step_begins",
+        "guard.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },

@@ -128,12 +128,22 @@ def much(loop: Loop, step: int) -> None:
         besides(loop, step)
 
 
+def always_clips(loop: Loop, step: int) -> None:
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.01)
+    if step % 23 == 11:  # touched since: what was measured is of no use
+        next(loop.model.parameters()).grad.mul_(0.5)  # type: ignore[union-attr]
+    if step % 29 == 13:  # clipped once more
+        nn.utils.clip_grad_norm_(loop.model.parameters(), 0.005)
+
+
 def joins(loop: Loop, step: int) -> None:
     for besides in (clips, another_optimizer):
         besides(loop, step)
 
 
-@pytest.mark.parametrize(("besides", "own"), [(nothing, 60), (much, 20), (joins, 10)])
+@pytest.mark.parametrize(
+    ("besides", "own"), [(nothing, 60), (much, 20), (joins, 10), (always_clips, 20)]
+)
 def test_a_stretch_changes_nothing_but_when_rows_are_written(
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,

@@ -654,7 +654,7 @@ class Engine:
         self._finish(guard, record, window)
         if not planned:
             self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
-        elif not record.clipped:
+        else:
             self._begin_stretch(optimizer)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
@@ -737,8 +737,11 @@ class Engine:
     @fail_open("clip probe")
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
-        self._leave_stretch()
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        if (stretch := self._stretches.now) is not None:
+            if stretch.clip_begins(clipped):
+                return
+            self._leave_stretch()
         self._drop_early()
         about = clipped, self._losses, self._losses_decide, self._scaling.last()
         self._early = self._fast_paths.clip(*about)
@@ -760,7 +763,9 @@ class Engine:
     @fail_open("clip probe")
     def clip_ends(self) -> None:
         """Clipping is over: the measurement holds as long as nobody touches the gradients."""
-        if self._early is not None:
+        if self._stretches.now is not None:
+            self._stretches.now.clip_ends()
+        elif self._early is not None:
             self._early.seal()
 
     @fail_open("scaler probe")

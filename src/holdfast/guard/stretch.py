@@ -10,7 +10,7 @@ early with whatever is not like the step before.
 
 from __future__ import annotations
 
-import weakref
+import operator
 from collections.abc import Sequence
 from time import perf_counter, time
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from ..probes import learning_rate
 from ..probes._norm_kernel import Landing, Repeat
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
-from ..probes.gradients import DeviceReading, Meter
+from ..probes.gradients import DeviceReading, Meter, state_of
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
 from ..probes.step_record import StepRecord
@@ -35,7 +35,7 @@ from .device_fast_path import DevicePlan
 from .fail_open import capturing, current_device
 from .feed import Feed
 from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready
-from .optimizer_guard import OptimizerGuard, grad_of
+from .optimizer_guard import grad_of
 from .step_writer import StepWriter
 
 MOST = 8
@@ -61,11 +61,11 @@ class Noted(NamedTuple):
 
 
 class Stretch:
-    """Steps of one fused optimizer with one loss each, without clipping, scaler or buffers.
+    """Steps of one fused optimizer with one loss each, without a scaler or buffers.
 
     Args:
         optimizer: whose steps they are.
-        guard: its guard.
+        plan: for them; where the script clips it does so in every step, all gradients at once.
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
@@ -76,15 +76,15 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_armed", "_comparability", "_feed", "_groups", "_left", "_meter", "_optimizer"),
-        *("_parameters", "_phases", "_ready", "_repeat", "_trusted", "copy", "guard", "last"),
-        *("noted", "root"),
+        *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_meter"),
+        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_seal", "_trusted"),
+        *("copy", "guard", "last", "noted", "root"),
     )
 
     def __init__(
         self,
         optimizer: Optimizer,
-        guard: OptimizerGuard,
+        plan: DevicePlan,
         left: int,
         repeat: Repeat,
         meter: Meter,
@@ -99,13 +99,17 @@ class Stretch:
         self.copy: Tensor | None = None
         """The loss of the step at work, once backward is over."""
         self.noted: list[Noted] = []
-        self._optimizer, self.guard = weakref.ref(optimizer), guard
+        self._optimizer, self.guard = plan.optimizer, plan.guard
+        self._clips = plan.clips
         self._groups = optimizer.param_groups
         self._parameters = optimizer.param_groups[0]["params"]
         self._repeat, self._meter, self._ready = repeat, meter, ready
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self._armed: tuple[Landing, Tensor] | None = None
+        # Where the script clips: what was launched before that, and the gradients it has left.
+        self._early: tuple[Landing, Tensor, list[Tensor]] | None = None
+        self._seal: tuple[list[int], list[int]] | None = None
         self.last: Tensor | None = None
         """The loss of the last step."""
 
@@ -144,23 +148,54 @@ class Stretch:
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
-        grads = list(map(grad_of, parameters))
-        try:
-            addresses = list(map(Tensor.data_ptr, grads))
-        except TypeError:  # one has none
+        if not self._clips:
+            launched = self._launch(loss)
+        elif self._seal is not None and self._seal == state_of(list(map(grad_of, parameters))):
+            launched, self._early, self._seal = self._early, None, None
+        else:
             return False
-        if grads[0].requires_grad:
+        if launched is None:
             return False
-        flag = self._meter.flag()
-        landing = self._repeat.launch(grads, addresses, flag.data_ptr(), loss.data_ptr())
-        if landing is None:
-            return False
+        landing, flag, _ = launched
         own["found_inf"], own["grad_scale"] = flag, None
         self._armed = landing, flag
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
+
+    def _launch(self, loss: Tensor) -> tuple[Landing, Tensor, list[Tensor]] | None:
+        """Measure and judge the gradients: where the row will be, the flag, and what they are."""
+        grads = list(map(grad_of, self._parameters))
+        try:
+            addresses = list(map(Tensor.data_ptr, grads))
+        except TypeError:  # one has none
+            return None
+        if grads[0].requires_grad:
+            return None
+        flag = self._meter.flag()
+        landing = self._repeat.launch(grads, addresses, flag.data_ptr(), loss.data_ptr())
+        return None if landing is None else (landing, flag, grads)
+
+    def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
+        """The script clips these: decide about the step; False where it did not before."""
+        began, own = perf_counter(), self._parameters
+        if not self._clips or self.copy is None or self._early is not None:
+            return False
+        if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
+            return False
+        if self._comparability.may_skip is not self._trusted:
+            return False
+        self._early = self._launch(self.copy)
+        spent = perf_counter() - began
+        self._phases.guard += spent
+        self._phases.last += spent
+        return self._early is not None
+
+    def clip_ends(self) -> None:
+        """Clipping is over: nobody may touch the gradients from here on."""
+        if self._early is not None:
+            self._seal = state_of(self._early[2])
 
     @property
     def armed(self) -> bool:
@@ -208,6 +243,9 @@ class Stretch:
             landing, _ = self._armed
             self.disarm()
             writer.discard(landing)
+        if self._early is not None:
+            writer.discard(self._early[0])
+            self._early = None
 
     def record(self, noted: Noted) -> StepRecord:
         """The record of a step, as the fast path makes it."""
@@ -219,6 +257,7 @@ class Stretch:
         row.update(noted.host)
         record.layers, record.positions = len(guard.positions), guard.positions
         record.planned = record.acted = record.losses_decide = True
+        record.clipped = self._clips
         record.time, record.batches = noted.time, noted.batches
         record.measured = DeviceReading(
             noted.landing, noted.flag, record.layers, True, repeat.layout, factor=repeat.factor
@@ -261,14 +300,15 @@ class Stretches:
         if left < 2 or ready is None or not self._calm(plan):
             return
         device, outliers = plan.device, guard.outliers
-        asked = outliers.question(device, alone=True, clipped=False, may_skip=True, scale=None)
+        terms = {"alone": True, "clipped": plan.clips, "may_skip": True}
+        asked = outliers.question(device, scale=None, **terms)
         grad = optimizer.param_groups[0]["params"][0].dtype
         meter = guard.meter(device)
         repeat = None if asked is None else meter.repeat(True, grad, ready[0], asked)
         if repeat is not None:
             comparability = self._writer.training.comparability
             about = meter, ready, self._feed, self._phases, comparability
-            self.now = Stretch(optimizer, guard, left, repeat, *about)
+            self.now = Stretch(optimizer, plan, left, repeat, *about)
 
     def _left(self, plan: DevicePlan) -> int:
         """How many steps there are until something is due."""
@@ -286,7 +326,7 @@ class Stretches:
         return (
             plan.fused
             and plan.count == 1
-            and not (plan.clips or plan.scaled or guard.has_buffers)
+            and not (plan.scaled or guard.has_buffers)
             and len(training.registry) == 1
             and writer.stepped == {guard.index}
             and not (writer.suspicious or guard.notes or guard.detect_only or guard.skip.armed)

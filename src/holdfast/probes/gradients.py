@@ -428,15 +428,16 @@ class EarlyNorms:
 
     def seal(self) -> None:
         """Clipping is over."""
-        self._seal = _state(self._grads)
+        self._seal = state_of(self._grads)
         self._grads = []
 
     def fits(self, grads: Sequence[Tensor]) -> bool:
         """Whether these are the gradients that were measured, untouched since."""
-        return bool(self._seal[0]) and self._seal == _state(grads)
+        return bool(self._seal[0]) and self._seal == state_of(grads)
 
 
-def _state(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+def state_of(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Which gradients these are, and how often each was written."""
     if {*map(type, grads)} != {Tensor}:
         grads = list(map(local, grads))
     return list(map(id, grads)), list(map(_version_of, grads))
