@@ -28,7 +28,7 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.engine.Engine": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
-        "guard.stretch.Stretch": "backward_ended",
+        "guard.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
         "guard.engine.Engine": "scaled scaler_begins scaler_ends scaler_used scaler_updated"

@@ -45,7 +45,7 @@ class Loop:
     def run(self, besides: Callable[[Loop, int], None]) -> None:
         for step in range(STEPS):
             loss = self.loss(step)
-            loss.backward()
+            (loss / 1).backward() if step % 31 == 3 else loss.backward()
             self.read.append(loss.item())
             besides(self, step)
             self.optimizer.step()
@@ -171,7 +171,7 @@ def test_batches_belong_to_their_steps(make_engine: MakeEngine, stepped: list[bo
     data = [batch(step)[0] for step in range(100, 196)]
     for _ in range(2):
         for x in DataLoader(data, batch_size=2):  # type: ignore[arg-type]
-            loop.model(x).square().mean().backward()
+            (loop.model(x).square().mean() / 1).backward()
             loop.optimizer.step()
             loop.optimizer.zero_grad()
     engine.close()

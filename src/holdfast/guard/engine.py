@@ -287,9 +287,11 @@ class Engine:
         finite.depth += 1
         stretch = self._stretches.now
         if stretch is not None:
-            if finite.depth == 1 and stretch.root is None is stretch.copy:
-                stretch.root = tensors
-                return False
+            try:
+                if stretch.backward_begins(tensors, finite, sys._getframe()):
+                    return False
+            except Exception as error:
+                self.failed("stretch", error)
             self._leave_stretch()
         if finite.depth == 1:
             self._loss_seen(tensors)

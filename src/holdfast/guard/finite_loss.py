@@ -144,6 +144,11 @@ class FiniteLoss:
             if hops:
                 pending.made_of = self._variables(hops, frame)
 
+    def holds_parts(self, node: Any, frame: FrameType) -> bool:
+        """Whether the script has variables of what a root was made of by numbers."""
+        hops = list(_hops(node))
+        return bool(hops) and bool(self._variables(hops, frame))
+
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
 

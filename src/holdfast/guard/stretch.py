@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from time import perf_counter, time
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +78,7 @@ class Stretch:
 
     __slots__ = (
         *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_meter"),
-        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_seal", "_trusted"),
+        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_trusted"),
         *("copy", "guard", "last", "noted", "root"),
     )
 
@@ -107,29 +108,41 @@ class Stretch:
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self._armed: tuple[Landing, Tensor] | None = None
-        # Where the script clips: what was launched before that, and the gradients it has left.
-        self._early: tuple[Landing, Tensor, list[Tensor]] | None = None
-        self._seal: tuple[list[int], list[int]] | None = None
+        # Where the script clips: what was launched before that, and how it has left the gradients.
+        self._early: tuple[Landing, Tensor, Any] | None = None
         self.last: Tensor | None = None
         """The loss of the last step."""
 
-    def backward_ended(self) -> bool:
-        """Backward has freed its graph: write its root; False where that takes the longer way."""
+    def backward_begins(self, loss: Any, finite_loss: FiniteLoss, frame: FrameType) -> bool:
+        """Backward is called on a loss; False where it is not like the one before."""
         began = perf_counter()
-        loss, (dtype, index, writer, last) = self.root, self._ready
         node = loss.grad_fn if type(loss) is Tensor else None
+        dtype, index, _, _ = self._ready
         if (
             node is None
+            or self.root is not None
+            or self.copy is not None
             or loss.dtype is not dtype
             or loss.numel() != 1
             or not loss.get_device() == index == current_device()
             or loss.layout is not _STRIDED
             or loss._is_view()
-            or node.name() in BY_A_NUMBER
-            or capturing(index)
+            or (node.name() in BY_A_NUMBER and finite_loss.holds_parts(node, frame))
         ):
             return False
-        self.copy, self.root = writer.write(loss, last), None
+        self.root = loss
+        spent = perf_counter() - began
+        self._phases.guard += spent
+        self._phases.last += spent
+        return True
+
+    def backward_ended(self) -> bool:
+        """Backward has freed its graph: write its root; False while a graph is captured."""
+        began = perf_counter()
+        _, index, writer, last = self._ready
+        if capturing(index):
+            return False
+        self.copy, self.root = writer.write(self.root, last), None
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
@@ -150,8 +163,8 @@ class Stretch:
             return False
         if not self._clips:
             launched = self._launch(loss)
-        elif self._seal is not None and self._seal == state_of(list(map(grad_of, parameters))):
-            launched, self._early, self._seal = self._early, None, None
+        elif self._early is not None and self._early[2] == state_of(list(map(grad_of, parameters))):
+            launched, self._early = self._early, None
         else:
             return False
         if launched is None:
@@ -195,7 +208,7 @@ class Stretch:
     def clip_ends(self) -> None:
         """Clipping is over: nobody may touch the gradients from here on."""
         if self._early is not None:
-            self._seal = state_of(self._early[2])
+            self._early = *self._early[:2], state_of(self._early[2])
 
     @property
     def armed(self) -> bool:
