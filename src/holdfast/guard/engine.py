@@ -183,9 +183,8 @@ class Engine:
         rests = self.recovery.rests(self.training.iteration)
         again: Sequence[Batch] = ()
         if not rests and self.recovery.suspects:
-            again = self._last_batches(iterator)
-        if not rests:
             self._leave_stretch()
+            again = self._last_batches(iterator)
         if not self.writer.readback.flying and not again and self._stretches.now is None:
             self._feed.let_go()
         script = self.recovery.checkpoints.script
@@ -193,15 +192,20 @@ class Engine:
             attempt(self, "resume", script.asks, iterator, self.steps, sys._getframe(1))
         if self._last_state.signalled and self._asks_now():
             self._last_state.end_here(sys._getframe(1))
-        if rests:
-            pass
-        elif not self._losses.passes and self.recovery.due(self.training.iteration):
+        if not rests and self._between and self.recovery.due(self.training.iteration):
+            self._leave_stretch()
             # Between a batch and the same batch again no script can be resumed.
             at = None if self.replaying or self._gives_again else sys._getframe(1)
             about = self.training.iteration, True, again, at, self.steps
             attempt(self, "recovery", self.recovery.boundary, *about)
         # Without workers nothing is under way.
         return LoaderLedger.upcoming(iterator) if hasattr(iterator, "_rcvd_idx") else None
+
+    @property
+    def _between(self) -> bool:
+        """Whether no backward pass has come since the last step."""
+        stretch = self._stretches.now
+        return not self._losses.passes and (stretch is None or stretch.copy is None)
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
@@ -1043,7 +1047,7 @@ class Engine:
 
     def _asks_now(self) -> bool:
         """Whether the loop, which asks for its next batch, can be resumed from there."""
-        between = not self._losses.passes and not self.recovery.checkpoints.script.waits()
+        between = self._between and not self.recovery.checkpoints.script.waits()
         return between and bool(self.asks_soon())
 
     def ends_together(self, why: str) -> bool:

@@ -347,7 +347,7 @@ class Stretches:
             and looks.idle
             and not (looks.alert or looks.replaying or looks.again)
             and not (recovery.awaits_step or recovery.replay.running or recovery.replay.again)
-            and recovery.rests(training.iteration)
+            and recovery.quiet
             and not (memory.lost or memory.held or memory.again or memory.split.news)
             and not (self._watchers.on or guard.outliers.clipping)
             and self._finite_loss.on

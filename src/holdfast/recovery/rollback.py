@@ -225,13 +225,14 @@ class Recovery:
 
     def rests(self, step: int) -> bool:
         """Whether nothing is suspected, ordered or due after this step; asked for every batch."""
-        return (
-            step < self.look_at
-            and self._ordered is None
-            and self._ending is None
-            and self.together.agreement is None
-            and not self._training.has_orders
-        )
+        return step < self.look_at and self.quiet
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody wants anything done between two steps, but for what comes with time."""
+        wanted = self._ordered is not None or self._ending is not None
+        several = self.together.agreement is not None
+        return not (wanted or several or self._training.has_orders)
 
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
