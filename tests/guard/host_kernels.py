@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.actions import _loss_kernel
-from holdfast.guard import fail_open, finite_loss
+from holdfast.guard import fail_open, finite_loss, stretch
 from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
 from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
 from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
@@ -140,3 +140,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     put(_loss_kernel, "launcher", lambda compiled, grid: _write)
     put(finite_loss, "writer_for", _loss_kernel.LossWriter)
     put(fail_open, "stream_of", lambda device: 0)
+    put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
+    put(stretch, "current_device", lambda: -1)

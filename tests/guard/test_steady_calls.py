@@ -19,9 +19,14 @@ from torch.utils.data import DataLoader
 
 import holdfast
 
+from . import host_kernels
 from .conftest import MakeEngine
 
-OURS = str(Path(holdfast.__file__).parent)
+# What comes with time, snapshots and checkpoints, is not part of every step.
+OURS = tuple(
+    str(Path(holdfast.__file__).parent / room)
+    for room in ("boot", "guard", "probes", "actions", "run")
+)
 SETTLED = 130
 
 
@@ -38,11 +43,12 @@ def loop(steps: int, clip: bool, each: Callable[[], None]) -> None:
         each()
 
 
-# Before the path was shortened it were 219 and 247. On a GPU one launch takes the place of some.
-@pytest.mark.parametrize(("clip", "most"), [(False, 185), (True, 205)])
+# With room for a few more than it needs. Most steps lie inside a stretch.
+@pytest.mark.parametrize(("clip", "most"), [(False, 70), (True, 82)])
 def test_a_steady_step_on_a_device_makes_few_calls(
-    make_engine: MakeEngine, clip: bool, most: int
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, clip: bool, most: int
 ) -> None:
+    host_kernels.install(monkeypatch)
     engine = make_engine(device_path=True)
     counted: list[int] = []
     calls = 0
@@ -64,5 +70,5 @@ def test_a_steady_step_on_a_device_makes_few_calls(
     finally:
         sys.setprofile(before)
     assert not engine.off
-    # Some steps take a snapshot or are measured more closely.
-    assert 40 < statistics.median(counted[SETTLED + 1 :]) <= most
+    assert 30 < statistics.median(counted[SETTLED + 1 :]) <= most
+    assert statistics.mean(counted[SETTLED + 1 :]) <= 2 * most
