@@ -192,7 +192,7 @@ class Stretch:
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        began, own = perf_counter(), self._parameters
+        own = self._parameters
         if not self._clips or self.copy is None or self._early is not None:
             return False
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
@@ -200,9 +200,6 @@ class Stretch:
         if self._comparability.may_skip is not self._trusted:
             return False
         self._early = self._launch(self.copy)
-        spent = perf_counter() - began
-        self._phases.guard += spent
-        self._phases.last += spent
         return self._early is not None
 
     def clip_ends(self) -> None:
@@ -217,7 +214,6 @@ class Stretch:
 
     def step_ends(self, optimizer: Any, step: int) -> bool:
         """The step is over: note it; True while there may be another one."""
-        began = perf_counter()
         assert self._armed is not None
         landing, flag = self._armed
         self.disarm()
@@ -234,13 +230,9 @@ class Stretch:
         changed = self._comparability.stepped(
             step, self.guard.index, fed=fed, own=True, several=False
         )
-        phases = self._phases
-        noted = Noted(step, time(), rate, landing, flag, phases.take_idle(), batches, changed)
-        self.noted.append(noted)
+        host = self._phases.take_idle()
+        self.noted.append(Noted(step, time(), rate, landing, flag, host, batches, changed))
         self._left -= 1
-        spent = perf_counter() - began
-        phases.guard += spent
-        phases.last += spent
         return self._left > 0 and not changed
 
     def disarm(self) -> None:
