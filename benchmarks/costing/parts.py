@@ -20,7 +20,7 @@ import torch
 
 PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
-        "guard.engine.Engine": "fetch_begins hands_out_again fetched drew copied without_poisoned",
+        "guard.engine.Engine": "fetch_begins hands_out_again fetched drew copied",
         "probes.batches.LoaderLedger": "drew handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},
@@ -28,6 +28,7 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.engine.Engine": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
+        "guard.stretch.Stretch": "backward_begins backward_ended",
     },
     "scaler": {
         "guard.engine.Engine": "scaled scaler_begins scaler_ends scaler_used scaler_updated"
@@ -35,12 +36,15 @@ PARTS: dict[str, dict[str, str]] = {
     "norms": {
         "guard.engine.Engine": "clip_begins clip_ends",
         "guard.fast_paths.FastPaths": "open clip learn",
+        "guard.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },
     "optimizer wrap": {"guard.engine.Engine": "made leaves step_begins step_ends scheduled"},
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {
+        "guard.stretch.Stretch": "step_ends record",
+        "guard.stretch.Stretches": "begin end",
         "guard.step_writer.StepWriter": "number close_step _arrived _write _put",
         "run.recorder.Table": "put put_array",
     },

@@ -70,10 +70,10 @@ for name in sys.argv[1:]:
 
 # What is broken, and where the report says the trouble was.
 PARTS = {
-    "holdfast.probes.batches:LoaderLedger.upcoming": "loader probe",
+    "holdfast.recovery.rollback:Recovery.rests": "loader probe",
     "holdfast.probes.batches:LoaderLedger.handed_out": "loader probe",
     "holdfast.probes.batches:LoaderLedger.drew": "loader probe",
-    "holdfast.diagnosis.nonfinite.investigation:Investigation.next_batch": "investigation",
+    "holdfast.diagnosis.nonfinite.investigation:Investigation.calls_backward": "loss probe",
     "holdfast.probes.loss:Losses.saw": "loss probe",
     "holdfast.guard.fast_paths:FastPaths.clip": "clip probe",
     "holdfast.probes.gradients:EarlyNorms.seal": "clip probe",

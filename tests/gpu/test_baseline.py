@@ -67,7 +67,7 @@ def test_same_answers_as_on_the_host(way: str, count: int) -> None:
             step(i)
             if i % 8 == 0:
                 # What a training step would give the device time for.
-                while readback._flying and len(readback._flying) > 8:
+                while readback.flying and len(readback.flying) > 8:
                     readback.poll()
     torch.cuda.synchronize()
     readback.poll(wait=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from holdfast.guard.device_fast_path import DeviceFastPath
+from holdfast.guard.stretch import Stretch, Stretches
 from holdfast.probes.timing import COLUMNS as TIMES
 
 from ..guard.conftest import MakeEngine, MemoryRecorder, make_engine
@@ -32,7 +35,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         self.kind, self.read = kind, [0.0]
 
-    def run(self) -> None:
+    def run(self, after_step: Callable[[], None]) -> None:
         scaler = torch.amp.GradScaler("cuda", init_scale=64.0, growth_interval=20)
         scaler = scaler if "scaled" in self.kind else torch.amp.GradScaler("cuda", enabled=False)
         read: list[Tensor] = []
@@ -46,6 +49,7 @@ class Loop:
             scaler.step(self.optimizer)
             scaler.update()
             self.optimizer.zero_grad()
+            after_step()
         self.read = torch.stack(read).tolist()
 
     @staticmethod
@@ -56,10 +60,13 @@ class Loop:
         return (x * (300.0 if step == 120 else 1.0)).cuda()
 
 
-def trained(make_engine: MakeEngine, kind: str, norm: bool) -> tuple[MemoryRecorder, Loop]:
+def trained(
+    make_engine: MakeEngine, kind: str, norm: bool, *, waits: bool = True
+) -> tuple[MemoryRecorder, Loop]:
     engine = make_engine(budget=1.0, explain=False)
     loop = Loop(kind, norm)
-    loop.run()
+    # After a bad step the weights are looked at, from the step on in which that is known.
+    loop.run(engine.await_rows if waits else lambda: None)
     engine.close()
     assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
     return engine.memory, loop  # type: ignore[attr-defined]
@@ -85,6 +92,33 @@ def test_both_ways_are_one(
     for way in ("open", "clip"):
         monkeypatch.setattr(DeviceFastPath, way, lambda *_: None)
     long, there = trained(make_engine, kind, norm)
+    compare((short, here), (long, there), _OTHER)
+
+
+@pytest.mark.parametrize("kind", ["plain", "clipped"])
+def test_a_stretch_changes_nothing_but_when_rows_are_written(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    own: list[bool] = []
+    original = Stretch.step_begins
+
+    def counted(self: Stretch, optimizer: object) -> bool:
+        own.append(original(self, optimizer))
+        return own[-1]
+
+    monkeypatch.setattr(Stretch, "step_begins", counted)
+    short = trained(make_engine, kind, False, waits=False)
+    assert sum(own) > 30
+    monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+    long = trained(make_engine, kind, False, waits=False)
+    compare(short, long, _OTHER | {"param_bad", "param_layer"})
+
+
+def compare(
+    one: tuple[MemoryRecorder, Loop], other: tuple[MemoryRecorder, Loop], but: set[str]
+) -> None:
+    """The same weights, losses and rows, but for these columns."""
+    (short, here), (long, there) = one, other
     assert all(
         map(torch.equal, here.model.state_dict().values(), there.model.state_dict().values())
     )
@@ -92,6 +126,6 @@ def test_both_ways_are_one(
     rows, others = short.rows(), long.rows()
     assert rows["loss_bad"].sum() == 3
     for column in rows.dtype.names or ():
-        if column not in _OTHER:
+        if column not in but:
             # Blocks of a gradient are added up in any order.
             np.testing.assert_allclose(rows[column], others[column], 1e-5, err_msg=column)

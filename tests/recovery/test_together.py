@@ -127,6 +127,6 @@ def test_ranks_have_the_same_or_do_nothing(every: Any, same: bool, monkeypatch: 
     assert together.same("best/60", 24), "a process alone has nobody to ask"
     monkeypatch.setattr(together, "begin", lambda: True)
     assert not together.same("best/60", 24), "nobody can be asked"
-    together._agreement = SimpleNamespace(over=False, exchange=exchange)  # type: ignore[assignment]
+    together.agreement = SimpleNamespace(over=False, exchange=exchange)  # type: ignore[assignment]
     assert together.same("best/60", 24) is same
     assert asked == [("best/60", {"value": 24})]

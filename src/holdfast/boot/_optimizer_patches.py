@@ -24,6 +24,7 @@ _WRAPPERS = ("torch.optim.optimizer", "torch.utils._contextlib")
 
 _profiling = torch.autograd._profiler_enabled
 _compiling = torch.compiler.is_compiling
+_record = torch._C._set_grad_enabled
 
 
 def _step(engine_of: GetEngine, original: Function) -> Function:
@@ -59,8 +60,13 @@ def _step(engine_of: GetEngine, original: Function) -> Function:
             inner = getattr(outermost, "__code__", None) is wrapper
             return (original if inner else hooked)(self, *args, **kwargs)
         engine.step_begins(self, (self,), kwargs)
-        with torch.no_grad():
+        # ``torch.no_grad``, without the objects it makes.
+        recording = torch.is_grad_enabled()
+        _record(False)
+        try:
             result = arithmetic(self)
+        finally:
+            _record(recording)
         self._optimizer_step_code()
         engine.step_ends(self)
         return result

@@ -88,13 +88,10 @@ def _loader_index(engine_of: GetEngine, original: Function) -> Function:
         engine = engine_of()
         if engine is None:
             return indices
-        if engine.drops_samples:
-            while (kept := engine.without_poisoned(self, indices)) and kept[0] is None:
-                # Nothing is left. The sampler's own StopIteration ends the epoch here too.
-                indices = original(self)
-            indices = indices if kept is None else kept[0]
-        engine.drew(self, indices)
-        return indices
+        while (kept := engine.drew(self, indices)) and kept[0] is None:
+            # Nothing is left. The sampler's own StopIteration ends the epoch here too.
+            indices = original(self)
+        return indices if kept is None else kept[0]
 
     return _next_index
 

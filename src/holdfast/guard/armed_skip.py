@@ -55,7 +55,7 @@ class ArmedSkip:
         ``positions`` are the parameters that have gradients; ``fused`` says that the optimizer's
         kernel reads the flag itself, ``united`` is the flag with what a scaler has found.
         """
-        if not self._is_seasoned(positions):
+        if positions is not self._last and not self._is_seasoned(positions):
             # State is about to be created, and a skipped first step must leave none behind (fused
             # SGD would go on with an uninitialised momentum buffer, others with a counter that
             # says one): look at the flag on the host, this once.
@@ -73,8 +73,6 @@ class ArmedSkip:
 
     def _is_seasoned(self, positions: Sequence[int]) -> bool:
         """Whether every parameter in this step has been through one before."""
-        if positions is self._last:
-            return True
         if self._seasoned.issuperset(positions):
             self._last = positions
             return True

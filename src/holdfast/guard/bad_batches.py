@@ -21,6 +21,7 @@ class BadBatches:
         self.quarantine = Quarantine(settings)
         self._replace = settings.replace
         self._beginning: SampleReplacement | None = None
+        self._feeding: SampleReplacement | None = None
         self._reading: weakref.WeakKeyDictionary[Any, SampleReplacement]
         self._reading = weakref.WeakKeyDictionary()
 
@@ -37,10 +38,14 @@ class BadBatches:
             self._reading[iterator] = self._beginning
         self._beginning = None
 
-    def unreadable(self, iterator: Any) -> bool:
+    def feeds(self, iterator: Any) -> None:
+        """The loader that the loop is fed by."""
+        self._feeding = self._reading.get(iterator)
+
+    @property
+    def unreadable(self) -> bool:
         """Whether this loader has met a sample that it could not read."""
-        found = self._reading.get(iterator)
-        return found is not None and found.log.grown
+        return self._feeding is not None and self._feeding.log.grown
 
     def write_unreadable(self, recorder: Recorder, step: int) -> None:
         """Record the samples that could not be read."""

@@ -41,7 +41,9 @@ Opened = tuple[OptimizerGuard, StepRecord]
 
 
 @dataclass(slots=True)
-class _Plan(Plan):
+class DevicePlan(Plan):
+    """What holds for the steps of an optimizer that are decided on a device."""
+
     count: int
     """How many groups there are."""
     device: torch.device
@@ -57,7 +59,7 @@ class DeviceFastPath:
     ) -> None:
         self._writer = writer
         self._investigation, self._recovery = investigation, recovery
-        self.plans = Plans[_Plan]()
+        self.plans = Plans[DevicePlan]()
 
     def open(
         self,
@@ -76,8 +78,11 @@ class DeviceFastPath:
             scale: of a GradScaler.
             early: what ``clip`` has measured, or the full path in its place.
         """
-        plan = self.plans.of(optimizer)
-        if plan is None or (early is not None and not early.decided):
+        # ``Plans.of``, written out, as much below: this is done in every step.
+        plan = self.plans.known.get(id(optimizer))
+        if plan is None or plan.optimizer() is not optimizer:
+            return None
+        if id(optimizer.param_groups) != plan.groups or (early is not None and not early.decided):
             return None
         grads = self._gradients(plan, optimizer, losses)
         if grads is None or (scale is not None) != plan.scaled:
@@ -95,10 +100,23 @@ class DeviceFastPath:
         row["lr"] = rate if type(rate) is float else learning_rate.read(optimizer)
         row["opt"], row["skipped"] = float(guard.index), 0.0
         record.layers, record.positions, record.planned = len(grads), guard.positions, True
-        guard.decide_on_device(
-            *(optimizer, record, grads, losses, plan.device, scale, early),
+        record.losses_decide = loss_decides
+        scaler = None if scale is None else guard.told(optimizer, record, scale)
+        if early is not None and early.on_device is not None:
+            early.used = record.clipped = True
+            measured = early.on_device
+        else:
+            measured, record.buffers = guard.measure_on_device(
+                *(grads, losses, plan.device, scaler),
+                still_scaled=record.still_scaled,
+                clipped=False,
+                decides=loss_decides,
+            )
+        record.measured, record.acted = measured, True
+        guard.skip.on_device(
+            *(optimizer, measured.flag, guard.positions, plan.device),
             fused=plan.fused,
-            decides=loss_decides,
+            united=measured.armed,
         )
         return guard, record
 
@@ -137,32 +155,34 @@ class DeviceFastPath:
         )
         return early
 
-    def _gradients(self, plan: _Plan, optimizer: Optimizer, losses: Losses) -> list[Tensor] | None:
+    def _gradients(
+        self, plan: DevicePlan, optimizer: Optimizer, losses: Losses
+    ) -> list[Tensor] | None:
         """The gradients of the next step, where all is as it was; otherwise None."""
-        if not losses.passes or not self._holds(plan, optimizer):
+        guard, writer, investigation = plan.guard, self._writer, self._investigation
+        groups = optimizer.param_groups
+        if (
+            not losses.passes
+            or len(groups) != plan.count
+            or (writer.training.iteration + (guard.index in writer.stepped)) % plan.every == 0
+            or writer.suspicious
+            or guard.detect_only
+            or guard.skip.armed
+            or investigation.alert
+            or investigation.replaying
+            or self._recovery.awaits_step
+            or self._recovery.replay.running
+            or guard.outliers.clipping
+        ):
             return None
-        grads = list(map(grad_of, parameters_of(optimizer)))
-        if len(grads) != len(plan.guard.positions) or any(map(operator.is_, grads, repeat(None))):
+        parameters = groups[0]["params"] if plan.count == 1 else parameters_of(optimizer)
+        grads = list(map(grad_of, parameters))
+        if len(grads) != len(guard.positions) or any(map(operator.is_, grads, repeat(None))):
             return None
-        if grads[0].requires_grad or grads[0].device != plan.device:
+        first = grads[0]
+        if first.requires_grad or first.device != plan.device:
             return None
         return grads
-
-    def _holds(self, plan: _Plan, optimizer: Optimizer) -> bool:
-        """Whether everything is as it was when the plan was made."""
-        guard, writer, investigation = plan.guard, self._writer, self._investigation
-        return (
-            len(optimizer.param_groups) == plan.count
-            and writer.upcoming(guard) % plan.every != 0
-            and not writer.suspicious
-            and not guard.detect_only
-            and not guard.skip.armed
-            and not investigation.alert
-            and not investigation.replaying
-            and not self._recovery.awaits_step
-            and not self._recovery.replay.running
-            and not guard.outliers.clipping
-        )
 
     def learn(self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord) -> None:
         """After a step on the full path: decide whether the next ones may take the fast path."""
@@ -181,8 +201,8 @@ class DeviceFastPath:
         if plain(grads) is not grads or not all(g.device == device for g in grads):
             return
         writer = self._writer
-        sampled = (COST_EVERY, writer.often(UPDATES_EVERY), writer.often(writer.parameters_every))
-        plan = _Plan(
+        sampled = map(writer.often, (COST_EVERY, UPDATES_EVERY, writer.parameters_every))
+        plan = DevicePlan(
             weakref.ref(optimizer),
             guard,
             id(optimizer.param_groups),

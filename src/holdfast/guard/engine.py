@@ -38,7 +38,7 @@ from ..diagnosis.watchers import Watchers
 from ..policy import Policy
 from ..probes import learning_rate
 from ..probes._host_norms import read_on_host
-from ..probes.batches import HELD, Batch, LoaderLedger
+from ..probes.batches import Batch, LoaderLedger
 from ..probes.gradients import EarlyNorms
 from ..probes.loss import Losses
 from ..probes.ranks import ranks
@@ -56,6 +56,7 @@ from .closures import closure_of, why_not_skippable, with_guard
 from .decisions import Decisions
 from .fail_open import attempt, fail_open, out_of_reach
 from .fast_paths import FastPaths
+from .feed import Feed
 from .finite_loss import FiniteLoss, place_of_call
 from .grad_scaler import Scaling, note_skip
 from .kernel_cost import EVERY as COST_EVERY
@@ -63,6 +64,7 @@ from .last_words import LastWords
 from .optimizer_guard import OptimizerGuard
 from .registry import OptimizerRegistry
 from .step_writer import StepWriter
+from .stretch import Stretch, Stretches
 from .training import GuardedTraining
 
 __all__ = ["Engine", "Piece"]
@@ -73,6 +75,8 @@ class Engine:
 
     def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
         self.settings = settings
+        self.may_rewrite = settings.guard.fused
+        """Whether the script's optimizers may be given a faster form."""
         self.off: set[str] = set()
         policy = Policy.of(settings)
         registry = OptimizerRegistry(settings, policy)
@@ -94,31 +98,42 @@ class Engine:
         self.recovery = Recovery(settings, self.training, policy)
         self._last_state = LastState(settings.checkpoint, self.training, self.recovery)
         self.phases = Phases()
-        self._losses = self._previous = self._new_losses()
-        self._ledger: LoaderLedger | None = None
-        self._rng: Tensor | None = None
+        # On CPU tensors a loss may be read by the host, unless a test forbids it.
+        self._losses = self._previous = Losses(read=not settings.guard.device_path)
+        self._feed = Feed(self.training, keeps_rng=settings.guard.restore_rng)
         self._early: EarlyNorms | None = None
         # By id: a step is open only while its optimizer is busy with it.
         self._open: dict[int, tuple[OptimizerGuard, StepRecord]] = {}
         self._scaling = Scaling()
         self._finite_loss = FiniteLoss(settings.guard)
-        self._depth = 0
         self.investigation = Investigation(settings.guard, self.training, self._here)
         self._fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
         self.recovery.checkpoints.script.decisions = Decisions(
             self.writer, self.recovery, self.investigation, self._finite_loss
         )
         self.watchers = Watchers(settings, self.training, self.writer.budget)
+        self._stretches = Stretches(
+            *(self.writer, self.recovery, self.investigation, self.watchers),
+            *(self._finite_loss, self._feed, self.phases),
+        )
 
-    @property
-    def may_rewrite(self) -> bool:
-        """Whether the script's optimizers may be given a faster form."""
-        return self.settings.guard.fused
+    def drew(self, iterator: Any, indices: Any) -> tuple[Any] | None:
+        """A loader drew the indices of a batch that it will hand out later.
 
-    @fail_open("loader probe")
-    def drew(self, iterator: Any, indices: object) -> None:
-        """A loader drew the indices of a batch that it will hand out later."""
-        LoaderLedger.of(iterator, self._ledger).drew(iterator, indices)
+        Without quarantined samples it gives what is left of them, as a tuple of one; in that None
+        where nothing is. Mostly it takes them as they are and gives None.
+        """
+        kept = None
+        if self.training.bad_batches.quarantine.skips:
+            kept = self._without_poisoned(iterator, indices)
+            indices = indices if kept is None else kept[0]
+        if "loader probe" not in self.off and indices is not None:
+            # Without the wrapper, which takes as long as what it calls.
+            try:
+                self._feed.drew(iterator, indices)
+            except Exception as error:
+                self.failed("loader probe", error)
+        return kept
 
     def pass_begins(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """A loop over a loader begins: its iterator, or one that hands out nothing any more."""
@@ -158,28 +173,43 @@ class Engine:
         """What the next pass of a loop reads, where it is no DataLoader."""
         self.training.comparability.passes_over(data)
 
-    @fail_open("loader probe", ends="other")
+    @fail_open("loader probe")
     def fetch_begins(self, iterator: Any) -> tuple[int, int] | None:
         """The loop asks for the next batch; those of the last step are no longer ours to hold."""
-        again = self._last_batches(iterator) if self.recovery.suspects else ()
-        if self._ledger is not None and self.writer.in_flight == 0 and not again:
-            for batch in self._ledger.used:
-                batch.content = None
+        if self.phases.idle:
+            self.phases.last = time.perf_counter()
+        else:
+            self.phases.mark("other", time.perf_counter())
+        rests = self.recovery.rests(self.training.iteration)
+        again: Sequence[Batch] = ()
+        if not rests and self.recovery.suspects:
+            self._leave_stretch()
+            again = self._last_batches(iterator)
+        if not self.writer.readback.flying and not again and self._stretches.now is None:
+            self._feed.let_go()
         script = self.recovery.checkpoints.script
         if script.on and not script.asks_again(iterator, self.steps):
             attempt(self, "resume", script.asks, iterator, self.steps, sys._getframe(1))
         if self._last_state.signalled and self._asks_now():
             self._last_state.end_here(sys._getframe(1))
-        if not self._losses.passes and self.recovery.due(self.training.iteration):
+        if not rests and self._between and self.recovery.due(self.training.iteration):
+            self._leave_stretch()
             # Between a batch and the same batch again no script can be resumed.
             at = None if self.replaying or self._gives_again else sys._getframe(1)
             about = self.training.iteration, True, again, at, self.steps
             attempt(self, "recovery", self.recovery.boundary, *about)
-        return LoaderLedger.upcoming(iterator)
+        # Without workers nothing is under way.
+        return LoaderLedger.upcoming(iterator) if hasattr(iterator, "_rcvd_idx") else None
+
+    @property
+    def _between(self) -> bool:
+        """Whether no backward pass has come since the last step."""
+        stretch = self._stretches.now
+        return not self._losses.passes and (stretch is None or stretch.copy is None)
 
     def _last_batches(self, iterator: Any) -> Sequence[Batch]:
         """The batches of the last step, where the loop can be given them again; mostly all."""
-        ledger = self._ledger
+        ledger = self._feed.ledger
         if ledger is None or ledger.ahead or LoaderLedger.of(iterator, ledger) is not ledger:
             return ()  # fetched ahead, or a validation: it would not be used in the next step
         idle = self.investigation.idle and not self.investigation.replaying
@@ -189,43 +219,48 @@ class Engine:
         self.writer.await_rows()  # their loss, once in a rollback
         return tuple(ledger.used)
 
-    @fail_open("loader probe", ends="data_wait")
+    @fail_open("loader probe")
     def fetched(self, iterator: Any, expected: tuple[int, int] | None, content: object) -> None:
         """The loop has its next batch. A skipped step goes back to this RNG state."""
-        self.training.beat()
-        ledger = LoaderLedger.of(iterator, self._ledger)
-        if ledger is not self._ledger:
-            self._ledger = ledger
-            self.training.comparability.feeds(iterator)
-            self.training.origins.feeds(iterator)
-        self.investigation.came_from(iterator)
-        # A loop that fetches without training (validation) makes us hold two batches, no more.
-        keep = min(HELD, 2 + self._losses.passes)
-        ledger.handed_out(iterator, expected or (0, -1), content, keep)
+        self.phases.mark("data_wait", time.perf_counter())
+        stretch, passes = self._stretches.now, self._losses.passes
+        if stretch is not None and stretch.copy is not None:
+            passes = 1
+        looks = self.investigation
+        # Where steps are decided on a device the dice are not cast again, but for an exam.
+        if not self.phases.on_device or looks.alert or not looks.idle:
+            self._feed.keep_rng(passes)
+        self._feed.handed_out(iterator, expected, content, passes, looks)
         if self.watchers.on:
             attempt(self, "watchers", self.watchers.fetched, iterator, sys._getframe())
-        if self.training.bad_batches.unreadable(iterator):
+        if self.training.bad_batches.unreadable:
             attempt(self, "unreadable samples", self._write_unreadable)
-        swallowed = self.watchers.swallowed
+        swallowed, recorder = self.watchers.swallowed, self.training.recorder
+        if swallowed.batches and recorder is not None:
+            # A batch without a step since the last one, of a validation perhaps: it goes on.
+            recorder.ring.beat()
         swallowed.batches += 1
         if swallowed.batches >= swallowed.due:
             attempt(self, "swallowed errors", swallowed.look, sys._getframe())
-        if self.settings.guard.restore_rng and (self._rng is None or not self._losses.passes):
-            self._rng = torch.random.default_generator.get_state()
 
-    @fail_open("investigation")
     def hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         """A bad batch to feed again in place of the next one, for an investigation; mostly None."""
+        trial, lost, looked_into = self.recovery.replay, self.training.memory, self.investigation
+        if trial.again or lost.again or looked_into.again:
+            return self._hands_out_again(iterator)
+        trial.running = lost.held = looked_into.replaying = False
+        return None
+
+    @fail_open("investigation")
+    def _hands_out_again(self, iterator: Any) -> tuple[Any] | None:
         again = self.recovery.replay.next_batch()
         if again is None:
             again = self.training.memory.next_batch(iterator)
         if again is None:
             again = self.investigation.next_batch(iterator)
-        if again is None or self._ledger is None:
+        if again is None or self._feed.ledger is None:
             return None
-        if self.settings.guard.restore_rng:
-            self._rng = torch.random.default_generator.get_state()
-        self._ledger.hand_out_again(*again)
+        self._feed.hand_out_again(*again)
         return (again[1],)
 
     @fail_open("loader probe")
@@ -235,9 +270,9 @@ class Engine:
         if script.on:
             attempt(self, "resume", script.ends, iterator, self.steps, sys._getframe(1))
         self.recovery.epoch_begins()
-        ledger = LoaderLedger.of(iterator, self._ledger)
+        ledger = LoaderLedger.of(iterator, self._feed.ledger)
         ledger.ran_out()
-        if ledger is self._ledger and ranks() > 1:
+        if ledger is self._feed.ledger and ranks() > 1:
             self.training.pass_ends(ledger)
 
     @fail_open("copy probe")
@@ -247,42 +282,61 @@ class Engine:
 
     def waited(self, seconds: float) -> None:
         """A collective has returned after so long; in backward it belongs to that phase."""
-        if not self._depth:
+        if not self._finite_loss.depth:
             self.phases.waited(seconds)
 
     def backward_begins(self, tensors: object) -> bool:
         """Backward is called; True when the step is lost already, and it need not run."""
-        self._depth += 1
-        if self._depth == 1:
+        finite = self._finite_loss
+        finite.depth += 1
+        stretch = self._stretches.now
+        if stretch is not None:
+            try:
+                if stretch.backward_begins(tensors, finite, sys._getframe()):
+                    return False
+            except Exception as error:
+                self.failed("stretch", error)
+            self._leave_stretch()
+        if finite.depth == 1:
             self._loss_seen(tensors)
         return self.training.memory.lost
 
     def backward_ends(self, *, freed: bool = False) -> None:
         """Backward has returned or raised; ``freed``: nothing more can be computed by its graph."""
-        self._depth -= 1
-        if self._depth:
+        self._finite_loss.depth -= 1
+        if self._finite_loss.depth:
             return
-        busy = self._finite_loss.pending is not None or not self.investigation.idle
-        if busy or self.phases.on_device or self.writer.waiting:
+        stretch = self._stretches.now
+        if stretch is not None and stretch.root is not None:
+            try:
+                if freed and stretch.backward_ended():
+                    return
+            except Exception as error:
+                self.failed("stretch", error)
+            self._leave_stretch()
+        busy = self._losses.latest is not None or not self.investigation.idle
+        if busy or self._finite_loss.pending is not None or not self.writer.stepped:
             self._backward_done(freed)
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.
             try:
-                self.phases.mark("backward", time.perf_counter())
+                if not self.phases.idle:
+                    self.phases.mark("backward", time.perf_counter())
             except Exception as error:
                 self.failed("loss probe", error)
 
     @fail_open("loss probe", ends="forward")
     def _loss_seen(self, tensors: object) -> None:
-        loss = self._scaling.unscaled(tensors)
+        loss = tensors if self._scaling.made is None else self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        if number is not None and not bad and len(self.training.registry) <= 1:
+        optimizers = len(self.training.registry.guards.data)
+        if number is not None and not bad and optimizers <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
-        elif "loss reading" not in self.off:
+        elif self._finite_loss.on and "loss reading" not in self.off:
             # Here and below without another wrapper, which takes as long as what it calls.
             try:
-                self._see_loss(tensors, loss, number)
+                self._see_loss(tensors, loss, number, optimizers)
             except Exception as error:
                 self.failed("loss reading", error)
         self.investigation.calls_backward(tensors)
@@ -296,18 +350,15 @@ class Engine:
         if bad and self.settings.guard.explain:
             attempt(self, "investigation", self.investigation.loss_is_bad, sys._getframe())
 
-    def _see_loss(self, root: object, loss: object, number: float | None) -> None:
-        if not self._finite_loss.on:
-            return
+    def _see_loss(self, root: object, loss: object, number: float | None, optimizers: int) -> None:
         bad = number is None or not math.isfinite(number)
-        registry = self.training.registry
         # Only what is skipped may look as if it had not happened.
-        skips = len(self._fast_paths.device.plans) == len(registry) or registry.all_skip()
-        if bad and not skips:
+        planned = len(self._fast_paths.device.plans.known) == optimizers
+        if bad and not planned and not self.training.registry.all_skip():
             return
         variable = root if loss is root else self._scaling.variable()
         # Losses of several optimizers are told apart by their lines, others by their turn.
-        several = len(registry) > 1
+        several = optimizers > 1
         key = place_of_call(sys._getframe()) if several else self._losses.passes
         self._finite_loss.seen(root, loss, variable, number, key, sys._getframe())
 
@@ -321,7 +372,9 @@ class Engine:
                 finite.returned(self._losses)
             except Exception as error:
                 self.failed("loss reading", error)
-        if self.writer.waiting:
+        if self._losses.latest is not None:
+            self._losses.settle()
+        if not self.writer.stepped:
             self.writer.saw_backward(self._losses)
         if not self.investigation.idle:
             on_host = not self.settings.guard.device_path
@@ -340,6 +393,7 @@ class Engine:
         """A call of a model has raised; True when ``call_split`` should make it again."""
         if out_of_reach():
             return False
+        self._leave_stretch()
         place = functools.partial(line_of, error, frame)
         fails = self.training.memory.forward_fails
         return bool(attempt(self, "memory", fails, error, module, frame, place))
@@ -354,7 +408,12 @@ class Engine:
 
     def backward_fails(self, error: BaseException, tensors: object) -> bool:
         """Backward has raised; True when the step is skipped and ``backward_lost`` comes next."""
-        alone = self._depth == 1 and not self._finite_loss.inside and "guard" not in self.off
+        self._leave_stretch()
+        alone = (
+            self._finite_loss.depth == 1
+            and not self._finite_loss.inside
+            and "guard" not in self.off
+        )
         if not alone or not self.training.registry.all_skip() or out_of_reach():
             return False
         place = functools.partial(line_of, error, sys._getframe())
@@ -380,6 +439,7 @@ class Engine:
         The batches before it are those of this step whose gradients ``undo`` takes back; without
         it gradients of before are set aside meanwhile. ``local``: no rank waits for another.
         """
+        self._leave_stretch()
         step = self.training.iteration + 1
         self.training.memory.in_pieces(batches, compute, step, undo, local=local)
 
@@ -394,13 +454,15 @@ class Engine:
 
     def window_dropped(self) -> None:
         """The gradients since the last step were cleared: their batches will come once more."""
-        self._losses = self._new_losses()
+        self._leave_stretch()
+        self._losses = Losses(read=not self.settings.guard.device_path)
 
     # ------------------------------------------------------------------ the optimizer
 
     @fail_open("model probe")
     def made(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> None:
         """An optimizer exists: learn its layers and buffers before the first forward pass."""
+        self._leave_stretch()
         self._fast_paths.forget()
         self.training.origins.made(optimizer, sys._getframe())
         self.training.registry.of(optimizer, models)
@@ -414,6 +476,7 @@ class Engine:
     @fail_open("parting snapshot")
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
+        self._leave_stretch()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self.writer.stepped_last(self.training.registry.find(optimizer))
         self.recovery.leaves(optimizer, self.training.iteration, last=last)
@@ -428,6 +491,15 @@ class Engine:
                 attempt(self, "guard", self.training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
+        stretch = self._stretches.now
+        if stretch is not None:
+            try:
+                if closure is None and stretch.step_begins(optimizer):
+                    self.training.iteration += 1
+                    return None
+            except Exception as error:
+                self.failed("stretch", error)
+            self._leave_stretch()
         self._finite_loss.inside = closure is not None
         if closure is None:
             self._decide(optimizer)
@@ -440,10 +512,39 @@ class Engine:
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
+        stretch = self._stretches.now
+        if stretch is not None and stretch.armed:
+            self._stretch_goes_on(stretch, optimizer)
+            return
         self._finite_loss.inside = False
         # A step inside a compiled region was not opened: nothing of ours is traced there.
         if self._open:
             self._conclude(optimizer)
+
+    @fail_open("stretch")
+    def _stretch_goes_on(self, stretch: Stretch, optimizer: Optimizer) -> None:
+        self.watchers.swallowed.batches = 0
+        if not stretch.step_ends(optimizer, self.training.iteration):
+            self._leave_stretch()
+            self._begin_stretch(optimizer)
+
+    @fail_open("stretch")
+    def _leave_stretch(self) -> None:
+        """What comes next needs all that is known of the steps before it."""
+        stretch = self._stretches.end() if self._stretches.now is not None else None
+        if stretch is None:
+            return
+        if stretch.last is not None:
+            self._previous = Losses.of(stretch.last)
+        if stretch.root is not None:
+            self._loss_seen(stretch.root)
+        elif stretch.copy is not None:
+            self._losses = Losses.of(stretch.copy)
+
+    def _begin_stretch(self, optimizer: Optimizer) -> None:
+        plan = self._fast_paths.device.plans.of(optimizer)
+        if plan is not None and not self.off:
+            self._stretches.begin(optimizer, plan)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
@@ -451,15 +552,19 @@ class Engine:
         scale = self._scaling.use() if self._scaling.scaler is not None else None
         early = self._early
         if not lost:
-            about = optimizer, self._window(), self._losses_decide, scale, early
-            opened = self._fast_paths.open(*about)
+            window = self._losses if self._losses.passes else self._previous
+            opened = self._fast_paths.open(optimizer, window, self._losses_decide, scale, early)
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
         self._fast_paths.forget(optimizer)
         guard, parameters = self.training.registry.with_parameters(optimizer)
         record = self._new_record(optimizer, guard)
-        began = self.writer.kernel_cost.begin() if record.step % COST_EVERY == 0 else None
+        began = (
+            self.writer.kernel_cost.begin()
+            if record.step % self.writer.often(COST_EVERY) == 0
+            else None
+        )
         window = self._window()
         leave_out = self.replaying or lost
         if self.recovery.awaits_step and attempt(
@@ -484,7 +589,8 @@ class Engine:
         )
         if began is not None:
             self.writer.kernel_cost.end(record, began)
-        self.phases.on_device = record.measured is not None and record.measured.flag.is_cuda
+        on_device = record.measured is not None and record.measured.flag.is_cuda
+        self.phases.runs(on_device=on_device)
         if record.step % self.writer.often(UPDATES_EVERY) == 0:
             record.weights = attempt(self, "update probe", guard.updates.before, parameters)
         if record.step % REPLICAS_EVERY == 0 and ranks() > 1:
@@ -525,26 +631,19 @@ class Engine:
         layer = None if record.loss_bad else guard.layers[blamed]
         # A loop that fetches ahead would use a batch fed again one iteration too late, and a
         # step that was taken must not be taken twice.
-        ahead = self._ledger is not None and self._ledger.ahead
-        batches = () if ahead or not record.acted else batches
+        batches = () if self._feed.ahead or not record.acted else batches
         self.investigation.step_is_bad(frame, guard.index, record.step, layer, batches)
 
     def _here(self) -> tuple[Sequence[Batch], Tensor | None]:
         """The batches of the losses so far, the current one last, and the random state before."""
-        if self._ledger is None:
-            return (), self._rng
-        batches = self._ledger.at_work()
-        if self._ledger.ahead:
-            # Such a loop may have fetched all batches of an accumulation window at its beginning.
-            batches = batches[: max(1, self._losses.passes)]
-        return batches, self._rng
+        return self._feed.here(self._losses.passes)
 
     @fail_open("guard", ends="optimizer")
     def _conclude(self, optimizer: Optimizer) -> None:
         guard, record = self._open.pop(id(optimizer), (None, None))
         if record is None or guard is None:
             return
-        window = self._window()
+        window = self._losses if self._losses.passes else self._previous
         if record.usual:
             guard.keep_buffers()
             self._finish(guard, record, window)
@@ -555,35 +654,40 @@ class Engine:
         guard.after(optimizer, record)
         if began is not None:
             self.writer.kernel_cost.end(record, began)
-        if record.left_out and record.measured is None and self._rng is not None:
-            torch.random.default_generator.set_state(self._rng)
+        if record.measured is None and self._feed.rng is not None and record.left_out:
+            torch.random.default_generator.set_state(self._feed.rng)
         on_device, planned = record.measured is not None, record.planned
         self._finish(guard, record, window)
         if not planned:
             self._fast_paths.learn(optimizer, guard, record, on_device=on_device)
+        else:
+            self._begin_stretch(optimizer)
 
     def _finish(self, guard: OptimizerGuard, record: StepRecord, window: Losses) -> None:
         record.time = time.time()
         record.row["backwards"] = window.passes
-        if self.phases.on_device:
+        if self.phases.idle:
+            record.row.update(self.phases.take_idle())
+        elif self.phases.on_device:
             record.timed = self.phases.take()
         else:
             record.row.update(self.phases.take_host())
-        fed = False
-        if self._ledger is not None:
-            fed = self._ledger.fed
-            record.batches = self._ledger.step()
+        ledger, fed = self._feed.ledger, False
+        if ledger is not None:
+            fed = bool(ledger.fresh)
+            record.batches = ledger.step()
         if self.training.memory.lost:  # before the contents of the batches are let go
             attempt(self, "memory", self._step_lost, record)
         own = window is self._losses and window.passes > 0
         several = not own and window.passes > max(1, len(record.batches))
-        comparability = self.training.comparability
+        comparability = self.training.registry.comparability
         if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
             data = {"holds": comparability.holds, "why": comparability.why}
             attempt(self, "notes", self.training.record_at, "comparable", record.step, data)
-        self._previous, self._losses = window, self._new_losses()
-        self._drop_early()
-        self._rng = None
+        self._previous, self._losses = window, Losses(read=not self.settings.guard.device_path)
+        if self._early is not None:
+            self._drop_early()
+        self._feed.rng = None
         self.watchers.swallowed.batches = 0
         self.writer.close_step(guard, record, window)
         if self.watchers.on:
@@ -592,16 +696,16 @@ class Engine:
             self.watchers.resume()
         if not self.investigation.idle:
             attempt(self, "investigation", self.investigation.step_ends)
-        if self.recovery.awaits_step:
+        if not record.planned and self.recovery.awaits_step:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
         if self.training.memory.split.news:
             attempt(self, "memory", self.training.memory.tell, record.step)
-        if self._ledger is None and self.recovery.due(self.training.iteration):
+        if ledger is None and self.recovery.due(self.training.iteration):
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
     def _step_lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""
-        ledger = self._ledger
+        ledger = self._feed.ledger
         # Where another optimizer steps on the same batch, or the loop has fetched ahead of it, the
         # step is skipped and no more.
         again = ledger is not None and not ledger.ahead and len(self.training.registry) == 1
@@ -640,6 +744,10 @@ class Engine:
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        if (stretch := self._stretches.now) is not None:
+            if stretch.clip_begins(clipped):
+                return
+            self._leave_stretch()
         self._drop_early()
         about = clipped, self._losses, self._losses_decide, self._scaling.last()
         self._early = self._fast_paths.clip(*about)
@@ -656,22 +764,26 @@ class Engine:
     def _drop_early(self) -> None:
         early, self._early = self._early, None
         if early is not None and early.on_device is not None and not early.used:
-            self.writer.discard(early.on_device)
+            self.writer.discard(early.on_device.row)
 
     @fail_open("clip probe")
     def clip_ends(self) -> None:
         """Clipping is over: the measurement holds as long as nobody touches the gradients."""
-        if self._early is not None:
+        if self._stretches.now is not None:
+            self._stretches.now.clip_ends()
+        elif self._early is not None:
             self._early.seal()
 
     @fail_open("scaler probe")
     def scaled(self, loss: Any, result: Any) -> None:
         """``GradScaler.scale`` made ``result`` of ``loss``: backward will be called on it."""
+        self._leave_stretch()
         self._scaling.scaled(loss, result)
 
     @fail_open("scaler probe")
     def scaler_begins(self, scaler: Any) -> None:
         """``GradScaler.step`` is about to run."""
+        self._leave_stretch()
         self._scaling.begins(scaler)
         self.recovery.live.saw_scaler(scaler)
 
@@ -701,13 +813,8 @@ class Engine:
 
     # ------------------------------------------------------------------ data
 
-    @property
-    def drops_samples(self) -> bool:
-        """Whether quarantined samples are skipped."""
-        return self.training.bad_batches.quarantine.skips
-
     @fail_open("quarantine")
-    def without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
+    def _without_poisoned(self, iterator: Any, indices: Any) -> tuple[Any] | None:
         """What is left of a draw, as a tuple of one; None to take it as it is."""
         quarantine = self.training.bad_batches.quarantine
         kept = quarantine.kept(iterator, indices, equal=ranks() > 1)
@@ -768,12 +875,14 @@ class Engine:
 
     def settled(self) -> None:
         """What was done since the step is meant: buffers are good as they are, graphs were used."""
+        self._leave_stretch()
         attempt(self, "buffers", self.training.registry.buffers.accept)
         if self.watchers.memory is not None:
             attempt(self, "watchers", self.watchers.memory.evaluation.restarts)
 
     def new_task(self) -> None:
         """Something else is learned from here on."""
+        self._leave_stretch()
         attempt(self, "recovery", self.recovery.new_task, self.training.iteration)
 
     # ------------------------------------------------------------------ what a watch asks
@@ -805,6 +914,7 @@ class Engine:
 
     def await_rows(self) -> None:
         """Wait for the rows that are on their way from a device."""
+        self._leave_stretch()
         attempt(self, "rows", self.writer.await_rows)
 
     @property
@@ -840,6 +950,7 @@ class Engine:
 
     def restore_best(self, why: str) -> str:
         """Go back to the best state by validation between two steps; why that was not done."""
+        self._leave_stretch()
         refused = attempt(self, "recovery", self.recovery.restore_best, why)
         return "rolling back failed" if refused is None else refused
 
@@ -857,6 +968,7 @@ class Engine:
 
         ``best`` reads the best state by validation.
         """
+        self._leave_stretch()
         self.recovery.live.given = training_state
         self.recovery.restoring.best_state = best
         if training_state is not None:
@@ -864,6 +976,7 @@ class Engine:
 
     def resumed(self, step: int) -> None:
         """Weights, state and buffers were restored to what they were after this many steps."""
+        self._leave_stretch()
         self.training.restored()
         self.training.iteration = step
 
@@ -872,6 +985,9 @@ class Engine:
     def failed(self, where: str, error: Exception) -> None:
         """A part of holdfast failed: switch it off, restore everything, record it."""
         self.off.add(where)
+        if self._stretches.now is not None and where in ("guard", "stretch"):
+            self._stretches.now.disarm()
+            self._stretches.now = None
         if where == "guard":
             # Disarm what will not be finished. A failed investigation must leave the skip armed.
             for optimizer, guard in self.training.guards():
@@ -902,8 +1018,7 @@ class Engine:
 
     def last_words(self, error: BaseException, gave_up: object = None) -> LastWords:
         """What can be said of an exception that ends the training; nothing is written."""
-        batches = () if self._ledger is None else self._ledger.at_work()
-        facts = exception.facts(error, batches, self.training.models())
+        facts = exception.facts(error, self._feed.at_work(), self.training.models())
         memory = self.watchers.memory
         found = attempt(self, "watchers", memory.last_words, error) if memory is not None else None
         found = found or []
@@ -932,7 +1047,7 @@ class Engine:
 
     def _asks_now(self) -> bool:
         """Whether the loop, which asks for its next batch, can be resumed from there."""
-        between = not self._losses.passes and not self.recovery.checkpoints.script.waits()
+        between = self._between and not self.recovery.checkpoints.script.waits()
         return between and bool(self.asks_soon())
 
     def ends_together(self, why: str) -> bool:
@@ -966,13 +1081,15 @@ class Engine:
             resume = script.take(self.training.iteration, self.steps, at)
             self._last_state.save(Moment(why, resume=resume))
         elif not self.writer.waiting or self.recovery.snapshots.count:
-            doubt = ""
-            if any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
+            doubt, stretch = "", self._stretches.now
+            cut = stretch is not None and stretch.armed
+            if cut or any(id(optimizer) in self._open for optimizer, _ in self.training.guards()):
                 doubt = f"step {self.training.iteration} was cut short inside optimizer.step"
             elif "guard" in self.off:
                 doubt = "without the guard it is not known whether the last step is complete"
+            self._leave_stretch()
             statistics = self.training.registry.buffers.statistics()
-            self._last_state.save(Moment(why, doubt, self._rng, statistics))
+            self._last_state.save(Moment(why, doubt, self._feed.rng, statistics))
 
     def _new_record(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
         if not guard.stepped:
@@ -983,10 +1100,6 @@ class Engine:
         self._open[id(optimizer)] = guard, record
         return record
 
-    def _new_losses(self) -> Losses:
-        # On CPU tensors a loss may be read by the host, unless a test forbids it.
-        return Losses(read=not self.settings.guard.device_path)
-
     def _window(self) -> Losses:
         """The losses this step is about; optimizers sharing one loss share one window."""
         return self._losses if self._losses.passes else self._previous
@@ -994,10 +1107,12 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        return ranks() == 1 and (len(self.training.registry) <= 1 or self._window().count == 1)
+        one = len(self.training.registry.guards.data) <= 1
+        return ranks() == 1 and (one or self._window().count == 1)
 
     def close(self) -> None:
         """End of the process: wait for pending rows and write the final record."""
+        self._leave_stretch()
         self._last_state.close()
         self.investigation.close()
         attempt(self, "memory", self.training.memory.tell, self.training.iteration)

@@ -15,6 +15,12 @@ import torch
 from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
+# Without CUDA these are dummies of torch, or not there.
+_bad_fork: Callable[[], bool] = torch._C._cuda_isInBadFork if _CUDA else bool
+_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
+stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if _CUDA else int
+current_device: Callable[[], int] = torch._C._cuda_getDevice if _CUDA else lambda: -1
+"""Without the call around it, which asks whether CUDA is there."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +64,7 @@ def fail_open(
             began, phases = perf_counter(), self.phases
             within, phases.ours = phases.ours, True
             try:
-                if ends:
+                if ends and not phases.idle:
                     phases.mark(ends, began)
                 return call(self, *args)
             except Exception as error:
@@ -96,4 +102,11 @@ def out_of_reach() -> bool:
     """Inside a traced or captured region nothing of ours may run; the region is not guarded."""
     if torch.compiler.is_compiling():
         return True
-    return _CUDA and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    # What ``is_initialized`` asks, without its call.
+    return _CUDA and torch.cuda._initialized and not _bad_fork() and capturing(current_device())
+
+
+def capturing(device: int) -> bool:
+    """Whether the current stream of a device is captured in a CUDA graph."""
+    # The default stream cannot be, and to ask the driver takes as long as a launch.
+    return stream_of(device) != 0 and _capturing()

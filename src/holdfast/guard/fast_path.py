@@ -159,7 +159,7 @@ class FastPath:
         }
         if guard.has_buffers:
             row |= {"buffer_bad": 0.0, "buffer_layer": -1.0}
-        sampled = (LOOK, COST_EVERY, writer.often(UPDATES_EVERY), *writer.samples())
+        sampled = (LOOK, *map(writer.often, (COST_EVERY, UPDATES_EVERY)), *writer.samples())
         plan = _Plan(
             weakref.ref(optimizer),
             guard,

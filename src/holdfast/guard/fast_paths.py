@@ -45,9 +45,13 @@ class FastPaths:
             scale: of a GradScaler.
             early: norms from before the script clipped its gradients.
         """
-        return self.host.open(optimizer, losses, scale, early) or self.device.open(
-            optimizer, losses, decides, scale, early
-        )
+        if self.host.plans.known:
+            opened = self.host.open(optimizer, losses, scale, early)
+            if opened is not None:
+                return opened
+        if not self.device.plans.known:
+            return None
+        return self.device.open(optimizer, losses, decides, scale, early)
 
     def clip(
         self,
@@ -57,7 +61,10 @@ class FastPaths:
         scaler: Any,
     ) -> EarlyNorms | None:
         """The script is about to clip these: measure them as in the last step, or None."""
-        return self.host.clip(parameters) or self.device.clip(parameters, losses, decides, scaler)
+        early = self.host.clip(parameters) if self.host.plans.known else None
+        if early is not None or not self.device.plans.known:
+            return early
+        return self.device.clip(parameters, losses, decides, scaler)
 
     def learn(
         self, optimizer: Optimizer, guard: OptimizerGuard, record: StepRecord, *, on_device: bool

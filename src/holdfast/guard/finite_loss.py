@@ -27,15 +27,19 @@ from ..actions._loss_kernel import LossWriter, writer_for
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, frames_from, kind_of
 from ..probes.loss import Losses
+from .fail_open import capturing, current_device
 
 # How a root is made of the script's loss: by a number, for accumulation or by a scaler.
 _DIVIDED, _MULTIPLIED = "DivBackward0", "MulBackward0"
-_BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
+BY_A_NUMBER = (_DIVIDED, _MULTIPLIED)
 # Numbers in a row that are followed, and callers whose variables are looked through.
 _HOPS = 3
 _CALLERS = 8
+_STRIDED = torch.strided
 
 Spot = tuple[str, int, int]
+Ready = tuple[torch.dtype, int, LossWriter, Tensor]
+"""What a launch like the last one needs: dtype and device of the loss, last finite one."""
 Hop = tuple[Any, Tensor, bool]
 """A node of the graph, the number that made the next tensor of its own, and whether it divided."""
 
@@ -86,6 +90,8 @@ class FiniteLoss:
         self.on = settings.skip and not settings.keep_nan
         self.pending: _Pending | None = None
         """Something to write when backward has returned."""
+        self.depth = 0
+        """How many backward passes are under way, one inside the other."""
         self.inside = False
         """An optimizer evaluates a closure and reads the losses itself."""
         self._written = self._told = False
@@ -93,6 +99,8 @@ class FiniteLoss:
         self.numbers: dict[Hashable, float] = {}
         self._tensors: dict[tuple[Hashable, torch.device], _Last] = {}
         self._writers: dict[tuple[torch.dtype, torch.device], LossWriter | None] = {}
+        self.ready: dict[Hashable, Ready] = {}
+        """By place."""
         # By line: in which caller, counted from there, and under which names losses are found.
         self._names: dict[Spot, list[tuple[int, str]]] = {}
 
@@ -121,17 +129,25 @@ class FiniteLoss:
             return
         if self.inside or type(root) is not Tensor or type(loss) is not Tensor:
             return
-        if not own(root) or not loss.is_floating_point():
-            return
         node = root.grad_fn
+        # ``own``, written out: on a device this is asked in every step.
+        if node is None or root.numel() != 1 or root.layout is not _STRIDED or root._is_view():
+            return
+        if not loss.is_floating_point():
+            return
         if loss is not root:
-            node = node.next_functions[0][0] if node is not None else None
+            node = node.next_functions[0][0]
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
-        if node is not None and node.name() in _BY_A_NUMBER:
+        if node is not None and node.name() in BY_A_NUMBER:
             hops = list(_hops(node))
             if hops:
                 pending.made_of = self._variables(hops, frame)
+
+    def holds_parts(self, node: Any, frame: FrameType) -> bool:
+        """Whether the script has variables of what a root was made of by numbers."""
+        hops = list(_hops(node))
+        return bool(hops) and bool(self._variables(hops, frame))
 
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
@@ -143,12 +159,23 @@ class FiniteLoss:
             return
         if pending.on_host:
             self._write(pending)
-        elif not (pending.loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            written = self._write_at_once(pending)
+        elif not (pending.loss.is_cuda and capturing(current_device())):
+            loss, known = pending.loss, self.ready.get(pending.key)
+            if (
+                known is not None
+                and pending.variable is not None
+                and not pending.made_of
+                and loss.dtype is known[0]
+                and loss.get_device() == known[1] == current_device()
+            ):
+                written = known[2].write(loss, known[3])
+            else:
+                written = self._write_at_once(pending)
             if written is None:
+                losses.settle()  # the record keeps the memory that it has now
                 self._write_on_device(pending)
             else:
-                losses.was(pending.loss, written)
+                losses.was(loss, written)
 
     def tell(self) -> bool:
         """A loss was not finite: whether the run has to be told, once, what its script reads."""
@@ -165,6 +192,7 @@ class FiniteLoss:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.numbers = dict(state["numbers"])
+        self.ready.clear()
         self._told = self._written = state["told"]
         for key, name, value, copies in state["tensors"]:
             device = torch.device(name)
@@ -203,15 +231,18 @@ class FiniteLoss:
             last.own = True
         self._written = True
         try:
-            return writer.write(loss, last.value)
+            written = writer.write(loss, last.value)
         except Exception:
             # No compiler, no place for its cache: the plain way gives the same answer.
             self._writers[kind] = None
             return None
+        self.ready[pending.key] = loss.dtype, loss.get_device(), writer, last.value
+        return written
 
     def _write_on_device(self, pending: _Pending) -> None:
         raw, variable = pending.loss.data, pending.variable
         key = pending.key, raw.device
+        self.ready.pop(pending.key, None)
         known = self._tensors.get(key)
         finite = raw.abs() < math.inf
         # Before the first finite one there is nothing better than what it is.
@@ -297,7 +328,7 @@ def _spot(frame: FrameType) -> Spot:
 def _hops(node: Any) -> Iterator[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
     for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in _BY_A_NUMBER:
+        if node is None or (name := node.name()) not in BY_A_NUMBER:
             return
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:

@@ -31,7 +31,8 @@ class Scaling:
         self.last: Callable[[], Any] = _NOTHING
         """The scaler that has scaled a loss last."""
         self._stepped = False
-        self._unscaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self.made: tuple[weakref.ref[Tensor], Tensor] | None = None
+        """What the scaler has made last, and of which loss."""
         self.variable: weakref.ref[Tensor] = _NOTHING
         """The loss that was scaled last, where it has memory of its own."""
 
@@ -46,15 +47,15 @@ class Scaling:
     def scaled(self, loss: Any, result: Any) -> None:
         """``result`` was made of ``loss``."""
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
-            self._unscaled = (weakref.ref(result), loss.detach())
+            self.made = (weakref.ref(result), loss.detach())
             self.variable = weakref.ref(loss) if own(loss) else _NOTHING
 
     def unscaled(self, tensors: object) -> object:
         """The loss itself, where backward is called on what the scaler made of it."""
-        if self._unscaled is None:
+        if self.made is None:
             return tensors
-        result, loss = self._unscaled
-        self._unscaled = None
+        result, loss = self.made
+        self.made = None
         return loss if result() is tensors else tensors
 
     def begins(self, scaler: Any) -> None:

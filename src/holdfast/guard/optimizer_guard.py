@@ -17,7 +17,7 @@ from ..actions.restore_buffers import BufferKeeper
 from ..actions.skip_update import Snapshot
 from ..config import GuardSettings
 from ..probes._host_norms import HostNorms, plain
-from ..probes.gradients import DeviceReading, EarlyNorms, Meters
+from ..probes.gradients import DeviceReading, EarlyNorms, Meter, Meters
 from ..probes.loss import Losses
 from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.step_record import StepRecord
@@ -154,7 +154,7 @@ class OptimizerGuard:
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
             extras = self._extras(record, looked_at, device)
-            scaler = self._scaler(optimizer, record, scale)
+            scaler = self.told(optimizer, record, scale)
             unscaled = scale if record.still_scaled else None
             asked = self.outliers.question(
                 device,
@@ -226,7 +226,8 @@ class OptimizerGuard:
         which: Sequence[int] = ()
         buffers: list[Tensor] = []
         extras: list[Tensor] = []
-        if self._buffers.buffers:
+        has_buffers = bool(self._buffers.buffers)
+        if has_buffers:
             self._buffers.look()
             which, buffers = self._buffers.to_measure(device)
             if buffers and not meter.can_take(buffers, grads[0].dtype):
@@ -238,9 +239,19 @@ class OptimizerGuard:
             may_skip=True,
             scale=scaler[0] if scaler is not None and still_scaled else None,
         )
+        values = losses.values
+        one = len(values) == 1 and not losses.numbers and losses.latest is None
+        if one and values[0].device == device:
+            loss: Tensor | None = values[0]
+        else:
+            loss = losses.on_device(device)
+        if not has_buffers and loss is not None and asked is not None:
+            again = meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
+            if again is not None:
+                return again, which
         measured = meter.measure(
             grads,
-            losses.on_device(device),
+            loss,
             loss_decides=decides,
             extras=extras,
             buffers=buffers,
@@ -248,49 +259,6 @@ class OptimizerGuard:
             scaler=scaler,
         )
         return measured, which
-
-    def decide_on_device(
-        self,
-        optimizer: Optimizer,
-        record: StepRecord,
-        grads: list[Tensor],
-        losses: Losses,
-        device: torch.device,
-        scale: Tensor | None,
-        early: EarlyNorms | None,
-        *,
-        fused: bool,
-        decides: bool,
-    ) -> None:
-        """``before`` where nothing is new.
-
-        Args:
-            optimizer: about to step.
-            record: of the step.
-            grads: dense gradients, all on ``device``.
-            losses: of the step.
-            device: where they are.
-            scale: of a GradScaler.
-            early: decided before the script has clipped the gradients.
-            fused: whether the optimizer's kernel reads the flag itself.
-            decides: whether a bad loss alone makes the step bad.
-        """
-        scaler = None if scale is None else self._scaler(optimizer, record, scale)
-        record.losses_decide = decides
-        if early is not None and early.on_device is not None:
-            early.used = record.clipped = True
-            measured = early.on_device
-        else:
-            measured, record.buffers = self.measure_on_device(
-                *(grads, losses, device, scaler),
-                still_scaled=record.still_scaled,
-                clipped=False,
-                decides=decides,
-            )
-        record.measured, record.acted = measured, True
-        self.skip.on_device(
-            optimizer, measured.flag, self.positions, device, fused=fused, united=measured.armed
-        )
 
     def _learn(self, parameters: Sequence[Tensor]) -> None:
         """Another list of parameters: ask whether ranks share them, in the first step with them."""
@@ -347,7 +315,7 @@ class OptimizerGuard:
             record.acted = True
             record.row["skipped"] = 1.0
 
-    def _scaler(
+    def told(
         self, optimizer: Optimizer, record: StepRecord, scale: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
         """Scale of a GradScaler and what it has found, for the row; None without one."""
@@ -402,6 +370,10 @@ class OptimizerGuard:
 
     # ------------------------------------------------------------------ for the fast path
 
+    def meter(self, device: torch.device) -> Meter:
+        """What measures its gradients there."""
+        return self._meters.of(device)
+
     @property
     def has_buffers(self) -> bool:
         """Whether there are buffers to be looked at in every step."""
@@ -430,8 +402,8 @@ class OptimizerGuard:
 
     def after(self, optimizer: Optimizer, record: StepRecord) -> None:
         """Finish what ``before`` armed; the optimizer is as the script knows it again."""
-        if self.whole is not None:
-            self.whole.taken_part = False
+        if self._learnt[1] is not None:
+            self._learnt[1].taken_part = False
         flag = record.measured.flag if record.measured is not None else None
         record.moved = self.skip.settle(optimizer, flag)
         if self._buffers.buffers and self._settings.restore_buffers:

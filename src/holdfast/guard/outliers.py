@@ -61,7 +61,7 @@ class Outliers:
     def clipping(self) -> bool:
         """Whether norms are being clipped by themselves because of an explosion."""
         # A device tells each rank at another time: all must begin with the same step.
-        return self.exploding if self._alone else self.agreed_to_clip
+        return self._calm < _CALM if self._alone else self.agreed_to_clip
 
     @property
     def _skips(self) -> bool:
@@ -155,8 +155,12 @@ class Outliers:
             return None
         if self._state is None or self._state.device != device:
             self._state = fresh_state(device)
-        may = self._skips and may_skip and self.detect
-        about = alone, clipped, may, self._asked.adaptive or self.clipping
+        # ``_skips`` and ``clipping``, written out: this is asked in every step.
+        comparable = self._comparability
+        trusted = self._always or (comparable.may_skip if alone else comparable.agreed)
+        may = self._skip and trusted and may_skip and self.detect
+        clipping = self._calm < _CALM if alone else self.agreed_to_clip
+        about = alone, clipped, may, self._asked.adaptive or clipping
         # Asked in every step, mostly with the same words.
         last, question = self._question
         known = question is not None and question.state is self._state and question.scale is scale

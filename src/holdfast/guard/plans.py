@@ -35,23 +35,20 @@ class Plans(Generic[P]):
     """Plans by optimizer."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, P] = {}
+        self.known: dict[int, P] = {}
+        """By the id of the optimizer."""
         # By the first of the parameters that are clipped together.
         self._clipped: dict[int, P] = {}
 
-    def __len__(self) -> int:
-        """How many optimizers have one."""
-        return len(self._plans)
-
     def keep(self, optimizer: Optimizer, plan: P, *, clipped: bool) -> None:
         """A plan for the next steps; ``clipped``: it is asked for when the script clips, too."""
-        self._plans[id(optimizer)] = plan
+        self.known[id(optimizer)] = plan
         if clipped:
             self._clipped[id(parameters_of(optimizer)[0])] = plan
 
     def of(self, optimizer: Optimizer) -> P | None:
         """The plan of an optimizer whose groups are those it was made with."""
-        plan = self._plans.get(id(optimizer))
+        plan = self.known.get(id(optimizer))
         if plan is None or plan.optimizer() is not optimizer:
             return None
         return plan if id(optimizer.param_groups) == plan.groups else None
@@ -70,7 +67,7 @@ class Plans(Generic[P]):
     def forget(self, optimizer: Optimizer | None = None) -> None:
         """Something changed, for one optimizer or for all."""
         if optimizer is None:
-            self._plans.clear()
+            self.known.clear()
             self._clipped.clear()
-        elif (plan := self._plans.pop(id(optimizer), None)) is not None and plan.clips:
+        elif (plan := self.known.pop(id(optimizer), None)) is not None and plan.clips:
             self._clipped = {key: one for key, one in self._clipped.items() if one is not plan}

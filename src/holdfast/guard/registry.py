@@ -27,9 +27,10 @@ class OptimizerRegistry:
         self.meters = Meters()
         self._settings, self._policy = settings, policy
         self._count = 0
-        self._guards: weakref.WeakKeyDictionary[Optimizer, OptimizerGuard] = (
+        self.guards: weakref.WeakKeyDictionary[Optimizer, OptimizerGuard] = (
             weakref.WeakKeyDictionary()
         )
+        """The guard of every optimizer that lives."""
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def of(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> OptimizerGuard:
@@ -40,9 +41,9 @@ class OptimizerRegistry:
         self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None
     ) -> tuple[OptimizerGuard, list[nn.Parameter]]:
         """``of``, and the parameters the optimizer holds now."""
-        guard = self._guards.get(optimizer)
+        guard = self.guards.get(optimizer)
         if guard is None:
-            guard = self._guards[optimizer] = OptimizerGuard(
+            guard = self.guards[optimizer] = OptimizerGuard(
                 self._count,
                 type(optimizer).__name__,
                 self._settings.guard,
@@ -61,18 +62,18 @@ class OptimizerRegistry:
 
     def find(self, optimizer: Optimizer) -> OptimizerGuard | None:
         """The guard of an optimizer; None where it has none, or no longer."""
-        return self._guards.get(optimizer)
+        return self.guards.get(optimizer)
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return len(self.guards.data)
 
     def all_skip(self) -> bool:
         """Whether there are optimizers, and bad steps of every one are skipped."""
-        return bool(self._guards) and not any(g.detect_only for g in self._guards.values())
+        return bool(self.guards) and not any(g.detect_only for g in self.guards.values())
 
     def all(self) -> list[tuple[Optimizer, OptimizerGuard]]:
         """Every optimizer still alive, with its guard."""
-        return list(self._guards.items())
+        return list(self.guards.items())
 
     def models_of(
         self, parameters: Sequence[Tensor], models: Iterable[nn.Module] | None = None

@@ -17,7 +17,6 @@ from ..diagnosis.source.origins import parts_of
 from ..probes import learning_rate
 from ..probes._norm_kernel import Landing
 from ..probes.cost_budget import LEAN, Budget
-from ..probes.gradients import DeviceReading
 from ..probes.host import Host
 from ..probes.loss import Losses
 from ..probes.memory import Memory
@@ -70,14 +69,15 @@ class StepWriter:
         self.scaler = ScalerInUse(asked, acts=settings.guard.skip)
         self._known = known
         self._settings = settings.run
-        self._readback = Readback()
+        self.readback = Readback()
         self._host = Host()
         self._memory = Memory()
         # By optimizer: tables with a column for each layer.
         self._norms: dict[int, LayerNorms] = {}
         self._updates: dict[int, Table] = {}
         self._checksums: dict[int, Table] = {}
-        self._stepped: set[int] = set()
+        self.stepped: set[int] = set()
+        """The optimizers that have stepped in this iteration."""
         self._passes: list[tuple[float, float]] = []
         self.suspicious = False
         """Whether the last step that is known was bad: then the weights are looked at."""
@@ -89,14 +89,19 @@ class StepWriter:
         return self._settings.parameters_every
 
     @property
+    def memory_every(self) -> int:
+        """Every how many steps memory is looked at."""
+        return self._settings.memory_every
+
+    @property
     def in_flight(self) -> int:
         """How many vectors are on their way from a device."""
-        return len(self._readback)
+        return len(self.readback.flying)
 
     @property
     def waiting(self) -> bool:
         """Whether no optimizer has stepped so far."""
-        return not self._stepped
+        return not self.stepped
 
     def saw_backward(self, losses: Losses) -> None:
         """A backward pass without a step so far: weights may be updated by hand."""
@@ -120,17 +125,17 @@ class StepWriter:
         # A new one that comes when others have been through iterations begins its own: stages,
         # folds, fine-tuning after pre-training.
         late = not guard.stepped and self.training.iteration > 0
-        if guard.index in self._stepped or (late and self._stepped):
+        if guard.index in self.stepped or (late and self.stepped):
             self.training.iteration += 1
-            self._stepped.clear()
+            self.stepped.clear()
         guard.stepped = True
         self._passes = []
-        self._stepped.add(guard.index)
+        self.stepped.add(guard.index)
         return self.training.iteration
 
     def upcoming(self, guard: OptimizerGuard) -> int:
         """What ``number`` will say to an optimizer that has stepped before."""
-        return self.training.iteration + (guard.index in self._stepped)
+        return self.training.iteration + (guard.index in self.stepped)
 
     def stepped_last(self, guard: OptimizerGuard | None) -> bool:
         """Whether an optimizer took part in the last iteration.
@@ -139,9 +144,9 @@ class StepWriter:
         optimizer did that is left.
         """
         if guard is not None:
-            return guard.index in self._stepped
+            return guard.index in self.stepped
         left = {other.index for _, other in self.training.guards()}
-        return bool(self._stepped) and not left & self._stepped
+        return bool(self.stepped) and not left & self.stepped
 
     def wants_parameters(self, record: StepRecord) -> bool:
         """Whether this step checks the weights too: at the start, periodically, after bad steps."""
@@ -178,13 +183,14 @@ class StepWriter:
         if record.weights is not None:
             self._send_updates(guard, record, record.weights)
             record.weights = None
-        if record.step % self.often(self._settings.memory_every) == 0:
+        every = self._settings.memory_every
+        if record.step % (every * LEAN if self.budget.lean else every) == 0:
             self._host.read(record.row)
             if measured is not None:
                 self._memory.read(measured.flag.device, record.row)
         scaling = self.scaler.policy
         if measured is None:
-            self._readback.poll()
+            self.readback.poll()
             if scaling is not None and why_lower(record):
                 scaling.explosion()
             elif scaling is not None and losses.values and not record.told_to:
@@ -197,26 +203,31 @@ class StepWriter:
             loss = losses.on_device(measured.flag.device)
             if outlier is not None or loss is not None:
                 scaling.explosion(outlier, loss)
-        self._readback.send(measured.row, functools.partial(self._arrived, guard, record))
-        if self.in_flight >= self.budget.together:
-            self._readback.poll()
-
-    def discard(self, measured: DeviceReading) -> None:
-        """Nobody wants these numbers; the room they arrive in is used again."""
+        readback, then = self.readback, functools.partial(self._arrived, guard, record)
         if isinstance(measured.row, Landing):
-            self._readback.send(measured.row, lambda values: None)
+            readback.flying.append((measured.row, then))
+        else:
+            readback.send(measured.row, then)
+        if len(readback.flying) >= self.budget.together:
+            readback.poll()
+
+    def discard(self, row: Tensor | Landing) -> None:
+        """Nobody wants these numbers; the room they arrive in is used again."""
+        if isinstance(row, Landing):
+            self.readback.send(row, lambda values: None)
 
     def _arrived(
         self, guard: OptimizerGuard, record: StepRecord, values: np.ndarray | None
     ) -> None:
         if values is not None:
             record.arrive(values)
-            guard.arrived(record)
+            if record.moved or record.refused:
+                guard.arrived(record)
         record.measured = None
         self._write(guard, record, late=True)
 
     def _write(self, guard: OptimizerGuard, record: StepRecord, *, late: bool = False) -> None:
-        recorder = self.training.opened()
+        recorder = self.training.recorder or self.training.opened()
         if recorder is None:
             return
         row = record.row
@@ -276,7 +287,7 @@ class StepWriter:
         if record.measured is None:
             arrived(weights.ratios().numpy())
         else:
-            self._readback.send(weights.ratios(), arrived)
+            self.readback.send(weights.ratios(), arrived)
 
     def _send_checksums(self, guard: OptimizerGuard, record: StepRecord, sums: Tensor) -> None:
         def arrived(values: np.ndarray | None) -> None:
@@ -292,7 +303,7 @@ class StepWriter:
         if record.measured is None:
             arrived(sums.numpy())
         else:
-            self._readback.send(sums, arrived)
+            self.readback.send(sums, arrived)
 
     def _announce(self, guard: OptimizerGuard, record: StepRecord) -> None:
         training = self.training
@@ -327,19 +338,19 @@ class StepWriter:
         """Which step it is and whose, as plain data; every row must be known."""
         return {
             "iteration": self.training.iteration,
-            "stepped": sorted(self._stepped),
+            "stepped": sorted(self.stepped),
             "suspicious": self.suspicious,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` gave."""
         self.training.iteration = state["iteration"]
-        self._stepped = set(state["stepped"])
+        self.stepped = set(state["stepped"])
         self.suspicious = state["suspicious"]
 
     def await_rows(self) -> None:
         """Wait until every row is written; only at the very end of a run."""
-        self._readback.poll(wait=True)
+        self.readback.poll(wait=True)
 
     def close(self, passes: int) -> None:
         """Write pending rows and the final record; ``passes``: backward passes without a step."""
@@ -355,8 +366,8 @@ class StepWriter:
                 "are updated by hand, by an optimizer of another kind or in a compiled step",
             )
         step = training.iteration
-        if self._readback.dropped:
-            recorder.event("dropped", step, {"readings": self._readback.dropped})
+        if self.readback.dropped:
+            recorder.event("dropped", step, {"readings": self.readback.dropped})
         training.bad_batches.close(recorder, step)
         recorder.event("end", step, {"steps": self._rows, "skipped": self.skipped})
         recorder.close()

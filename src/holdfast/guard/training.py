@@ -99,11 +99,6 @@ class GuardedTraining:
         """The rank of this process."""
         return 0 if self.recorder is None else self.recorder.rank
 
-    def beat(self) -> None:
-        """A batch came, of a validation perhaps: the training goes on."""
-        if self.recorder is not None:
-            self.recorder.ring.beat()
-
     @property
     def comparability(self) -> Comparability:
         """Whether its losses can be compared over time."""

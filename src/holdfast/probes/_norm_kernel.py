@@ -107,22 +107,18 @@ class Landing:
         self._values: np.ndarray = row.numpy()
         self._words = self._values.view(np.int64)
         self._words.fill(_PENDING)
-        self._used = 0
-
-    def expect(self, count: int) -> Landing:
-        """From now on the first ``count`` numbers are on their way."""
-        self._used = count
-        return self
+        self.expected = 0
+        """So many numbers are on their way."""
 
     @property
     def complete(self) -> bool:
         """Whether every number has arrived."""
-        words = self._words[: self._used]
+        words = self._words[: self.expected]
         return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
 
     def take(self) -> np.ndarray:
         """The numbers; the row is free again."""
-        values = self._values[: self._used].copy()
+        values = self._values[: self.expected].copy()
         self._words.fill(_PENDING)
         self._home.append(self)
         return values
@@ -133,9 +129,10 @@ class NormKernel:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._layout: Layout | None = None
+        self.layout: Layout | None = None
         self._gradients = 0
-        self._uploaded: list[int] = []
+        self.uploaded: list[int] = []
+        """Addresses of the tensors that were measured last."""
         self._addresses = torch.empty(0, dtype=torch.int64, device=device)
         self._fixed: list[int] = []
         self._tables: deque[tuple[Tensor, np.ndarray, torch.cuda.Event]] = deque()
@@ -179,18 +176,16 @@ class NormKernel:
         """
         measured = [*grads, *buffers] if buffers else grads
         addresses = list(map(Tensor.data_ptr, measured))
-        if addresses != self._uploaded:
-            if not _readable(measured):
-                return None
-            self._lay_out(measured, len(grads))
-            self._upload(addresses)
-        layout = self._layout
+        if addresses != self.uploaded and not self.place(measured, len(grads), addresses):
+            return None
+        layout = self.layout
         assert layout is not None
         width = layout.blocks + (loss is not None)
         if asked is not None:
             width = layout.blocks + 1 + ANSWERS + (0 if scaler is None else SCALER)
         if landing and self._landings:
-            row: Tensor | Landing = self._landings.popleft().expect(width)
+            row: Tensor | Landing = self._landings.popleft()
+            row.expected = width
         else:
             count = max(width, layout.blocks + 1)
             row = torch.empty(count, dtype=torch.float64, device=self._device)
@@ -198,7 +193,11 @@ class NormKernel:
         seen = loss if loss is not None else flag
         has_loss, judged = loss is not None, asked is not None
         scale = flag if asked is None or asked.scale is None else asked.scale
-        state, terms = (flag, flag) if asked is None else (asked.state, self._terms.of(asked))
+        state = terms = flag
+        if asked is not None:
+            state, terms = asked.state, asked.vector
+            if terms is None:
+                terms = self._terms.of(asked)
         found = armed = flag
         if scaler is not None:
             scale, found, armed = scaler.scale, scaler.found, scaler.armed
@@ -207,22 +206,23 @@ class NormKernel:
         start = self._launchers.get(kind)
         if start is not None:
             # Addresses as numbers, because the driver is asked about every pointer of a tensor.
+            at = flag.data_ptr()
             start(
                 *self._fixed,
                 row.address if isinstance(row, Landing) else row.data_ptr(),
-                flag.data_ptr(),
-                spoilt.data_ptr(),
+                at,
+                at if spoilt is flag else spoilt.data_ptr(),
                 seen.data_ptr(),
                 layout.blocks,
                 layout.buffers_at,
-                scale.data_ptr(),
+                at if scale is flag else scale.data_ptr(),
                 state.data_ptr(),
                 terms.data_ptr(),
                 self._work,
                 self._count,
                 self._factor,
-                found.data_ptr(),
-                armed.data_ptr(),
+                at if found is flag else found.data_ptr(),
+                at if armed is flag else armed.data_ptr(),
                 None,
                 decides,
                 has_loss,
@@ -266,18 +266,42 @@ class NormKernel:
         self._launchers[kind] = launcher(compiled, grid)
         return row, layout
 
+    def place(self, measured: Sequence[Tensor], gradients: int, addresses: list[int]) -> bool:
+        """Tensors are elsewhere than in the last step; False when they cannot be read."""
+        if not _readable(measured):
+            return False
+        self._lay_out(measured, gradients)
+        self._upload(addresses)
+        return True
+
+    def repeat(self, decides: bool, loss: torch.dtype, asked: Question) -> Repeat | None:
+        """What launches like the last step did, with a loss and without buffers or a scaler."""
+        kind = (True, decides, loss, True, True, torch.float32, False)
+        start, layout = self._launchers.get(kind), self.layout
+        if start is None or layout is None or layout.buffers_at != layout.blocks:
+            return None
+        if asked.vector is None or asked.scale is not None:
+            return None
+        asks = asked.state.data_ptr(), asked.vector.data_ptr()
+        return Repeat(self, layout, start, self._fixed, self._landings, asks, decides)
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Addresses of what the programs of a launch share."""
+        return self._work, self._count, self._factor
+
     def _lay_out(self, measured: Sequence[Tensor], gradients: int) -> None:
         sizes = list(map(Tensor.numel, measured))
-        if self._layout is not None and (self._layout.sizes, self._gradients) == (sizes, gradients):
+        if self.layout is not None and (self.layout.sizes, self._gradients) == (sizes, gradients):
             return
         self._gradients = gradients
-        self._layout = Layout.of(sizes, gradients, self._device)
+        self.layout = Layout.of(sizes, gradients, self._device)
         self._addresses = torch.empty(len(sizes), dtype=torch.int64, device=self._device)
-        self._fixed = [t.data_ptr() for t in (self._addresses, *self._layout.on_device)]
+        self._fixed = [t.data_ptr() for t in (self._addresses, *self.layout.on_device)]
         self._launchers = {}
         # Those still on their way keep their memory until they are read.
         self._landings = deque()
-        width = 2 * ((self._layout.blocks + ANSWERS + SCALER) // 2 + 1)
+        width = 2 * ((self.layout.blocks + ANSWERS + SCALER) // 2 + 1)
         for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
             self._landings.append(Landing(self._landings, row))
 
@@ -287,7 +311,7 @@ class NormKernel:
         view[:] = addresses
         self._addresses.copy_(pinned, non_blocking=True)
         event.record()
-        self._uploaded = addresses
+        self.uploaded = addresses
 
     def _table(self, count: int) -> tuple[Tensor, np.ndarray, torch.cuda.Event]:
         """A pinned table whose last upload is over, the oldest first; else a new one."""
@@ -299,6 +323,47 @@ class NormKernel:
         tensor = torch.empty(count, dtype=torch.int64, pin_memory=True)
         self._tables.append((tensor, tensor.numpy(), torch.cuda.Event()))
         return self._tables[-1]
+
+
+class Repeat:
+    """A launch like those before it: only the row, the flag and the loss are others."""
+
+    def __init__(
+        self,
+        kernel: NormKernel,
+        layout: Layout,
+        start: Callable[..., object],
+        fixed: list[int],
+        landings: deque[Landing],
+        asks: tuple[int, int],
+        decides: bool,
+    ) -> None:
+        self.layout, self.factor = layout, kernel.factor
+        self._kernel, self._start, self._fixed, self._landings = kernel, start, fixed, landings
+        self._asks, self._work, self._decides = asks, kernel.work, decides
+        self._width = layout.blocks + 1 + ANSWERS
+
+    def launch(
+        self, grads: Sequence[Tensor], addresses: list[int], flag: int, loss: int
+    ) -> Landing | None:
+        """Where the row will be; None where something has changed."""
+        kernel = self._kernel
+        moved = addresses != kernel.uploaded
+        if moved and not kernel.place(grads, len(grads), addresses):
+            return None
+        if kernel.layout is not self.layout or not self._landings:
+            return None
+        landing = self._landings.popleft()
+        landing.expected = self._width
+        state, terms = self._asks
+        self._start(
+            *self._fixed,
+            landing.address,
+            *(flag, flag, loss, self.layout.blocks, self.layout.buffers_at, flag, state, terms),
+            *self._work,
+            *(flag, flag, None, self._decides, True, True, False, _CHUNK, _CHUNKS, HEAD, WINDOW),
+        )
+        return landing
 
 
 def available(dtype: torch.dtype) -> bool:

@@ -117,7 +117,8 @@ class Batch:
     content: Any
     indices: list[Any] | None
     worker: int
-    fingerprint: int
+    mark: int | None
+    """Its fingerprint; None while nobody has asked for it."""
     bad: list[tuple[str, list[int]]] = dataclasses.field(
         default_factory=list[tuple[str, list[int]]]
     )
@@ -127,6 +128,13 @@ class Batch:
     """Gives what the indices are of, as long as it lives."""
     searched: bool = False
     """Whether ``bad`` is known."""
+
+    @property
+    def fingerprint(self) -> int:
+        """A 24-bit number that tells batches apart."""
+        if self.mark is None:
+            self.mark = fingerprint(self.content, self.indices)
+        return self.mark
 
     def search(self) -> int:
         """Search the content for non-finite values; returns how many tensors hold some."""
@@ -187,12 +195,14 @@ class LoaderLedger:
     def __init__(self, ahead: int | None = None) -> None:
         self.used: list[Batch] = []
         self.ahead = ahead
-        self._fresh: list[Batch] = []
+        self.fresh: list[Batch] = []
+        """Those that came since the last step."""
         self._carried: list[Batch] = []
         self._first: int | None = None
         self._exhausted = False
         self._drawn: dict[int, list[Any]] = {}
         self._owner = 0
+        self._dataset: tuple[Callable[[], Any] | None] | None = None
 
     @classmethod
     def of(cls, iterator: Any, last: LoaderLedger | None = None) -> LoaderLedger:
@@ -201,6 +211,7 @@ class LoaderLedger:
         if ledger is not None:
             return ledger
         if last is not None and last._owner == id(iterator):
+            last._dataset = None
             return last
         ledger = cls(None if last is None else last.ahead)
         try:
@@ -254,47 +265,48 @@ class LoaderLedger:
         else:
             worker = -1
         self._exhausted = False
-        mark = fingerprint(content, indices)
-        self._fresh.append(Batch(content, indices, worker, mark, dataset=_dataset_of(iterator)))
-        if len(self._fresh) > keep:
-            for old in self._fresh[:-keep]:
+        # Indices are a list of our own: what is made of them can wait until somebody asks.
+        mark = None if indices else fingerprint(content, indices)
+        if self._dataset is None:
+            self._dataset = (_dataset_of(iterator),)
+        self.fresh.append(Batch(content, indices, worker, mark, dataset=self._dataset[0]))
+        if len(self.fresh) > keep:
+            for old in self.fresh[:-keep]:
                 old.content = None
-            del self._fresh[:-_WINDOW]
+            del self.fresh[:-_WINDOW]
 
     def at_work(self) -> list[Batch]:
         """The batches the loop is working on, before their step has ended."""
-        waiting = [*self._carried, *self._fresh]
+        waiting = [*self._carried, *self.fresh]
         return waiting[: self._due(waiting)] or waiting[:1] or self.used
 
     def hand_out_again(self, batch: Batch, content: object) -> None:
         """A batch of before is given to the loop once more."""
-        self._fresh.append(dataclasses.replace(batch, content=content, bad=[], searched=False))
+        self.fresh.append(dataclasses.replace(batch, content=content, bad=[], searched=False))
 
     def ran_out(self) -> None:
         """The iterator is at its end: what was fetched ahead is used up next."""
         self._exhausted = True
 
-    @property
-    def fed(self) -> bool:
-        """Whether a batch came since the last step."""
-        return bool(self._fresh)
-
     def step(self) -> list[Batch]:
         """The batches of the step that is ending."""
-        if not self._fresh:
+        if not self.fresh:
             # A second optimizer on the same batch, or the last batches of a loop ahead.
             if self._exhausted and self._carried:
                 self.used, self._carried = self._carried, []
             return self.used
         if self._first is None:
-            self._first = len(self._fresh)
+            self._first = len(self.fresh)
         elif self.ahead is None:
-            self.ahead = max(0, self._first - len(self._fresh))
+            self.ahead = max(0, self._first - len(self.fresh))
             self._carried = self.used[len(self.used) - self.ahead :]
-        waiting = [*self._carried, *self._fresh]
+        if not self._carried and not self.ahead:
+            self.used, self.fresh = self.fresh, []
+            return self.used
+        waiting = [*self._carried, *self.fresh]
         cut = self._due(waiting)
         self.used, self._carried = (waiting[:cut] or waiting[:1]), waiting[cut:]
-        self._fresh = []
+        self.fresh = []
         return self.used
 
     def _due(self, waiting: list[Batch]) -> int:

@@ -27,6 +27,7 @@ from ._norm_kernel import (
     Landing,
     Layout,
     NormKernel,
+    Repeat,
     ScalerOnDevice,
     Sums,
     available,
@@ -41,6 +42,8 @@ COLUMNS = {
 
 
 _NOTHING = contextlib.nullcontext()
+# Without the call around it, which asks whether CUDA is there.
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 
 def norms_on_device(grads: list[Tensor], home: torch.device) -> Tensor:
@@ -182,6 +185,7 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index = device.index
         self._one = torch.ones((), dtype=torch.float32, device=device)
         self._flags: list[Tensor] = []
         self._zero = torch.zeros((), dtype=torch.float32, device=device)
@@ -211,7 +215,7 @@ class Meter:
             asked: whether the norm is an outlier, if that is to be judged.
             scaler: scale of a GradScaler and what it has found, which are the first extras.
         """
-        flag = self._flag()
+        flag = self.flag()
         reading = None
         if not self._no_kernel:
             along = None if asked is None or extras else self._along(scaler)
@@ -237,13 +241,62 @@ class Meter:
             reading.row = torch.cat([reading.row, *extras])
         return reading
 
+    def again(
+        self,
+        grads: list[Tensor],
+        loss: Tensor,
+        *,
+        loss_decides: bool,
+        asked: Question,
+        scaler: tuple[Tensor, Tensor | None] | None,
+    ) -> DeviceReading | None:
+        """``measure`` as in the step before; None when that is not possible.
+
+        Args:
+            grads: of one dtype.
+            loss: the loss.
+            loss_decides: whether a bad loss alone raises the flag.
+            asked: whether the norm is an outlier.
+            scaler: scale of a GradScaler and what it has found.
+        """
+        kernel = None if self._no_kernel else self._kernels.get(grads[0].dtype)
+        # A launch goes to the current device; to enter another one is left to ``measure``.
+        if kernel is None or _current_device() != self._index:
+            return None
+        along = None
+        if scaler is not None and (along := self._along(scaler)) is None:
+            return None
+        flag = self.flag()
+        found = kernel.measure(grads, loss, (flag, flag), loss_decides, True, (), asked, along)
+        if found is None:
+            return None
+        return DeviceReading(
+            found[0],
+            flag,
+            len(grads),
+            True,
+            found[1],
+            None,
+            kernel.factor,
+            False,
+            None if along is None else along.armed,
+        )
+
+    def repeat(
+        self, decides: bool, grad: torch.dtype, loss: torch.dtype, asked: Question
+    ) -> Repeat | None:
+        """What launches like the last step did; None where there is no such thing."""
+        kernel = None if self._no_kernel else self._kernels.get(grad)
+        here = _current_device() == self._index
+        return kernel.repeat(decides, loss, asked) if kernel is not None and here else None
+
     def _along(self, scaler: tuple[Tensor, Tensor | None] | None) -> ScalerOnDevice | None:
         """What the kernel reads and writes for a scaler; None where it cannot reach that."""
         if scaler is None:
             return None
         scale, found = scaler[0], self._zero if scaler[1] is None else scaler[1]
         here = scale.device == self._device and found.device == self._device
-        return ScalerOnDevice(scale, found, self._flag()) if here else None
+        return ScalerOnDevice(scale, found, self.flag()) if here else None
 
     def apart(self, scale: Tensor, found: Tensor | None) -> list[Tensor]:
         """What a scaler says, as extras of a row."""
@@ -263,7 +316,7 @@ class Meter:
             sums: the squares of each parameter; behind them how many ranks cannot skip.
             measured: what this rank has measured: its loss stays its own.
         """
-        flag, count = self._flag(), len(sums) - 1
+        flag, count = self.flag(), len(sums) - 1
         sums = sums.to(self._device, non_blocking=True)
         self.raise_flag(flag, sums[:count])
         parts = [sums[:count].sqrt(), sums[count:]]
@@ -277,7 +330,8 @@ class Meter:
         """Whether these can be measured in the same launch as gradients of this dtype."""
         return not self._no_kernel and available(dtype) and all(b.dtype == dtype for b in buffers)
 
-    def _flag(self) -> Tensor:
+    def flag(self) -> Tensor:
+        """A flag that is down."""
         if not self._flags:
             # Cleared by the dozen: one launch for many steps.
             self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
@@ -300,7 +354,7 @@ class Meter:
             if not available(dtype):
                 return None
             kernel = self._kernels[dtype] = NormKernel(self._device)
-        spoilt = self._flag() if buffers else None
+        spoilt = self.flag() if buffers else None
         flags = (flag, flag if spoilt is None else spoilt)
         about = grads, loss, flags, decides, landing, buffers, asked, scaler
         # Entering a device costs more than asking which one it is.
@@ -374,15 +428,16 @@ class EarlyNorms:
 
     def seal(self) -> None:
         """Clipping is over."""
-        self._seal = _state(self._grads)
+        self._seal = state_of(self._grads)
         self._grads = []
 
     def fits(self, grads: Sequence[Tensor]) -> bool:
         """Whether these are the gradients that were measured, untouched since."""
-        return bool(self._seal[0]) and self._seal == _state(grads)
+        return bool(self._seal[0]) and self._seal == state_of(grads)
 
 
-def _state(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+def state_of(grads: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Which gradients these are, and how often each was written."""
     if {*map(type, grads)} != {Tensor}:
         grads = list(map(local, grads))
     return list(map(id, grads)), list(map(_version_of, grads))

@@ -44,24 +44,38 @@ class Losses:
 
     def __init__(self, *, read: bool = True) -> None:
         self.values: list[Tensor] = []
+        self.latest: Tensor | None = None
+        """On a device, while its backward runs: mostly a copy is made of it when that is over."""
         self.numbers: list[float] = []
         self.passes = 0
         self._read = read
 
+    @classmethod
+    def of(cls, loss: Tensor) -> Losses:
+        """The loss of one backward pass on a device."""
+        losses = cls(read=False)
+        losses.values, losses.passes = [loss], 1
+        return losses
+
     @property
     def count(self) -> int:
         """How many losses there are."""
-        return len(self.values) + len(self.numbers)
+        return len(self.values) + len(self.numbers) + (self.latest is not None)
 
     def saw(self, tensors: object) -> float | None:
         """Remember the losses of one backward pass; the last of them, where it was read."""
         self.passes += 1
+        if self.latest is not None:
+            self.settle()
         found: Sequence[Tensor] = ()
         if type(tensors) is Tensor and tensors.numel() == 1 and tensors.is_floating_point():
             if self._read and tensors.is_cpu and self.passes <= _KEEP:
                 number = tensors.item()
                 self.numbers.append(number)
                 return number
+            if self.passes <= _KEEP and not (self._read and tensors.is_cpu):
+                self.latest = tensors
+                return None
             found = (tensors,)
         else:
             found = scalars(tensors)
@@ -78,8 +92,17 @@ class Losses:
 
     def was(self, loss: Tensor, copy: Tensor) -> None:
         """The loss that came last is written now; ``copy`` is what it was."""
-        if self.values and self.values[-1].data_ptr() == loss.data_ptr():
+        if self.latest is loss:
+            self.latest = None
+            self.values.append(copy)
+        elif self.values and self.values[-1].data_ptr() == loss.data_ptr():
             self.values[-1] = copy
+
+    def settle(self) -> None:
+        """Keep the latest without its graph."""
+        if self.latest is not None:
+            self.values.append(self.latest.detach())
+            self.latest = None
 
     def _fold(self) -> None:
         if len(self.values) > _KEEP:
@@ -90,6 +113,7 @@ class Losses:
 
     def on_host(self) -> tuple[float, bool] | None:
         """Mean and "is one not finite"; None when reading them would touch a device."""
+        self.settle()
         numbers = self.numbers
         if self.values:
             if not all(v.is_cpu for v in self.values):
@@ -103,6 +127,7 @@ class Losses:
 
     def on_device(self, device: torch.device) -> Tensor | None:
         """The mean of the losses on ``device``; one that is not finite shows in it."""
+        self.settle()
         if len(self.values) == 1 and not self.numbers:
             only = self.values[0]
             return only if only.device == device else only.to(device, non_blocking=True)

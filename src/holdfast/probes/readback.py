@@ -39,16 +39,13 @@ class Readback:
         self._limit = slots
         self._made = 0
         self._free: list[_Slot] = []
-        self._flying: deque[tuple[_Slot | Landing, Receiver]] = deque()
-
-    def __len__(self) -> int:
-        """How many vectors are on their way."""
-        return len(self._flying)
+        self.flying: deque[tuple[_Slot | Landing, Receiver]] = deque()
+        """What is on its way, and who gets it."""
 
     def send(self, vector: Tensor | Landing, then: Receiver) -> None:
         """Start the copy; ``then`` gets the numbers later, or None if they were dropped."""
         if isinstance(vector, Landing):
-            self._flying.append((vector, then))
+            self.flying.append((vector, then))
             return
         slot = self._slot(vector)
         if slot is None:
@@ -59,12 +56,12 @@ class Readback:
         slot.tensor[: slot.size].copy_(vector, non_blocking=True)
         if slot.event is not None:
             slot.event.record(torch.cuda.current_stream(vector.device))
-        self._flying.append((slot, then))
+        self.flying.append((slot, then))
 
     def poll(self, *, wait: bool = False) -> None:
         """Hand over everything that has arrived; ``wait`` only at the very end of a run."""
-        while self._flying:
-            carrier, then = self._flying[0]
+        while self.flying:
+            carrier, then = self.flying[0]
             if isinstance(carrier, Landing):
                 if not carrier.complete:
                     if not wait:
@@ -78,7 +75,7 @@ class Readback:
                     carrier.event.synchronize()
                 values = carrier.view[: carrier.size].copy()
                 self._free.append(carrier)
-            self._flying.popleft()
+            self.flying.popleft()
             then(values)
 
     def _slot(self, vector: Tensor) -> _Slot | None:

@@ -65,6 +65,8 @@ class Phases:
     def __init__(self) -> None:
         self.pool = EventPool()
         self.on_device = False
+        self.idle = False
+        """Whether the phases of this step are on a device and not timed: no mark is needed."""
         self.alone = False
         """Whether there is one rank; several must time the same steps."""
         self._steps = 0
@@ -80,6 +82,11 @@ class Phases:
         self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._origin: torch.cuda.Event | None = None
 
+    def runs(self, *, on_device: bool) -> None:
+        """Where the step is decided, and with it by which clock its phases are timed."""
+        self.on_device = on_device
+        self.idle = False
+
     def mark(self, phase: str, now: float) -> None:
         """``phase`` ends at this time and the next one begins."""
         # What lies before the first mark belongs to no step.
@@ -88,11 +95,12 @@ class Phases:
         host = self._host
         host[phase] = host[phase] + elapsed if phase in host else elapsed
         self.last = now
-        if self.on_device:
+        # Waiting for data is the host's.
+        if self.on_device and phase != "data_wait":
             self._moment(phase)
 
     def _moment(self, phase: str) -> None:
-        if phase == "data_wait" or len(self._marks) >= _MOST_MARKS:
+        if len(self._marks) >= _MOST_MARKS:
             return
         place = self._steps % self._every
         # The last mark of the step before is where a timed step begins.
@@ -133,7 +141,22 @@ class Phases:
         self._host = {}
         self._marks = []
         self._steps += 1
+        # The last mark of the step before a timed one is where that begins.
+        self.idle = 0 < self._steps % self._every < self._every - 1
         return timed
+
+    @property
+    def stays_idle(self) -> int:
+        """For how many steps no mark is needed."""
+        return self._every - 1 - self._steps % self._every if self.idle else 0
+
+    def take_idle(self) -> dict[str, float]:
+        """Close a step on a device of which only the waiting for data was timed."""
+        host, self._host = self._host, {}
+        host["guard"], self.guard = self.guard, 0.0
+        self._steps += 1
+        self.idle = self._steps % self._every < self._every - 1
+        return host
 
     def _pace(self) -> None:
         """Time fewer of them where steps are short."""

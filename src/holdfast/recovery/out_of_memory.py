@@ -68,7 +68,8 @@ class OutOfMemory:
         self._told = False
         self.pieces = Pieces()
         self._within = False
-        self._again: list[tuple[Batch, Any]] = []
+        self.again: list[tuple[Batch, Any]] = []
+        """Batches that the loop will be handed once more."""
         self._source: weakref.ref[Any] | None = None
 
     def made(self, models: Iterable[nn.Module]) -> None:
@@ -192,23 +193,23 @@ class OutOfMemory:
         held = [(b, b.content) for b in batches if b.content is not None]
         if not held or len(held) < len(batches):
             source = None
-        self._again = held if source is not None else []
-        self._source = weakref.ref(source) if self._again else None
-        self.held = bool(self._again)
-        data = {"batches": len(self._again), **self.split.place}
+        self.again = held if source is not None else []
+        self._source = weakref.ref(source) if self.again else None
+        self.held = bool(self.again)
+        data = {"batches": len(self.again), **self.split.place}
         self._training.record_at("lost_step", step, data)
 
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
         """A batch of a lost step; mostly None."""
         self.held = False
-        if not self._again or self._source is None or self._source() is not iterator:
+        if not self.again or self._source is None or self._source() is not iterator:
             return None
-        return self._again.pop(0)
+        return self.again.pop(0)
 
     @property
     def more(self) -> bool:
         """Whether a batch will be handed out again."""
-        return bool(self._again)
+        return bool(self.again)
 
     def state(self) -> dict[str, Any]:
         """How calls are made from here on, as plain data."""

@@ -88,7 +88,8 @@ class Recovery:
         self._trial: Trial | None = None
         self._last = {"rollback": -_AGAIN, "lowered": -_AGAIN}
         self.replay = Replay()
-        self._look_at = 0.0
+        self.look_at = 0.0
+        """The step at which it is asked again what is due."""
         self._epoch = 0
         self.attentive = False
         self._level = math.inf
@@ -222,23 +223,36 @@ class Recovery:
 
     # ------------------------------------------------------------------ at a boundary
 
+    def rests(self, step: int) -> bool:
+        """Whether nothing is suspected, ordered or due after this step; asked for every batch."""
+        return step < self.look_at and self.quiet
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody wants anything done between two steps, but for what comes with time."""
+        wanted = self._ordered is not None or self._ending is not None
+        several = self.together.agreement is not None
+        return not (wanted or several or self._training.has_orders)
+
     def due(self, step: int) -> bool:
         """Whether anything is to be done between this step and the next."""
-        waiting = self._ordered is not None or self._ending is not None
-        if waiting or self._training.has_orders or self.together.due(step):
+        if self._ordered is not None or self._ending is not None or self._training.has_orders:
             return True
-        if step < self._look_at:
+        if self.together.due(step):
+            return True
+        if step < self.look_at:
             return False
         at = self.snapshots.next_at(step)
         # Room that is being made and the clock are asked about now and then.
-        self._look_at = min(at, self.checkpoints.next_step, step + _ASK)
+        self.look_at = min(at, self.checkpoints.next_step, step + _ASK)
         return step >= at or bool(self.checkpoints.due(step))
 
     @property
     def suspects(self) -> bool:
         """Whether older weights are about to be tried."""
-        ordered = self._ordered is not None and self._ordered[2] is None
-        return ordered or self.together.goes_back
+        if self._ordered is not None and self._ordered[2] is None:
+            return True
+        return self.together.goes_back
 
     def boundary(
         self,
@@ -386,7 +400,7 @@ class Recovery:
     @property
     def awaits_step(self) -> bool:
         """Whether the next step must be told to us before and after it is taken."""
-        return self._trial is not None or self.snapshots.copying
+        return self._trial is not None or self.snapshots.pending is not None
 
     def epoch_begins(self) -> None:
         """A loader starts over: the RNG state of an earlier epoch would repeat its order."""

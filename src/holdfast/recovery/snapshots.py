@@ -83,18 +83,14 @@ class Snapshots:
         self._last = 0
         self.pace = Pace(settings)
         self._stream: torch.cuda.Stream | None = None
-        self._pending: torch.cuda.Event | None = None
+        self.pending: torch.cuda.Event | None = None
+        """The copy that the optimizer has to wait for."""
         self._room: Room | None = None
 
     @property
     def bytes(self) -> int:
         """Host memory in use."""
         return sum(slot.block.numel() for slot in self._slots if slot.block is not None)
-
-    @property
-    def copying(self) -> bool:
-        """Whether the optimizer has to wait for a copy."""
-        return self._pending is not None
 
     def next_at(self, step: int) -> float:
         """The next step, this one or later, at which one should be taken; none without room."""
@@ -195,12 +191,12 @@ class Snapshots:
 
     def wait(self) -> None:
         """The optimizer is about to change what is being copied: let the device finish first."""
-        if self._pending is not None:
+        if self.pending is not None:
             ready = torch.cuda.Event(enable_timing=True)
             ready.record()
-            torch.cuda.current_stream().wait_event(self._pending)
-            self.pace.halted(ready, self._pending)
-            self._pending = None
+            torch.cuda.current_stream().wait_event(self.pending)
+            self.pace.halted(ready, self.pending)
+            self.pending = None
 
     # ------------------------------------------------------------------ details
 
@@ -281,7 +277,7 @@ class Snapshots:
             for beside, view, tensor in pairs:
                 if beside:
                     view.copy_(tensor, non_blocking=True)
-            slot.copied = self._pending = torch.cuda.Event(enable_timing=True)
+            slot.copied = self.pending = torch.cuda.Event(enable_timing=True)
             slot.copied.record(self._stream)
 
 

@@ -50,7 +50,8 @@ class Together:
         self._training, self._snapshots = training, snapshots
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=_RECENT)
         self._level = (math.nan, math.nan)
-        self._agreement: Agreement | None = None
+        self.agreement: Agreement | None = None
+        """With the other ranks; None while there is nobody to talk to."""
         self._over = False
         self._of: object = None
         self._trial = 0
@@ -78,7 +79,7 @@ class Together:
                 return True
             agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             rank = torch.distributed.get_rank()
-            self._agreement = Agreement(mine, rank, world, self, serves=not agent)
+            self.agreement = Agreement(mine, rank, world, self, serves=not agent)
         return True
 
     def saw(self, step: int, row: Mapping[str, float]) -> None:
@@ -89,45 +90,45 @@ class Together:
 
     def ask(self, kind: str, facts: Facts, *, hasty: bool = True) -> bool:
         """Ask all ranks; False where that is not possible."""
-        if self._agreement is None or self._over or self._agreement.over:
+        if self.agreement is None or self._over or self.agreement.over:
             return False
         refused = self._refused.get(kind, -_AGAIN)
         if kind not in (STOP, END) and self._training.iteration - refused < _AGAIN:
             return False
-        self._agreement.ask(kind, facts, hasty=hasty, patience=_PROMPT if kind == END else None)
+        self.agreement.ask(kind, facts, hasty=hasty, patience=_PROMPT if kind == END else None)
         return True
 
     def withdraw(self, kind: str) -> None:
         """What was asked for is not wanted any more."""
-        if self._agreement is not None:
-            self._agreement.withdraw(kind)
+        if self.agreement is not None:
+            self.agreement.withdraw(kind)
 
     def due(self, step: int) -> bool:
         """Whether there is something to hear after this step: ``arrive``, then ``tell``."""
-        agreement = self._agreement
+        agreement = self.agreement
         return agreement is not None and (step >= agreement.hold_at or bool(agreement.news))
 
     @property
     def busy(self) -> bool:
         """Whether something is being agreed on."""
-        return self._agreement is not None and self._agreement.busy
+        return self.agreement is not None and self.agreement.busy
 
     @property
     def why_over(self) -> str:
         """Why nothing can be agreed on any more; empty while it can."""
-        return "" if self._agreement is None else self._agreement.why_over
+        return "" if self.agreement is None else self.agreement.why_over
 
     @property
     def goes_back(self) -> bool:
         """Whether ranks go back together, now."""
-        agreed = None if self._agreement is None else self._agreement.agreed
+        agreed = None if self.agreement is None else self.agreement.agreed
         if agreed is None or agreed.question.kind != ROLLBACK:
             return False
         return self._training.iteration >= agreed.step
 
     def arrive(self, step: int, facts: Facts) -> tuple[Agreed, list[Facts]] | None:
         """What all ranks do now, and what each brings; None for nothing. May wait for others."""
-        agreement = self._agreement
+        agreement = self.agreement
         if agreement is None:
             return None
         met = agreement.arrive(step, facts)
@@ -137,7 +138,7 @@ class Together:
 
     def verdict(self, found: Suspicion, tried: float, before: float) -> tuple[bool, float, float]:
         """Whether old weights are kept, by the losses of all ranks; their means."""
-        agreement = self._agreement
+        agreement = self.agreement
         mine = {"tried": tried, "before": before}
         every = None if agreement is None else agreement.exchange(f"trial/{self._trial}", mine)
         if every is None:
@@ -149,7 +150,7 @@ class Together:
         """Whether all ranks, which are at the same place, have the same; alike on all of them."""
         if not self.begin():
             return True
-        agreement = self._agreement
+        agreement = self.agreement
         if agreement is None or agreement.over:
             return False
         # They may have read something large before they came here.
@@ -158,7 +159,7 @@ class Together:
 
     def tell(self, step: int) -> list[Question]:
         """Record what was refused; the questions."""
-        agreement = self._agreement
+        agreement = self.agreement
         if agreement is None or not agreement.news:
             return []
         news, agreement.news = agreement.news, []
@@ -174,7 +175,7 @@ class Together:
 
     def close(self) -> None:
         """The run or its process group ends."""
-        agreement, self._agreement, self._of = self._agreement, None, None
+        agreement, self.agreement, self._of = self.agreement, None, None
         if agreement is not None:
             agreement.close()
 

@@ -58,22 +58,23 @@ class Replay:
         """The loop has batches for the second time; its scheduler is held back."""
         self.loss = math.nan
         """The loss of the newest step that is known."""
-        self._again: list[tuple[Batch, Any]] = []
+        self.again: list[tuple[Batch, Any]] = []
+        """Batches that the loop will be handed once more."""
 
     def begin(self, batches: Sequence[Batch]) -> float:
         """Hand these out next; their loss with the present weights, NaN where there are none."""
-        self._again = [(batch, batch.content) for batch in batches]
+        self.again = [(batch, batch.content) for batch in batches]
         return self.loss if batches else math.nan
 
     def next_batch(self) -> tuple[Batch, Any] | None:
         """What the loop gets instead of its next batch; mostly None."""
-        self.running = bool(self._again)
-        return self._again.pop(0) if self._again else None
+        self.running = bool(self.again)
+        return self.again.pop(0) if self.again else None
 
     @property
     def more(self) -> bool:
         """Whether another batch will be handed out for the second time."""
-        return bool(self._again)
+        return bool(self.again)
 
 
 def clearly_better(found: Suspicion, tried: float, before: float) -> bool:

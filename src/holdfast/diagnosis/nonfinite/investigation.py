@@ -113,7 +113,8 @@ class Investigation:
         self._open: Incident | None = None
         self._left = 0
         self._caught = -1
-        self._again: list[tuple[Batch, Any]] = []
+        self.again: list[tuple[Batch, Any]] = []
+        """Batches that the loop will be handed once more."""
         self._iterator: weakref.ref[Any] | None = None
         self._source: weakref.ref[Any] | None = None
         self._root: weakref.ref[Tensor] | None = None
@@ -203,7 +204,7 @@ class Investigation:
             if self._found is not None and self._open is not None:
                 self._tell(self._open)
         self._found = None
-        if self._left > 0 and not self._again:
+        if self._left > 0 and not self.again:
             self._watch()
         self.alert = max(0, self.alert - 1)
         self.idle = self._observer is None and not self._left and not self.alert
@@ -226,24 +227,24 @@ class Investigation:
     def next_batch(self, iterator: Any) -> tuple[Batch, Any] | None:
         """The bad batch that the loop gets again instead of its next one."""
         self.replaying = False
-        if not self._again:
+        if not self.again:
             return None
         source = self._source() if self._source is not None else None
         if source is not iterator:
             if source is None:
                 # Another epoch: wait for the next occurrence instead.
-                self._again.clear()
+                self.again.clear()
                 self._left, self.alert = 0, _ALERT
             return None
         if self._observer is None:
             self._watch()
         self.replaying = True
-        return self._again.pop(0)
+        return self.again.pop(0)
 
     @property
     def more_again(self) -> bool:
         """Whether another batch will be handed out for the second time."""
-        return bool(self._again)
+        return bool(self.again)
 
     def state(self) -> dict[str, Any]:
         """What decides whether a fault is looked into once more, as plain data."""
@@ -313,7 +314,7 @@ class Investigation:
         self._left = _OBSERVED if known_in_time else 0
         held = [(b, b.content) for b in batches if b.content is not None]
         if held and len(held) == len(batches) and self._may_replay and ranks() == 1:
-            self._again, self._source = held, self._iterator
+            self.again, self._source = held, self._iterator
             self._left = 1
             self.alert = 0
             self._training.record_at("replay", incident.step, {"batches": len(held)})
@@ -339,6 +340,6 @@ class Investigation:
             known = self._explained.setdefault(incident.fault, Explained())
             known.samples.update(sample for _, sample in found["samples"])
             self._left = self.alert = 0
-            self._again.clear()
+            self.again.clear()
             data = {"observed": self._training.iteration, "opt": incident.opt, **found}
             self._training.record_at("cause", incident.step, data)

@@ -1,0 +1,95 @@
+"""What feeds the loop: the batches that its loaders hand out, and the random state before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..diagnosis.nonfinite.investigation import Investigation
+from ..probes.batches import HELD, Batch, LoaderLedger
+from .training import GuardedTraining
+
+
+class Feed:
+    """The loader that is trained on, and what has come from it since the last step.
+
+    Args:
+        training: that it feeds.
+        keeps_rng: whether a skipped step goes back to the random state from before it.
+    """
+
+    def __init__(self, training: GuardedTraining, *, keeps_rng: bool) -> None:
+        self.ledger: LoaderLedger | None = None
+        self.rng: Tensor | None = None
+        self._training, self._keeps_rng = training, keeps_rng
+
+    def drew(self, iterator: Any, indices: object) -> None:
+        """A loader drew the indices of a batch that it will hand out later."""
+        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        if ledger is None:
+            ledger = LoaderLedger.of(iterator, self.ledger)
+        ledger.drew(iterator, indices)
+
+    def let_go(self) -> None:
+        """The batches of the last step are no longer ours to hold."""
+        if self.ledger is not None:
+            for batch in self.ledger.used:
+                batch.content = None
+
+    def handed_out(
+        self,
+        iterator: Any,
+        expected: tuple[int, int] | None,
+        content: object,
+        passes: int,
+        investigation: Investigation,
+    ) -> None:
+        """The loop has its next batch, after so many backward passes without a step."""
+        ledger = getattr(iterator, LoaderLedger.ATTRIBUTE, None)
+        if ledger is None or ledger is not self.ledger:
+            ledger = self._another(iterator, investigation)
+        # A loop that fetches without training (validation) makes us hold two batches, no more.
+        ledger.handed_out(iterator, expected or (0, -1), content, min(HELD, 2 + passes))
+
+    def keep_rng(self, passes: int) -> None:
+        """A skipped step, or an exam of it, goes back to this random state."""
+        if self._keeps_rng and (self.rng is None or not passes):
+            self.rng = torch.random.default_generator.get_state()
+
+    def _another(self, iterator: Any, investigation: Investigation) -> LoaderLedger:
+        """Batches come from another iterator than before, or from one that carries no ledger."""
+        training, ledger = self._training, LoaderLedger.of(iterator, self.ledger)
+        if ledger is not self.ledger:
+            training.comparability.feeds(iterator)
+            training.origins.feeds(iterator)
+        self.ledger = ledger
+        training.bad_batches.feeds(iterator)
+        investigation.came_from(iterator)
+        return ledger
+
+    def hand_out_again(self, batch: Batch, content: object) -> None:
+        """A batch of before is given to the loop once more."""
+        assert self.ledger is not None
+        if self._keeps_rng:
+            self.rng = torch.random.default_generator.get_state()
+        self.ledger.hand_out_again(batch, content)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the loop fetches batches before their step."""
+        return self.ledger is not None and bool(self.ledger.ahead)
+
+    def at_work(self) -> Sequence[Batch]:
+        """The batches that the loop is working on."""
+        return () if self.ledger is None else self.ledger.at_work()
+
+    def here(self, passes: int) -> tuple[Sequence[Batch], Tensor | None]:
+        """The batches of the losses so far, the current one last, and the random state before."""
+        batches = self.at_work()
+        if self.ahead:
+            # Such a loop may have fetched all batches of an accumulation window at its beginning.
+            batches = batches[: max(1, passes)]
+        return batches, self.rng

@@ -1,0 +1,144 @@
+"""The guard's kernels on the host, with the same arguments: a GPU's path on CPU tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.actions import _loss_kernel
+from holdfast.guard import fail_open, finite_loss, stretch
+from holdfast.probes import _device_baseline, _norm_kernel, gradients, timing
+from holdfast.probes._device_baseline import ANSWERS, HEAD, Question, Terms
+from holdfast.probes.baseline import ALONE, CLIP, OF_LOSS, TOGETHER, WINDOW
+
+_LIMITS = len([*ALONE, *TOGETHER, *OF_LOSS, *CLIP]) + 3
+
+
+def _array(where: Any, count: int, kind: Any) -> np.ndarray:
+    address = where.data_ptr() if isinstance(where, Tensor) else where
+    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(kind)), (count,))
+
+
+def _measure(
+    addresses: Any,
+    sizes: Any,
+    owner: Any,
+    offset: Any,
+    row: Any,
+    flag: Any,
+    spoilt: Any,
+    loss: Any,
+    blocks: int,
+    buffers_at: int,
+    scale: Any,
+    state: Any,
+    terms: Any,
+    total: Any,
+    done: Any,
+    factor: Any,
+    *rest: Any,
+    **constants: Any,
+) -> str:
+    # The last arguments of a compiled kernel stand without their names.
+    names = ("DTYPE", "DECIDES", "HAS_LOSS", "JUDGED", "SCALED")
+    constants = constants or dict(zip(names, rest[2:], strict=False))
+    assert not constants["SCALED"] and buffers_at == blocks
+    owners = _array(owner, blocks, ctypes.c_int64)
+    tensors = int(owners[-1]) + 1
+    places, counts = (_array(a, tensors, ctypes.c_int64) for a in (addresses, sizes))
+    width = blocks + (1 + ANSWERS if constants["JUDGED"] else constants["HAS_LOSS"])
+    out, raised = _array(row, width, ctypes.c_double), _array(flag, 1, ctypes.c_float)
+    for i in range(tensors):  # all of them are smaller than a block
+        values = _array(int(places[i]), int(counts[i]), ctypes.c_float).astype(np.float64)
+        out[i] = np.square(values).sum()
+    value = float(_array(loss, 1, ctypes.c_float)[0]) if constants["HAS_LOSS"] else math.nan
+    if not np.isfinite(out[:blocks]).all():
+        raised[0] = 1.0
+    if constants["HAS_LOSS"]:
+        out[blocks] = value
+        if constants["DECIDES"] and not math.isfinite(value):
+            raised[0] = 1.0
+    if constants["JUDGED"]:
+        warmup, *told = _array(terms, _LIMITS + 6, ctypes.c_double)[_LIMITS:].tolist()
+        asked = Terms(int(warmup), *map(bool, told[:4]), told[4])
+        known = torch.from_numpy(_array(state, HEAD + 2 * WINDOW, ctypes.c_double))
+        square, at = torch.tensor(out[:blocks].sum()), torch.from_numpy(raised)
+        seen = torch.tensor(value) if constants["HAS_LOSS"] else None
+        answer = _device_baseline.judge(Question(known, asked), square, seen, at).numpy()
+        out[blocks + 1 :] = answer
+        _array(factor, 2, ctypes.c_float)[:] = answer[5], answer[4]
+    return "compiled"
+
+
+def _write(loss: Any, last: Any, copy: Any, **_: Any) -> str:
+    value, known, kept = (_array(a, 1, ctypes.c_float) for a in (loss, last, copy))
+    kept[0] = value[0]
+    if math.isfinite(value[0]):
+        known[0] = value[0]
+    elif math.isfinite(known[0]):
+        value[0] = known[0]
+    return "compiled"
+
+
+class _Jit:
+    def __init__(self, kernel: Callable[..., str]) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: object) -> Callable[..., str]:
+        return self._kernel
+
+
+class _Event:
+    def __init__(self, **_: object) -> None: ...
+
+    def record(self, *_: object) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: object) -> float:
+        return 1.0
+
+
+class _Meter(gradients.Meter):
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._no_kernel = False
+
+    def judge(self, reading: gradients.DeviceReading, asked: Question) -> None:
+        reading.judge(asked, None)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a step on CPU tensors take the way of one on a GPU; with ``device_path``."""
+    put, empty, runs = monkeypatch.setattr, torch.empty, timing.Phases.runs
+
+    def unpinned(*size: Any, pin_memory: bool = False, **about: Any) -> Tensor:
+        return empty(*size, **about)
+
+    put(torch, "empty", unpinned)
+    put(Tensor, "pin_memory", lambda self: self)
+    put(torch.cuda, "Event", _Event)
+    put(torch.cuda, "current_device", lambda: None)
+    put(torch.cuda, "is_current_stream_capturing", lambda: False)
+    put(timing.Phases, "runs", lambda self, on_device: runs(self, on_device=True))
+    put(gradients, "Meter", _Meter)
+    put(gradients, "available", lambda dtype: True)
+    put(gradients, "_current_device", lambda: None)
+    put(_norm_kernel, "_readable", lambda grads: True)
+    put(_norm_kernel, "_triton_dtype", lambda dtype: None)
+    put(_norm_kernel, "_kernel", lambda: _Jit(_measure))
+    put(_norm_kernel, "launcher", lambda compiled, grid: _measure)
+    put(_loss_kernel, "_kernel", lambda: _Jit(_write))
+    put(_loss_kernel, "launcher", lambda compiled, grid: _write)
+    put(finite_loss, "writer_for", _loss_kernel.LossWriter)
+    put(fail_open, "stream_of", lambda device: 0)
+    put(finite_loss, "current_device", lambda: -1)  # also where there is a GPU
+    put(stretch, "current_device", lambda: -1)

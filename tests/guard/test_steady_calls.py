@@ -1,0 +1,74 @@
+"""How much Python a steady step runs: what the host time of the guard is made of, but for clocks.
+
+Between the kernels of a training every function finds its code out of the processor's caches, so
+that the number of calls says more than a clock on a busy machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import holdfast
+
+from . import host_kernels
+from .conftest import MakeEngine
+
+# What comes with time, snapshots and checkpoints, is not part of every step.
+OURS = tuple(
+    str(Path(holdfast.__file__).parent / room)
+    for room in ("boot", "guard", "probes", "actions", "run")
+)
+SETTLED = 130
+
+
+def loop(steps: int, clip: bool, each: Callable[[], None]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    data = torch.randn(steps, 4, 8, generator=torch.Generator().manual_seed(1))
+    for x in DataLoader(data, batch_size=None):  # type: ignore[arg-type]
+        model(x).square().mean().backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        each()
+
+
+# With room for a few more than it needs. Most steps lie inside a stretch.
+@pytest.mark.parametrize(("clip", "most"), [(False, 70), (True, 82)])
+def test_a_steady_step_on_a_device_makes_few_calls(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, clip: bool, most: int
+) -> None:
+    host_kernels.install(monkeypatch)
+    engine = make_engine(device_path=True)
+    counted: list[int] = []
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+    def each() -> None:
+        nonlocal calls
+        counted.append(calls)
+        calls = 0
+        if len(counted) == SETTLED:
+            sys.setprofile(count)
+
+    before = sys.getprofile()
+    try:
+        loop(SETTLED + 60, clip, each)
+    finally:
+        sys.setprofile(before)
+    assert not engine.off
+    assert 30 < statistics.median(counted[SETTLED + 1 :]) <= most
+    assert statistics.mean(counted[SETTLED + 1 :]) <= 2 * most

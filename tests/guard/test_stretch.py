@@ -1,0 +1,195 @@
+"""Steps of a stretch are steps of the fast path: the same rows, weights and losses, later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from holdfast.guard.engine import Engine
+from holdfast.guard.stretch import Stretch, Stretches
+from holdfast.probes.timing import COLUMNS as TIMES
+
+from . import host_kernels
+from .conftest import MakeEngine, MemoryRecorder
+
+_OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
+STEPS = 140
+
+Ended = tuple[MemoryRecorder, dict[str, Tensor], list[float]]
+
+
+def batch(step: int) -> Tensor:
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+    if step in (60, 61, 97):
+        x[3] = torch.nan
+    return x * (300.0 if step == 130 else 1.0)
+
+
+class Loop:
+    """A training of a user's; what he does besides is in ``besides``, after so many steps."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+        self.read: list[float] = []
+
+    def loss(self, step: int) -> Tensor:
+        return self.model(batch(step)).square().mean()
+
+    def run(self, besides: Callable[[Loop, int], None]) -> None:
+        for step in range(STEPS):
+            loss = self.loss(step)
+            (loss / 1).backward() if step % 31 == 3 else loss.backward()
+            self.read.append(loss.item())
+            besides(self, step)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def nothing(loop: Loop, step: int) -> None: ...
+
+
+def accumulates(loop: Loop, step: int) -> None:
+    if step % 13 == 12:
+        loop.loss(1000 + step).backward()
+
+
+def clips(loop: Loop, step: int) -> None:
+    if step % 17 == 5:
+        nn.utils.clip_grad_norm_(loop.model.parameters(), 0.01)
+
+
+def drops_a_gradient(loop: Loop, step: int) -> None:
+    if step % 11 == 10:
+        next(loop.model.parameters()).grad = None
+
+
+def steps_twice(loop: Loop, step: int) -> None:
+    if step % 19 == 7:
+        loop.optimizer.step()
+
+
+def reloads(loop: Loop, step: int) -> None:
+    if step == 77:
+        loop.optimizer.load_state_dict(loop.optimizer.state_dict())
+
+
+def schedules(loop: Loop, step: int) -> None:
+    loop.optimizer.param_groups[0]["lr"] = 1e-2 / (1 + step)
+
+
+def fails_inside(loop: Loop, step: int) -> None:
+    """An error inside ``step``, which the script catches."""
+    if step == 70:
+        state = next(iter(loop.optimizer.state.values()))
+        kept = state.pop("exp_avg")
+        with pytest.raises(KeyError):
+            loop.optimizer.step()
+        state["exp_avg"] = kept
+
+
+def another_optimizer(loop: Loop, step: int) -> None:
+    if step == 75:
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def trained(engine: Engine, besides: Callable[[Loop, int], None]) -> Ended:
+    loop = Loop()
+    loop.run(besides)
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert not {"found_inf", "grad_scale"} & loop.optimizer.__dict__.keys()
+    engine.close()
+    return engine.memory, loop.model.state_dict(), loop.read  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step that a stretch was asked about was its own."""
+    host_kernels.install(monkeypatch)
+    found: list[bool] = []
+    original = Stretch.step_begins
+
+    def counted(self: Stretch, optimizer: object) -> bool:
+        found.append(original(self, optimizer))
+        return found[-1]
+
+    monkeypatch.setattr(Stretch, "step_begins", counted)
+    return found
+
+
+def much(loop: Loop, step: int) -> None:
+    for besides in (accumulates, drops_a_gradient, steps_twice, reloads, schedules, fails_inside):
+        besides(loop, step)
+
+
+def always_clips(loop: Loop, step: int) -> None:
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.01)
+    if step % 23 == 11:  # touched since: what was measured is of no use
+        next(loop.model.parameters()).grad.mul_(0.5)  # type: ignore[union-attr]
+    if step % 29 == 13:  # clipped once more
+        nn.utils.clip_grad_norm_(loop.model.parameters(), 0.005)
+
+
+def joins(loop: Loop, step: int) -> None:
+    for besides in (clips, another_optimizer):
+        besides(loop, step)
+
+
+@pytest.mark.parametrize(
+    ("besides", "own"), [(nothing, 60), (much, 20), (joins, 10), (always_clips, 20)]
+)
+def test_a_stretch_changes_nothing_but_when_rows_are_written(
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    stepped: list[bool],
+    besides: Callable[[Loop, int], None],
+    own: int,
+) -> None:
+    short = trained(make_engine(device_path=True, budget=1.0, explain=False), besides)
+    assert sum(stepped) > own
+    monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+    long = trained(make_engine(device_path=True, budget=1.0, explain=False), besides)
+    assert all(map(torch.equal, short[1].values(), long[1].values()))
+    assert short[2] == long[2] and np.isfinite(short[2]).all()
+    rows, others = short[0].rows(), long[0].rows()
+    assert rows["loss_bad"].sum() == 3
+    for column in rows.dtype.names or ():
+        # The weights are looked at from the step on in which a bad one is known.
+        if column not in _OTHER | {"param_bad", "param_layer"}:
+            np.testing.assert_array_equal(rows[column], others[column], err_msg=column)
+
+
+def test_batches_belong_to_their_steps(make_engine: MakeEngine, stepped: list[bool]) -> None:
+    engine = make_engine(device_path=True, budget=1.0, explain=False)
+    loop = Loop()
+    data = [batch(step)[0] for step in range(100, 196)]
+    for _ in range(2):
+        for x in DataLoader(data, batch_size=2):  # type: ignore[arg-type]
+            (loop.model(x).square().mean() / 1).backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+    engine.close()
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert sum(stepped) > 20 and not engine.off
+    assert len(rows) == 96 and (rows["batch"][:48] == rows["batch"][48:]).all()
+    assert len(set(rows["batch"].tolist())) == 48
+
+
+def test_the_last_words_know_every_step(make_engine: MakeEngine, stepped: list[bool]) -> None:
+    engine = make_engine(device_path=True, budget=1.0, explain=False)
+    loop = Loop()
+    loop.run(nothing)
+    steps = STEPS
+    while (now := engine._stretches.now) is None or not now.noted:
+        loop.loss(steps).backward()
+        loop.optimizer.step()
+        steps += 1
+    engine.end(RuntimeError("the script crashes"))
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    assert rows["step"].tolist() == list(range(steps))
