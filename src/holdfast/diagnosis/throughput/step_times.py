@@ -14,7 +14,7 @@ BLOCK = 8
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _KEPT = 512
-# Seconds above the limit that no other process takes at a time.
+# Seconds above the limit that no other process takes at a time, where that is not counted.
 _CLEAR = 0.01
 
 
@@ -58,8 +58,18 @@ class StepTimes:
         self._walls: list[float] = []
         self._waits: list[float] = []
 
-    def add(self, step: int, wall: float, busy: float, waited: float) -> bool:
-        """Count a step; True when a block is full."""
+    def add(
+        self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0
+    ) -> bool:
+        """Count a step; True when a block is full.
+
+        Args:
+            step: its number.
+            wall: seconds that it took.
+            busy: processor time.
+            waited: for data.
+            queued: seconds in which other processes had the processor.
+        """
         self.count += 1
         if self.count <= _FIRST:
             return False
@@ -67,10 +77,11 @@ class StepTimes:
         self.waited += waited
         # Another process on the processor makes a step longer, but gives it no more to do; and one
         # that waits for its data is looked into as such.
-        if self._stalls(wall, waited) and (
-            busy > 1.5 * self.typical_busy or wall > self.limit + _CLEAR
+        own = wall - queued
+        if self._stalls(own, waited) and (
+            busy > 1.5 * self.typical_busy or own > self.limit + _CLEAR
         ):
-            self.stalls.append(Stall(step, wall - self.typical))
+            self.stalls.append(Stall(step, own - self.typical))
         walls = self._walls
         walls.append(wall)
         self._busy.append(busy)
