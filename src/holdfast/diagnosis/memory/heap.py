@@ -94,8 +94,6 @@ def _slope(readings: list[tuple[int, int]], wanted: int) -> float:
     blocks = [last[i * size : (i + 1) * size] for i in range(count)]
     low = [min(used for _, used in block) for block in blocks]
     at = [sum(step for step, _ in block) / size for block in blocks]
-    rises = [
-        (low[i] - low[i - 1]) / max(1.0, at[i] - at[i - 1]) for i in range(1, count)
-    ]
+    rises = [(low[i] - low[i - 1]) / max(1.0, at[i] - at[i - 1]) for i in range(1, count)]
     clear = sum(rise > 0 for rise in rises) >= _MOST * len(rises)
     return float(statistics.median(rises)) if clear else 0.0

@@ -50,7 +50,7 @@ class ExamOrders:
             step: the last one.
             fed: the loop asks a loader for its batches.
             known: the lines of the first steps have been timed.
-            spent: seconds that exams have cost so far.
+            spent: seconds of the processor that exams have cost so far.
         """
         waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
         if waits and fed and self._may("waits", times, spent):
@@ -62,13 +62,13 @@ class ExamOrders:
         if _stalls(times, step) and self._may("stall", times, spent):
             self.foreseen = _next_stall(times, step)
             return "" if self.foreseen else self.order("stall", times)
-        if times.count >= self._next_look and spent <= _SHARE_WITHOUT * times.seconds:
+        if times.count >= self._next_look and spent <= _SHARE_WITHOUT * times.own:
             self._next_look = max(self._next_look, times.count) * _MORE
             return "look"
         return ""
 
     def _may(self, exam: str, times: StepTimes, spent: float) -> bool:
-        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.seconds:
+        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.own:
             return False
         return times.count >= self._again.get(exam, 0)
 

@@ -47,6 +47,8 @@ class StepTimes:
         self.seconds = 0.0
         self.waited = 0.0
         """All steps but the first ones, the beginning of epochs and those under an exam."""
+        self.own = 0.0
+        """Of ``seconds`` those in which no other process had the processor."""
         self.blocks: deque[Block] = deque(maxlen=_KEPT)
         self.stalls: deque[Stall] = deque(maxlen=64)
         self.limit = float("inf")
@@ -58,9 +60,7 @@ class StepTimes:
         self._walls: list[float] = []
         self._waits: list[float] = []
 
-    def add(
-        self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0
-    ) -> bool:
+    def add(self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0) -> bool:
         """Count a step; True when a block is full.
 
         Args:
@@ -74,6 +74,7 @@ class StepTimes:
         if self.count <= _FIRST:
             return False
         self.seconds += wall
+        self.own += max(0.0, wall - queued)
         self.waited += waited
         # Another process on the processor makes a step longer, but gives it no more to do; and one
         # that waits for its data is looked into as such.
