@@ -1,14 +1,14 @@
-"""What the guard takes of the first seconds of healthy scripts, by the CPU time of their process.
+"""What the guard takes of the first seconds of healthy scripts, by CPU time of their process.
 
-    python benchmarks/healthy_cost.py                       # every healthy script of all collections
-    python benchmarks/healthy_cost.py 48 --seconds 2        # so many, evenly from all collections
+    python benchmarks/healthy_cost.py                     # every healthy script of all collections
+    python benchmarks/healthy_cost.py 48 --seconds 2      # so many, evenly from all collections
     python benchmarks/healthy_cost.py policy_gradient --before ../older/src
 
-A plain run trains for so many CPU seconds from its first optimizer on, or to its last line, and notes
-its steps; guarded runs end at the same step. Where a script is cut short its share is an upper bound:
-what is looked at once, in the first steps, weighs most there. ``--before`` measures an older state of
-the sources beside, in the same minutes. All kinds of a script follow each other; ``noise`` is a
-second plain run over the first.
+A plain run trains for so many CPU seconds from its first optimizer on, or to its last line, and
+notes its steps; guarded runs end at the same step. Where a script is cut short its share is an
+upper bound: what is looked at once, in the first steps, weighs most there. ``--before`` measures
+an older state of the sources beside, in the same minutes. All kinds of a script follow each other;
+``noise`` is a second plain run over the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,8 +88,8 @@ def closing(lines: Sequence[str], kinds: Sequence[str]) -> list[str]:
             nine = shares[max(0, -(-9 * len(shares) // 10) - 1)]
             worst = ", ".join(f"{name.split('/')[1]} {share:+.0f}" for share, name in more[-10:])
             told.append(
-                f"{kind}: {len(shares)} scripts, median {statistics.median(shares):+.1f} %, nine in "
-                f"ten at most {nine:+.1f} %; the ten worst: {worst}."
+                f"{kind}: {len(shares)} scripts, median {statistics.median(shares):+.1f} %, "
+                f"nine in ten at most {nine:+.1f} %; the ten worst: {worst}."
             )
     return told
 

@@ -60,7 +60,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for one line of ``events.rN.jsonl``; ``data`` is the event's own, not copied."""
+        """Plain data for one line of ``events.rN.jsonl``; ``data`` is not copied."""
         return {
             "time": self.time,
             "rank": self.rank,

@@ -87,7 +87,7 @@ def _slope(readings: list[tuple[int, int]], wanted: int) -> float:
     """
     if len(readings) < wanted:
         return 0.0
-    # Lists, not arrays: there are few numbers, and numpy's median alone imports for ten milliseconds.
+    # Few numbers, and no array: the first median of numpy's imports for ten milliseconds.
     size = max(1, len(readings) // _BLOCKS)
     count = len(readings) // size
     last = readings[-count * size :]

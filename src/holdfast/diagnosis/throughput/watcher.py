@@ -141,7 +141,7 @@ class TimeWatch:
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
         if isinstance(exam, LineExam):
-            # Of a step that stalls only a part is the trace's, which makes Python some times slower.
+            # Of a step that stalls only a part is the trace's doing.
             usual = self._times.typical_busy
             self._spent += min(max(0.0, self._clock.busy - usual), _SLOWER * usual)
             if exam.step(self._clock, frame):
