@@ -19,6 +19,7 @@ def user_modules() -> list[str]:
     global _modules_known
     count, names = _modules_known
     if count != len(sys.modules):
+        _users.pop("__main__", None)  # what runs under this name may be another script now
         for name in [name for name in list(sys.modules) if name not in _users]:
             _users[name] = _is_users(name)
         names = [name for name in list(sys.modules) if _users.get(name)]
@@ -28,12 +29,14 @@ def user_modules() -> list[str]:
 
 def _is_users(name: str) -> bool:
     # There are thousands of modules in some hundred packages: those of others are asked once.
-    package = name.partition(".")[0]
-    foreign = _foreign.get(package)
-    if foreign is None:
-        whose = _whose(package)
-        foreign = _foreign[package] = whose is not None and whose != "user"
-    return not foreign and _whose(name) == "user"
+    package, dot, _ = name.partition(".")
+    if dot:
+        foreign = _foreign.get(package)
+        if foreign is None:
+            foreign = _foreign[package] = _whose(package) not in (None, "user")
+        if foreign:
+            return False
+    return _whose(name) == "user"
 
 
 def _whose(name: str) -> str | None:
