@@ -32,6 +32,11 @@ def test_another_process_makes_steps_longer_but_not_busier():
     assert times.slower(1.35, 0.0004) and not times.busier
 
 
+def test_steps_that_wait_for_the_processor_are_not_slower():
+    walls = [0.002] * 43 + [0.004] * 40
+    assert not fed(walls, [0.002] * 83, queued=[w - 0.002 for w in walls]).slower(1.35, 0.0004)
+
+
 def test_one_slow_step_moves_nothing():
     walls = [0.002] * 83
     walls[50] = 0.5

@@ -29,6 +29,8 @@ class Block:
     waited: float
     total: float
     waits: tuple[float, ...]
+    queued: float = 0.0
+    """Seconds in which other processes had the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class StepTimes:
         self._busy: list[float] = []
         self._walls: list[float] = []
         self._waits: list[float] = []
+        self._queued = 0.0
 
     def add(self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0) -> bool:
         """Count a step; True when a block is full.
@@ -87,6 +90,7 @@ class StepTimes:
         walls.append(wall)
         self._busy.append(busy)
         self._waits.append(waited)
+        self._queued += queued
         if len(walls) < BLOCK:
             return False
         self._close()
@@ -108,13 +112,13 @@ class StepTimes:
         middle = ordered[(BLOCK - 1) // 2]
         busy = sorted(self._busy)[(BLOCK - 1) // 2]
         self.reference_busy = min(self.reference_busy, busy)
-        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits)
+        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits, self._queued)
         self.blocks.append(block)
         self.reference = min(self.reference, middle)
         # By the lower quartile: every second step may be slow.
         low = self.typical
         self.limit = 2.0 * low + 0.001
-        self._walls, self._waits, self._busy = [], [], []
+        self._walls, self._waits, self._busy, self._queued = [], [], [], 0.0
 
     @property
     def typical(self) -> float:
@@ -147,7 +151,7 @@ class StepTimes:
     def slower(self, factor: float, least: float) -> bool:
         """Whether the last two blocks take so many times the reference, and seconds more."""
         recent = list(self.blocks)[-2:]
-        now = min((block.middle for block in recent), default=0.0)
+        now = min((block.middle - block.queued / BLOCK for block in recent), default=0.0)
         return now >= factor * self.reference and now - self.reference >= least
 
     @property
