@@ -159,7 +159,7 @@ class TimeWatch:
             self._new_stage(record.opt)
             self._clock.home = exam.home
             return
-        now = exam.measure(len(record.positions), self._training.models())
+        now = exam.measure(len(record.positions), self._training.models)
         if now is not None:
             data = exam.data(now, self._reference, self._feed)
             self._training.record("line_times", data | {"ranks": ranks()})
