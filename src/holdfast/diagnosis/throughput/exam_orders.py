@@ -10,13 +10,11 @@ from .step_times import BLOCK, StepTimes
 _LOOK = 24
 _MORE = 4
 # Looks for one symptom that are always made; seconds, and a share of the run's time, that all
-# looks together may cost beyond them.
+# looks together may cost beyond them. Without a symptom the share alone counts: under a trace
+# Python takes about twice as long, and a run of a second affords one look.
 _FREE = 2
-_SPENT = 0.06
-_SHARE = 0.01
-# Share that all looks may have cost before another is made without a symptom. Under a trace Python
-# takes about twice as long: a run of a second affords one look, and needs no more.
-_SHARE_WITHOUT = 0.03
+_SPENT = 0.2
+_SHARE = 0.03
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25
 _WAITED = 0.08
@@ -62,7 +60,7 @@ class ExamOrders:
         if _stalls(times, step) and self._may("stall", times, spent):
             self.foreseen = _next_stall(times, step)
             return "" if self.foreseen else self.order("stall", times)
-        if times.count >= self._next_look and spent <= _SHARE_WITHOUT * times.own:
+        if times.count >= self._next_look and spent <= _SHARE * times.own:
             self._next_look = max(self._next_look, times.count) * _MORE
             return "look"
         return ""
