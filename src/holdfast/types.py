@@ -60,8 +60,14 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for one line of ``events.rN.jsonl``."""
-        return asdict(self)
+        """Plain data for one line of ``events.rN.jsonl``; ``data`` is not copied."""
+        return {
+            "time": self.time,
+            "rank": self.rank,
+            "step": self.step,
+            "kind": self.kind,
+            "data": self.data,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

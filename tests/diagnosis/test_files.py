@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 
+from holdfast.diagnosis.source import owner
 from holdfast.diagnosis.source.files import kind_of
 
 
@@ -33,3 +35,21 @@ def test_packages_beside_the_script_do_not_make_it_a_library(folder):
 
 def test_the_packages_of_a_distribution_are_libraries():
     assert kind_of("/usr/lib/python3/dist-packages/PIL/Image.py") == "library"
+
+
+def test_modules_of_others_are_known_by_their_package_and_new_ones_of_the_user_are_found(
+    folder, monkeypatch
+):
+    def load(name: str, file: str) -> None:
+        module = ModuleType(name)
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+
+    owner.user_modules()
+    own = folder / "project" / "vision"
+    load("vision_of_a_test", str(own / "__init__.py"))
+    load("vision_of_a_test.layers", str(own / "layers.py"))
+    load("torch.of_a_test", str(own / "generated.py"))
+    found = owner.user_modules()
+    assert {"vision_of_a_test", "vision_of_a_test.layers"} <= set(found)
+    assert "torch.of_a_test" not in found

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from holdfast.diagnosis.throughput.exam_orders import _stalls
+from holdfast.diagnosis.throughput.exam_orders import ExamOrders, _stalls
+from holdfast.diagnosis.throughput.run_queue import RunQueue
 from holdfast.diagnosis.throughput.step_times import StepTimes
 
 
-def fed(walls, busy=None, waited=0.0) -> StepTimes:
+def fed(walls, busy=None, waited=0.0, queued=None) -> StepTimes:
     times = StepTimes()
     for step, wall in enumerate(walls):
-        times.add(step, wall, wall if busy is None else busy[step], waited * wall)
+        used, stood = wall if busy is None else busy[step], queued[step] if queued else 0.0
+        times.add(step, wall, used, waited * wall, stood)
     return times
 
 
@@ -28,6 +30,11 @@ def test_steps_that_grow_are_slower_and_busier():
 def test_another_process_makes_steps_longer_but_not_busier():
     times = fed([0.002] * 43 + [0.004] * 40, [0.002] * 83)
     assert times.slower(1.35, 0.0004) and not times.busier
+
+
+def test_steps_that_wait_for_the_processor_are_not_slower():
+    walls = [0.002] * 43 + [0.004] * 40
+    assert not fed(walls, [0.002] * 83, queued=[w - 0.002 for w in walls]).slower(1.35, 0.0004)
 
 
 def test_one_slow_step_moves_nothing():
@@ -50,6 +57,30 @@ def test_only_the_long_stalls_tell():
     times = fed(walls)
     assert all(stall.excess > 0.1 for stall in times.stalled(128))
     assert times.is_stall(0.19) and not times.is_stall(0.014)
+
+
+def test_a_long_wait_for_the_processor_is_no_stall_but_a_long_sleep_is():
+    walls = [0.2 if i % 10 == 9 else 0.002 for i in range(103)]
+    queued = [wall - 0.002 for wall in walls]
+    assert not fed(walls, [0.002] * 103, queued=queued).stalled(100)
+    assert fed(walls, [0.002] * 103).stalled(100)
+
+
+def test_a_look_without_a_symptom_waits_until_it_is_cheap():
+    times, orders = fed([0.002] * 43), ExamOrders()
+
+    def due(spent: float) -> str:
+        return orders.due(times, 43, fed=False, known=True, spent=spent)
+
+    assert times.own == times.seconds and due(0.04 * times.own) == ""
+    assert due(0.02 * times.own) == "look"
+
+
+def test_the_time_in_line_for_a_processor_is_read_or_nothing():
+    queue = RunQueue()
+    assert queue.waited() >= 0.0 and queue.waited() < 10.0
+    queue.close()
+    assert queue.waited() == 0.0
 
 
 def test_a_preempted_step_is_no_stall():

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
+from ..diagnosis.source import owner
 from ..diagnosis.source.files import kind_of, short_name
 from ..diagnosis.source.place import forget_locals, frames_from
 from . import source
@@ -115,22 +116,16 @@ def put_locals(frame: FrameType, given: Mapping[str, Any]) -> None:
         forget_locals(frame)
 
 
-_modules: tuple[int, dict[str, ModuleType]] = (0, {})
-
-
 def user_modules() -> dict[str, ModuleType]:
-    """The modules of the user's own code; looked for again when others were imported."""
-    global _modules
-    if _modules[0] != len(sys.modules):
-        found: dict[str, ModuleType] = {}
-        for name, module in list(sys.modules.items()):
-            # torch has modules of a kind of its own that name files which are none.
-            file = getattr(module, "__file__", None) if type(module) is ModuleType else None
-            known = isinstance(file, str) and name != "sitecustomize" and kind_of(file) == "user"
-            if known and os.path.isfile(str(file)):
-                found[name] = module
-        _modules = len(sys.modules), found
-    return _modules[1]
+    """The modules of the user's own code that have a file to read."""
+    found: dict[str, ModuleType] = {}
+    for name in owner.user_modules():
+        module = sys.modules.get(name)
+        # torch has modules of a kind of its own that name files which are none.
+        known = type(module) is ModuleType and name != "sitecustomize"
+        if known and os.path.isfile(str(module.__file__)):
+            found[name] = module
+    return found
 
 
 def place_of(frames: list[FrameType], root: str, name: str) -> tuple[str, int]:

@@ -138,9 +138,10 @@ class ScriptResume:
         one = self._passes.find(iterator)
         if one is None:
             return
-        known = Known.of(self._state().models) if steps and not one.nested else Known()
+        kept = steps and not one.nested and self._passes.broken is None
+        known = Known.of(self._state().models) if kept else Known()
         self._passes.ends(one, known, steps, frame)
-        if steps and not one.nested and self._between is None and self._passes.broken is None:
+        if kept and self._between is None and self._passes.broken is None:
             # What a model says after a pass cannot be said again without its weights.
             self._between = register_module_forward_pre_hook(self._called)
 

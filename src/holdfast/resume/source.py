@@ -71,14 +71,12 @@ def dead_at(file: str, function: int, line: int) -> frozenset[str]:
     if not isinstance(body, list) or any(_loads(scope, name) for name in _READS_ALL):
         return frozenset()
     # A function may read what it shares whenever it is called.
-    inner = [node for node in ast.walk(scope) if isinstance(node, _FUNCTIONS) and node is not scope]
-    return frozenset(
-        name
-        for name in _stored(scope)
-        if not _declared(scope, name)
-        and not any(_loads(node, name) for node in inner)
-        and not _read_on(body, name, line)
-    )
+    shared = _declared(scope)
+    for node in ast.walk(scope):
+        if isinstance(node, _FUNCTIONS) and node is not scope:
+            shared |= _names(node).loaded
+    own = _names(scope).stored - shared
+    return frozenset(name for name in own if not _read_on(body, name, line))
 
 
 @lru_cache(maxsize=256)
@@ -181,33 +179,34 @@ def _within(scope: ast.AST) -> Iterator[ast.stmt]:
             todo += ast.iter_child_nodes(node)
 
 
-def _stored(node: ast.AST) -> set[str]:
-    return {
-        one.id
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names in a piece of code, whatever is around them."""
+
+    loaded: frozenset[str]
+    stored: frozenset[str]
+
+
+@lru_cache(maxsize=8192)
+def _names(node: ast.AST) -> _Names:
+    """Walked through once: the same piece is asked for every variable of its scope."""
+    found = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    stored = frozenset(one.id for one in found if isinstance(one.ctx, ast.Store))
+    return _Names(frozenset(one.id for one in found if not isinstance(one.ctx, ast.Store)), stored)
 
 
 def _loads(node: ast.AST | None, name: str) -> bool:
-    return node is not None and any(
-        isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Store)
-        for one in ast.walk(node)
-    )
+    return node is not None and name in _names(node).loaded
 
 
 def _stores(node: ast.AST | None, name: str) -> bool:
-    return node is not None and any(
-        isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
-        for one in ast.walk(node)
-    )
+    return node is not None and name in _names(node).stored
 
 
-def _declared(scope: ast.AST, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Global | ast.Nonlocal) and name in node.names
-        for node in ast.walk(scope)
-    )
+def _declared(scope: ast.AST) -> set[str]:
+    """Names that a scope, or one inside it, shares by a declaration."""
+    shares = (node for node in ast.walk(scope) if isinstance(node, ast.Global | ast.Nonlocal))
+    return {name for node in shares for name in node.names}
 
 
 def _read_on(body: Iterable[ast.stmt], name: str, line: int) -> bool:

@@ -109,7 +109,7 @@ class Baseline:
     arrays: dict[str, int] = field(default_factory=dict[str, int])
     held: dict[str, int] = field(default_factory=dict[str, int])
     digests: dict[str, int] = field(default_factory=dict[str, int])
-    """Of tensors that have not changed."""
+    """Of tensors that have not changed, from the first checkpoint on."""
 
 
 @dataclass(slots=True)
@@ -231,8 +231,12 @@ class Taking:
         return self._saved_tensor(value) | {"g": value.requires_grad and value.is_leaf}
 
     def _made(self, value: Tensor, path: str) -> int:
-        """The digest of a tensor that a resumed script makes again; 0 where none is taken."""
-        if not self._inside:
+        """The digest of a tensor that a resumed script makes again; 0 where none is taken.
+
+        The first look needs none: what a checkpoint finds in the same memory, unchanged, is what
+        was there then. Most runs of a second end without having to read their data for this.
+        """
+        if not self._inside or self._first:
             return 0
         known = self._baseline.digests
         if path not in known:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
 import psutil
 import torch
 
@@ -87,10 +87,13 @@ def _slope(readings: list[tuple[int, int]], wanted: int) -> float:
     """
     if len(readings) < wanted:
         return 0.0
-    steps, used = np.array(readings, dtype=np.float64).T
+    # Few numbers, and no array: the first median of numpy's imports for ten milliseconds.
     size = max(1, len(readings) // _BLOCKS)
     count = len(readings) // size
-    low = used[-count * size :].reshape(count, size).min(1)
-    at = steps[-count * size :].reshape(count, size).mean(1)
-    rises = np.diff(low) / np.maximum(1, np.diff(at))
-    return float(np.median(rises)) if (rises > 0).mean() >= _MOST else 0.0
+    last = readings[-count * size :]
+    blocks = [last[i * size : (i + 1) * size] for i in range(count)]
+    low = [min(used for _, used in block) for block in blocks]
+    at = [sum(step for step, _ in block) / size for block in blocks]
+    rises = [(low[i] - low[i - 1]) / max(1.0, at[i] - at[i - 1]) for i in range(1, count)]
+    clear = sum(rise > 0 for rise in rises) >= _MOST * len(rises)
+    return float(statistics.median(rises)) if clear else 0.0

@@ -47,6 +47,8 @@ CACHED = type(functools.lru_cache(lambda: None))
 _PLAIN = (int, float, complex, bool, type(None), types.ModuleType, types.BuiltinFunctionType)
 _LEAVES = (Tensor, np.ndarray, str, bytes, bytearray, set)
 _CONTAINERS = (list, dict, deque, tuple)
+_COUNTED = (*_LEAVES, *_CONTAINERS)
+_ENDED = (*_LEAVES, Optimizer)
 _TORCHS_OWN = set(vars(nn.Module()))
 
 
@@ -128,7 +130,7 @@ def _follow(scopes: Iterable[list[Held]], seen: set[int], seconds: float) -> lis
         count += 1
         if count >= _OBJECTS or (count % 128 == 0 and thread_time() > until):
             break
-        if isinstance(value, (*_LEAVES, *_CONTAINERS)) or type(value) is CACHED:
+        if isinstance(value, _COUNTED) or type(value) is CACHED:
             found.append(held)
         below = list(_below(held))
         if below:
@@ -188,14 +190,18 @@ def _far() -> Iterator[list[Held]]:
 def _locals(at: FrameType) -> list[Held]:
     scope = f"{at.f_code.co_filename}:{at.f_code.co_name}"
     names = dict(at.f_locals)
-    return [Held(n, n, "local", at, n, value, scope) for n, value in names.items()]
+    return [
+        Held(n, n, "local", at, n, value, scope)
+        for n, value in names.items()
+        if not isinstance(value, _PLAIN)
+    ]
 
 
 def _globals(file: str, names: dict[str, Any]) -> list[Held]:
     return [
         Held(name, name, "global", names, name, value, f"{file}:")
         for name, value in list(names.items())
-        if not name.startswith("__")
+        if not isinstance(value, _PLAIN) and not name.startswith("__")
     ]
 
 
@@ -205,7 +211,7 @@ def _globals(file: str, names: dict[str, Any]) -> list[Held]:
 def _below(held: Held) -> Iterable[Held]:
     value = held.value
     kind = type(value)
-    if isinstance(value, (*_LEAVES, Optimizer)):
+    if isinstance(value, _ENDED):
         return ()
     if isinstance(value, _CONTAINERS):
         return _items(held)

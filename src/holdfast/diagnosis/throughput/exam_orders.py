@@ -10,10 +10,11 @@ from .step_times import BLOCK, StepTimes
 _LOOK = 24
 _MORE = 4
 # Looks for one symptom that are always made; seconds, and a share of the run's time, that all
-# looks together may cost beyond them.
+# looks together may cost beyond them. Without a symptom the share alone counts: under a trace
+# Python takes about twice as long, and a run of a second affords one look.
 _FREE = 2
-_SPENT = 0.06
-_SHARE = 0.01
+_SPENT = 0.2
+_SHARE = 0.03
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25
 _WAITED = 0.08
@@ -47,7 +48,7 @@ class ExamOrders:
             step: the last one.
             fed: the loop asks a loader for its batches.
             known: the lines of the first steps have been timed.
-            spent: seconds that exams have cost so far.
+            spent: seconds of the processor that exams have cost so far.
         """
         waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
         if waits and fed and self._may("waits", times, spent):
@@ -59,13 +60,13 @@ class ExamOrders:
         if _stalls(times, step) and self._may("stall", times, spent):
             self.foreseen = _next_stall(times, step)
             return "" if self.foreseen else self.order("stall", times)
-        if times.count >= self._next_look:
+        if times.count >= self._next_look and spent <= _SHARE * times.own:
             self._next_look = max(self._next_look, times.count) * _MORE
             return "look"
         return ""
 
     def _may(self, exam: str, times: StepTimes, spent: float) -> bool:
-        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.seconds:
+        if self._asked.get(exam, 0) >= _FREE and spent > _SPENT + _SHARE * times.own:
             return False
         return times.count >= self._again.get(exam, 0)
 

@@ -8,7 +8,7 @@ What a look is for: ``reference`` (the first steps), ``look`` (without a symptom
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -103,8 +103,11 @@ class LineExam:
         places = set(self._ends)
         return min(places, key=self._ends.count) if len(places) > 1 else None
 
-    def measure(self, parameters: int, models: Iterable[nn.Module]) -> Profile | None:
-        """A step of the kind that was looked for; None where there were too few."""
+    def measure(self, parameters: int, models: Callable[[], Iterable[nn.Module]]) -> Profile | None:
+        """A step of the kind that was looked for; None where there were too few.
+
+        ``models`` may have to search all live objects: it is asked only for what needs it.
+        """
         times = self._times
         chosen = [i for i, wall in enumerate(self._walls) if wall < math.inf]
         stalls = [i for i in chosen if times.is_stall(self._walls[i])]
@@ -124,7 +127,7 @@ class LineExam:
                 return None
             profile.counts = {
                 "parameters": parameters,
-                "registered": step_counts.registered_on(models),
+                "registered": step_counts.registered_on(models()),
                 "retries": step_counts.retries(),
             }
         return profile

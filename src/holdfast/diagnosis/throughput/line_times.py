@@ -36,8 +36,6 @@ class LineTimes:
 
     def __init__(self) -> None:
         self.tree = LineTree()
-        self.overhead = 0.0
-        """Seconds the trace has added to the run, estimated."""
         self._steps: list[_Step] = []
 
     @property
@@ -58,9 +56,7 @@ class LineTimes:
         self._steps.append(_Step(spent, inputs, seconds))
         cost = costs()
         extra = sum(line.hits * cost.wall + line.calls * cost.call for line in spent.values())
-        without = max(seconds, wall - extra) if wall else 0.0
-        self.overhead += max(0.0, wall - without)
-        return without
+        return max(seconds, wall - extra) if wall else 0.0
 
     def stop(self, frame: FrameType | None = None) -> None:
         """Time no more lines."""

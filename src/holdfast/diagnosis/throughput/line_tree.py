@@ -330,7 +330,7 @@ class Costs(NamedTuple):
 _costs: Costs | None = None
 
 # Rounds of the loop that measures the trace itself: a fraction of a millisecond.
-_ROUNDS = 200
+_ROUNDS = 100
 
 
 def _loop() -> None:
@@ -354,9 +354,9 @@ def costs() -> Costs:
 
 
 def _shortest(tree: LineTree | None) -> float:
-    """Seconds that the loop takes, the best of five."""
+    """Seconds that the loop takes, the best of four."""
     times: list[float] = []
-    for _ in range(5):
+    for _ in range(4):
         if tree is not None:
             tree.start(None)
         began = perf_counter()

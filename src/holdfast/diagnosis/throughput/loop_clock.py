@@ -9,6 +9,7 @@ from typing import Any
 
 from ...probes.step_record import StepRecord
 from .profiles import Spot, line_of
+from .run_queue import RunQueue
 
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
 _OURS = 0.004
@@ -99,9 +100,12 @@ class LoopClock:
         self.busy = 0.0
         """Processor time."""
         self.waited = 0.0
+        self.queued = 0.0
+        """Seconds in which other processes had the processor."""
         self.begins = False
         """It says nothing about others: workers were started, or we did a lot in it."""
         self._feed = feed
+        self._queue = RunQueue()
         self._last = 0.0
         self._used = 0.0
         self._traced = False
@@ -120,6 +124,7 @@ class LoopClock:
         self.waited = waited if waited == waited else 0.0
         ours = row["guard"] > _OURS and row["guard"] > _OURS_SHARE * wall
         self.begins = self._feed.stepped(step) or self._traced or ours
+        self.queued = self._queue.waited()
         used = thread_time()
         self.busy = used - self._used
         self._used = used
@@ -135,3 +140,7 @@ class LoopClock:
     def pauses(self) -> None:
         """Steps go by unseen: the next one is the first again."""
         self.step = -1
+
+    def close(self) -> None:
+        """Time no more."""
+        self._queue.close()

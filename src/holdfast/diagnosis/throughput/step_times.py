@@ -14,7 +14,7 @@ BLOCK = 8
 # The first steps: compilation, first allocations, caches.
 _FIRST = 3
 _KEPT = 512
-# Seconds above the limit that no other process takes at a time.
+# Seconds above the limit that no other process takes at a time, where that is not counted.
 _CLEAR = 0.01
 
 
@@ -29,6 +29,8 @@ class Block:
     waited: float
     total: float
     waits: tuple[float, ...]
+    queued: float = 0.0
+    """Seconds in which other processes had the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class StepTimes:
         self.seconds = 0.0
         self.waited = 0.0
         """All steps but the first ones, the beginning of epochs and those under an exam."""
+        self.own = 0.0
+        """Of ``seconds`` those in which no other process had the processor."""
         self.blocks: deque[Block] = deque(maxlen=_KEPT)
         self.stalls: deque[Stall] = deque(maxlen=64)
         self.limit = float("inf")
@@ -57,24 +61,36 @@ class StepTimes:
         self._busy: list[float] = []
         self._walls: list[float] = []
         self._waits: list[float] = []
+        self._queued = 0.0
 
-    def add(self, step: int, wall: float, busy: float, waited: float) -> bool:
-        """Count a step; True when a block is full."""
+    def add(self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0) -> bool:
+        """Count a step; True when a block is full.
+
+        Args:
+            step: its number.
+            wall: seconds that it took.
+            busy: processor time.
+            waited: for data.
+            queued: seconds in which other processes had the processor.
+        """
         self.count += 1
         if self.count <= _FIRST:
             return False
         self.seconds += wall
+        self.own += max(0.0, wall - queued)
         self.waited += waited
         # Another process on the processor makes a step longer, but gives it no more to do; and one
         # that waits for its data is looked into as such.
-        if self._stalls(wall, waited) and (
-            busy > 1.5 * self.typical_busy or wall > self.limit + _CLEAR
+        own = wall - queued
+        if self._stalls(own, waited) and (
+            busy > 1.5 * self.typical_busy or own > self.limit + _CLEAR
         ):
-            self.stalls.append(Stall(step, wall - self.typical))
+            self.stalls.append(Stall(step, own - self.typical))
         walls = self._walls
         walls.append(wall)
         self._busy.append(busy)
         self._waits.append(waited)
+        self._queued += queued
         if len(walls) < BLOCK:
             return False
         self._close()
@@ -96,13 +112,13 @@ class StepTimes:
         middle = ordered[(BLOCK - 1) // 2]
         busy = sorted(self._busy)[(BLOCK - 1) // 2]
         self.reference_busy = min(self.reference_busy, busy)
-        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits)
+        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits, self._queued)
         self.blocks.append(block)
         self.reference = min(self.reference, middle)
         # By the lower quartile: every second step may be slow.
         low = self.typical
         self.limit = 2.0 * low + 0.001
-        self._walls, self._waits, self._busy = [], [], []
+        self._walls, self._waits, self._busy, self._queued = [], [], [], 0.0
 
     @property
     def typical(self) -> float:
@@ -135,7 +151,7 @@ class StepTimes:
     def slower(self, factor: float, least: float) -> bool:
         """Whether the last two blocks take so many times the reference, and seconds more."""
         recent = list(self.blocks)[-2:]
-        now = min((block.middle for block in recent), default=0.0)
+        now = min((block.middle - block.queued / BLOCK for block in recent), default=0.0)
         return now >= factor * self.reference and now - self.reference >= least
 
     @property

@@ -7,6 +7,7 @@ measures becomes an Event: ``line_times``, ``loader_times``, ``tensor_reads``, `
 from __future__ import annotations
 
 import sys
+from time import thread_time
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,9 @@ from .loop_clock import Feed, LoopClock
 from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
+
+# Times the processor time of a step that a trace may have added to it.
+_SLOWER = 2.0
 
 
 class TimeWatch:
@@ -43,6 +47,8 @@ class TimeWatch:
         self._reading = False
         """Reads of tensors are being counted."""
         self._reference: Profile | None = None
+        self._spent = 0.0
+        """Processor time that exams of lines have cost."""
 
     # ------------------------------------------------------------------ moments
 
@@ -81,6 +87,7 @@ class TimeWatch:
         """The process ends."""
         self._lines.stop()
         host_reads.end()
+        self._clock.close()
 
     # ------------------------------------------------------------------ every step
 
@@ -104,12 +111,12 @@ class TimeWatch:
             return
         if clock.begins:
             return
-        full = self._times.add(clock.step, clock.wall, clock.busy, clock.waited)
+        full = self._times.add(clock.step, clock.wall, clock.busy, clock.waited, clock.queued)
         if self._orders.foreseen == clock.step:
             self._order(self._orders.order("stall", self._times), foreseen=True)
         elif full:
             fed, known = self._feed.used, self._reference is not None
-            spent = self._lines.overhead
+            spent = self._spent
             if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, spent=spent):
                 self._order(exam)
 
@@ -134,9 +141,14 @@ class TimeWatch:
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
         if isinstance(exam, LineExam):
+            # Of a step that stalls only a part is the trace's doing.
+            usual = self._times.typical_busy
+            self._spent += min(max(0.0, self._clock.busy - usual), _SLOWER * usual)
             if exam.step(self._clock, frame):
                 self._exam = None
+                began = thread_time()
                 self._looked_at_lines(exam, record)
+                self._spent += thread_time() - began
         elif exam.late(self._clock.waited):
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
@@ -147,7 +159,7 @@ class TimeWatch:
             self._new_stage(record.opt)
             self._clock.home = exam.home
             return
-        now = exam.measure(len(record.positions), self._training.models())
+        now = exam.measure(len(record.positions), self._training.models)
         if now is not None:
             data = exam.data(now, self._reference, self._feed)
             self._training.record("line_times", data | {"ranks": ranks()})

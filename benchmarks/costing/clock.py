@@ -1,0 +1,76 @@
+"""Counts the steps of a script from inside and ends it after so many, or after so many CPU seconds.
+
+Not imported: compiled under a name that is no file, in the ``sitecustomize`` of the process that is
+measured. So the script is the only code of a user's there, and stands on the stack alone.
+"""
+
+import atexit
+import os
+import time
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+SETTINGS = "HEALTHY_CLOCK"
+"""Where to write, CPU seconds at most, steps at most (0: as many as there are)."""
+
+
+class Clock:
+    """One script."""
+
+    def __init__(self, marks: str, seconds: float, steps: int) -> None:
+        self._marks, self._seconds, self._most = marks, seconds, steps
+        self._process = os.getpid()
+        self._began = 0.0
+        self._steps = 0
+
+    def begin(self) -> None:
+        """The first optimizer is there."""
+        self._began = time.process_time()
+
+    def step(self, *_: Any) -> None:
+        """A step is over."""
+        self._steps += 1
+        over = not self._most and time.process_time() - self._began > self._seconds
+        if over or self._steps == self._most:
+            self.end(cut=1)
+            os._exit(0)
+
+    def end(self, cut: int = 0) -> None:
+        """Write down what was spent."""
+        if self._began and os.getpid() == self._process:
+            spent = time.process_time() - self._began
+            with open(self._marks, "w") as file:
+                file.write(f"{spent} {self._steps} {cut}")
+
+
+def install() -> None:
+    """Count the steps of this process, and of no child of it."""
+    marks, seconds, steps = os.environ.pop(SETTINGS).split()
+    clock = Clock(marks, float(seconds), int(steps))
+    made = torch.optim.Optimizer.__init__
+    if os.environ.get("HOLDFAST_RUN"):
+        # A hook of torch's would keep the guard from its fast form.
+        from holdfast.guard.engine import Engine
+
+        ends: Any = Engine.step_ends
+
+        def step_ends(self: Engine, optimizer: Any) -> None:
+            ends(self, optimizer)
+            clock.step()
+
+        Engine.step_ends = step_ends  # type: ignore[method-assign]
+    else:
+        register_optimizer_step_post_hook(clock.step)
+
+    def first(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign]
+        clock.begin()
+
+    torch.optim.Optimizer.__init__ = first  # type: ignore[method-assign]
+    atexit.register(clock.end)
+
+
+install()
