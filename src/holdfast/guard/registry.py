@@ -32,6 +32,8 @@ class OptimizerRegistry:
         )
         """The guard of every optimizer that lives."""
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Parameters of no module, by id: all live objects are searched for each of them once.
+        self._loose: dict[int, weakref.ref[Tensor]] = {}
 
     def of(self, optimizer: Optimizer, models: Iterable[nn.Module] | None = None) -> OptimizerGuard:
         """The guard of an optimizer, made on first use; new parameters are registered."""
@@ -80,8 +82,18 @@ class OptimizerRegistry:
     ) -> list[nn.Module]:
         """The models behind parameters; searched among all live objects only when not known."""
         roots = roots_of(parameters, self._models if models is None else models)
-        known = {id(p) for root in roots for p in root.parameters()}
-        if any(id(p) not in known for p in parameters):
+        if not all(map(self._is_loose, _without(parameters, roots))):
             self._models.update(live_modules())
             roots = roots_of(parameters, self._models)
+            self._loose = {id(one): weakref.ref(one) for one in _without(parameters, roots)}
         return roots
+
+    def _is_loose(self, parameter: Tensor) -> bool:
+        known = self._loose.get(id(parameter))
+        return known is not None and known() is parameter
+
+
+def _without(parameters: Sequence[Tensor], roots: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters that are in none of the modules."""
+    known = {id(one) for root in roots for one in root.parameters()}
+    return [one for one in parameters if id(one) not in known]
