@@ -100,7 +100,7 @@ def test_a_compiled_loss_is_captured_too(tmp_path: Path) -> None:
     for model in (plain, replayed):
         model[3].p = 0.0  # type: ignore[union-attr]
     run(tmp_path / "plain", plain)
-    how = {"compile": {"mode": "default", "loss": True}}
+    how: Any = {"compile": {"mode": "default", "loss": True}}
     _, said = run(tmp_path / "graph", replayed, graph=True, **how)
     assert said == ["graph: forward, loss and backward are replayed as CUDA graphs"]
     torch.testing.assert_close(flat(replayed), flat(plain), atol=2e-2, rtol=2e-2)

@@ -67,7 +67,8 @@ def _measure(
             raised[0] = 1.0
     if constants["JUDGED"]:
         warmup, *told = _array(terms, _LIMITS + 6, ctypes.c_double)[_LIMITS:].tolist()
-        asked = Terms(int(warmup), *map(bool, told[:4]), told[4])
+        flags = [bool(one) for one in told[:4]]
+        asked = Terms(int(warmup), *flags, told[4])  # pyright: ignore[reportCallIssue]
         known = torch.from_numpy(_array(state, HEAD + 2 * WINDOW, ctypes.c_double))
         square, at = torch.tensor(out[:blocks].sum()), torch.from_numpy(raised)
         seen = torch.tensor(value) if constants["HAS_LOSS"] else None

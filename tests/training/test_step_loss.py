@@ -100,8 +100,8 @@ class Normed(nn.Sequential):
         torch.manual_seed(0)
         super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GRU(8, 6), nn.Linear(6, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self[3](self[2](self[1](self[0](x)))[0])
+    def forward(self, input: Tensor) -> Tensor:
+        return self[3](self[2](self[1](self[0](input)))[0])
 
 
 @pytest.mark.usefixtures("recorded")

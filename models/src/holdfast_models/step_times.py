@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd import DeviceType
@@ -233,7 +233,7 @@ class _Waits:
 
     def start(self) -> None:
         """From here on."""
-        self._filters, self._shown = warnings.filters[:], warnings.showwarning
+        self._filters, self._shown = list(warnings.filters), warnings.showwarning
         warnings.simplefilter("always")
         warnings.showwarning = self._show
         torch.cuda.set_sync_debug_mode("warn")
@@ -244,7 +244,7 @@ class _Waits:
             return {}
         torch.cuda.set_sync_debug_mode("default")
         warnings.showwarning, self._shown = self._shown, None
-        warnings.filters[:] = self._filters
+        cast("list[Any]", warnings.filters)[:] = self._filters
         found: dict[str, Any] = {f"host syncs in {_AWAITED} steps": self._found.total()}
         if self._found:
             found["their lines"] = dict(self._found.most_common(_LONGEST))

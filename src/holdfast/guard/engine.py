@@ -330,7 +330,7 @@ class Engine:
         loss = tensors if self._scaling.made is None else self._scaling.unscaled(tensors)
         number = self._losses.saw(loss)
         bad = number is not None and not math.isfinite(number)
-        optimizers = len(self.training.registry.guards.data)
+        optimizers = len(self.training.registry)
         if number is not None and not bad and optimizers <= 1:
             self._finite_loss.numbers[self._losses.passes] = number
         elif self._finite_loss.on and "loss reading" not in self.off:
@@ -1107,7 +1107,7 @@ class Engine:
     def _losses_decide(self) -> bool:
         """Whether a bad loss alone makes the step bad."""
         # Ranks see different losses and must decide alike; and whose loss it is must be clear.
-        one = len(self.training.registry.guards.data) <= 1
+        one = len(self.training.registry) <= 1
         return ranks() == 1 and (one or self._window().count == 1)
 
     def close(self) -> None:

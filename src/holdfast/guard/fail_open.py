@@ -16,7 +16,7 @@ from ..probes.timing import Phases
 
 _CUDA = torch.backends.cuda.is_built()
 # Without CUDA these are dummies of torch, or not there.
-_bad_fork: Callable[[], bool] = torch._C._cuda_isInBadFork if _CUDA else bool
+_bad_fork: Callable[[], bool] = getattr(torch._C, "_cuda_isInBadFork", bool)
 _capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing if _CUDA else bool
 stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream if _CUDA else int
 current_device: Callable[[], int] = torch._C._cuda_getDevice if _CUDA else lambda: -1

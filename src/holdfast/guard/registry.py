@@ -67,7 +67,7 @@ class OptimizerRegistry:
         return self.guards.get(optimizer)
 
     def __len__(self) -> int:
-        return len(self.guards.data)
+        return len(self.guards)
 
     def all_skip(self) -> bool:
         """Whether there are optimizers, and bad steps of every one are skipped."""

@@ -122,8 +122,9 @@ def user_modules() -> dict[str, ModuleType]:
     for name in owner.user_modules():
         module = sys.modules.get(name)
         # torch has modules of a kind of its own that name files which are none.
-        known = type(module) is ModuleType and name != "sitecustomize"
-        if known and os.path.isfile(str(module.__file__)):
+        if module is None or type(module) is not ModuleType or name == "sitecustomize":
+            continue
+        if os.path.isfile(str(module.__file__)):
             found[name] = module
     return found
 

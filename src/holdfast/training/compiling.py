@@ -173,7 +173,7 @@ class Compiled:
 
     def keep(self, value: R) -> R:
         """A tensor that outlives the step: what a CUDA graph returns is overwritten by the next."""
-        return value.clone() if self._replays and isinstance(value, Tensor) else value
+        return cast(R, value.clone()) if self._replays and isinstance(value, Tensor) else value
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Inside, the model runs eagerly: for anomaly mode, hooks and other close looks at it."""

@@ -113,14 +113,14 @@ def _refuse_other_meanings(source: str, saved: AnyRun, settings: AnyRun) -> None
     if isinstance(saved, RegressorRun) and isinstance(settings, RegressorRun):
         now = settings.tasks.active()
         for name, was in saved.tasks.active().items():
-            pair = (
+            before, after = (
                 {key: getattr(one, key) for key in _MEANING} for one in (was, now.get(name, was))
             )
-            found += _differing(f"tasks.{name}", *pair, "run", "now")
+            found += _differing(f"tasks.{name}", before, after, "run", "now")
     elif isinstance(saved, InpainterRun) and isinstance(settings, InpainterRun):
         key = "against_neighbours"
-        pair = ({key: getattr(run.model, key)} for run in (saved, settings))
-        found += _differing("model", *pair, "run", "now")
+        before, after = ({key: getattr(run.model, key)} for run in (saved, settings))
+        found += _differing("model", before, after, "run", "now")
     if found:
         raise HoldfastError(
             f"the heads of {source} predict something else: {', '.join(found)}; set them as they "

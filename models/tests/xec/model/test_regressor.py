@@ -60,8 +60,8 @@ def test_an_energy_against_the_light_begins_as_the_sum_of_the_photons(scheme, ma
     rules = NormalizationSettings(npho_scheme=scheme)
     tasks = TasksSettings(energy=AGAINST_LIGHT)
     model = Regressor(RegressorSettings(encoder_dim=64), tasks, rules).eval()
-    torch.nn.init.zeros_(model.heads["energy"].layers[-1].weight)
-    torch.nn.init.zeros_(model.heads["energy"].layers[-1].bias)
+    for one in model.heads["energy"].parameters():
+        torch.nn.init.zeros_(one)
     npho_BS = make_events().npho_BS.clamp(min=0)
     npho_BS[:, :9] = 1e10  # dead
     inputs = normalise(npho_BS, torch.zeros_like(npho_BS), rules)

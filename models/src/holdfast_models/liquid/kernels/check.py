@@ -125,13 +125,15 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
     keys, values, given = torch.randn(past), torch.randn(past), _leaf(*wide)
 
     def ran(given: Tensor) -> list[Tensor]:
-        found = []
+        found: list[Tensor] = []
+        queries, new_keys, new_values = given.unbind()
         for window in (None, 1 + tokens // 2):
             attention = CausalAttention(heads, window, bool(rope))
             cached = attention.with_room(KeyValues(keys, values), 2)
             with torch.no_grad():
-                mixed, cached = attention(*given, cached)
-                found += [mixed, attention(*given, cached)[0], *cached[:2]]
+                mixed, cached = attention(queries, new_keys, new_values, cached)
+                again, _ = attention(queries, new_keys, new_values, cached)
+                found += [mixed, again, *cached[:2]]
         # It is for writing only: what stands here for a gradient is the same with and without it.
         return [one + (given - given.detach()).sum() for one in found]
 
