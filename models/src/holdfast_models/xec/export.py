@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -235,6 +236,12 @@ def _checksum(path: Path) -> str:
 @contextlib.contextmanager
 def _quiet() -> Any:
     """Exporters warn about their own workings."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
