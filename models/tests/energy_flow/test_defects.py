@@ -176,7 +176,8 @@ DEBUG = ["train.device=cpu", "pictures=false", "train.validation.epochs=0"]
 @pytest.mark.parametrize(
     ("how", "sets"),
     [
-        pytest.param([], [*CHEAP, "train.steps=16"], id="small"),
+        # Leaks of scripts are looked for end to end in every run of the tests.
+        pytest.param([], [*CHEAP, "train.steps=16"], id="small", marks=pytest.mark.slow),
         pytest.param(
             ["--preset", "debug"], [*DEBUG, "train.steps=24"], id="debug",
             marks=[pytest.mark.slow, pytest.mark.timeout(1200)],
