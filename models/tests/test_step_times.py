@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from holdfast_models import step_times as step_times_module
 from holdfast_models.step_times import StepTimes, StepWatch, step_times
 
 CPU = torch.device("cpu")
@@ -63,3 +64,9 @@ def test_waits_growth_and_launches_of_a_gpu_are_told() -> None:
     assert told["host syncs in 10 steps"] == 10
     assert told["MB grown in 20 steps"] == pytest.approx(20 * x.nbytes / 1e6, rel=0.1)
     assert 2 <= told["launches a step"] <= 5 and 0 < told["busy %"] <= 100
+
+
+def test_products_of_a_step_beside_a_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_times_module, "_product_rate", lambda device, dtype: 12e12)
+    told = step_times_module.roofline(1e12, 500.0, torch.device("cpu"), torch.float32)
+    assert told == {"TFLOP/s of products": 6.0, "share of a large product %": 50.0}

@@ -23,10 +23,12 @@ from typing import Any, cast
 import torch
 from torch.autograd import DeviceType
 
-__all__ = ["STEPS", "StepTimes", "StepWatch", "product_rate", "step_times"]
+__all__ = ["STEPS", "StepTimes", "StepWatch", "roofline", "step_times"]
+
+_FORWARD_AND_BACKWARD = 3  # times the products of a forward pass
 
 STEPS = {"cuda": 200, "cpu": 10}
-"""So many are timed as a rule: a leak shows over hundreds of steps, and a CPU is slow."""
+"""Default number of timed steps: a leak shows over hundreds of steps, and a CPU is slow."""
 
 _NEAR = 0.1  # of the median: steps that far away from it are counted
 _AWAITED = 10  # steps in which the host may not wait for the device
@@ -277,7 +279,25 @@ def step_times(
     return watch.times
 
 
-def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+def roofline(
+    flops: float, milliseconds: float, device: torch.device, dtype: torch.dtype
+) -> dict[str, float]:
+    """Matrix products of a training step beside the rate of a large product on this device.
+
+    Args:
+        flops: floating-point operations of the forward pass.
+        milliseconds: of the whole step.
+        device: that it runs on.
+        dtype: of its products.
+    """
+    reached = _FORWARD_AND_BACKWARD * flops / milliseconds * 1000
+    return {
+        "TFLOP/s of products": reached / 1e12,
+        "share of a large product %": 100 * reached / _product_rate(device, dtype),
+    }
+
+
+def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations a second of a large matrix product: what this device can reach."""
     side = _SIDE[device.type]
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))

@@ -227,7 +227,7 @@ class Engine:
         if stretch is not None and stretch.copy is not None:
             passes = 1
         looks = self.investigation
-        # Where steps are decided on a device the dice are not cast again, but for an exam.
+        # A step decided on a device is not repeated with the same RNG state, except in an exam.
         if not self.phases.on_device or looks.alert or not looks.idle:
             self._feed.keep_rng(passes)
         self._feed.handed_out(iterator, expected, content, passes, looks)

@@ -120,7 +120,7 @@ class Compiled:
             self._compile(choice)
         if self.why:
             say(f"compile: {self.why}")
-        if self.mode != "none" and settings.loss > self._with_loss:
+        if self.mode != "none" and settings.loss and not self._with_loss:
             say(f"compile: {ranks} ranks wrap the model: it is compiled, the loss is not")
 
     def _compile(self, choice: Choice) -> None:

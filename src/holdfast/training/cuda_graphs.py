@@ -38,7 +38,7 @@ class Graphs:
     """The captured passes of one module; a copy of it, or one read from a file, has none yet.
 
     Args:
-        most: so many are kept, of the first sizes that came often enough; others run as they are.
+        most: largest number of captured sizes; further sizes run without a graph.
     """
 
     def __init__(self, most: int = _MOST) -> None:

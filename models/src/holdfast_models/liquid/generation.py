@@ -144,7 +144,7 @@ class _Rows:
         return draw_NB, given_NB
 
     def told(self, place: int, token_B: list[int], stop: int | None) -> Iterator[tuple[int, int]]:
-        """What rows wrote at a place; whoever wrote its last token is left out from then on."""
+        """Tokens that rows wrote at a place; a row is skipped after its last token."""
         for row, token in zip(self._row_B, token_B, strict=True):
             if self._left[row] == 0 or place < len(self._prompts[row]):
                 continue

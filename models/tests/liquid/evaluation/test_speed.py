@@ -50,5 +50,6 @@ def test_bench_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     found = json.loads(capsys.readouterr().out)
     assert found["device"] == "cpu"
     assert found["training"]["tokens/s"] > 0
+    assert 0 < found["training"]["share of a large product %"] < 100
     assert found["writing"]["tokens/s, last quarter"] > 0
     assert found["kernels that are not used"] == []

@@ -20,10 +20,11 @@ from typing import Any
 
 import torch
 from torch.autograd import DeviceType
+from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast.training import Place, Trainer
 
-from ...step_times import StepTimes, StepWatch, step_times
+from ...step_times import StepTimes, StepWatch, roofline, step_times
 from ..assembly import make_net
 from ..data.opening import open_data
 from ..generation import Sampling, generate
@@ -36,6 +37,7 @@ __all__ = ["bare", "fresh_net", "generating", "seconds_of", "training"]
 
 _BEFORE = 33  # tokens before the first that is timed: one, and a block with all that is made once
 _LONGEST = 12  # kernels that are named
+_COUNTED = 64  # tokens whose products are counted: a token has as many, attention apart
 
 
 def training(
@@ -75,6 +77,8 @@ def training(
         result = Trainer.of(task, train, run_dir=Path(folder) / "run", name="liquid").fit()
     tokens = train.data.batch * settings.data.sequence_length * train.accumulate
     found = watch.times.told(tokens, "tokens", without) | {"skipped": result.skipped}
+    half = _half(train.precision, place.device) or torch.float32
+    found |= roofline(tokens * _flops(settings), watch.times.median, place.device, half)
     if place.device.type == "cuda":
         reason = task.model.graphs.reason  # type: ignore[union-attr]
         found["runs as it is, because"] = reason or "it does not: it is replayed"
@@ -95,9 +99,7 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> Ste
         task.prepared(optimizer)
     rows = task.train.__getitems__(range(train.data.batch)).batch  # type: ignore[union-attr]
     batch = {name: value.to(place) for name, value in rows.items()}
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(train.precision)
-    if train.precision == "auto" and place.type == "cuda":
-        half = torch.bfloat16
+    half = _half(train.precision, place)
     numbers = itertools.count(1)
 
     def step() -> None:
@@ -111,6 +113,24 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> Ste
             task.stepped(next(numbers))
 
     return step_times(step, place, steps=steps, warmup=warm)
+
+
+def _half(precision: str, device: torch.device) -> torch.dtype | None:
+    """What products are computed in; None: in full precision."""
+    if precision == "auto" and device.type == "cuda":
+        return torch.bfloat16
+    return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+
+
+@torch.no_grad()
+def _flops(settings: LiquidSettings) -> float:
+    """Of the products of a forward pass, for one token; counted in the plain form on the CPU."""
+    net = fresh_net(settings, "cpu").eval()
+    length = min(_COUNTED, settings.data.sequence_length)
+    tokens = torch.zeros(1, length, dtype=torch.long)
+    with using("off"), FlopCounterMode(display=False) as counted:
+        net(tokens)
+    return counted.get_total_flops() / length
 
 
 @torch.no_grad()

@@ -23,13 +23,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from holdfast import watch
 from holdfast.training import Place, Task, largest_batch
 
-from ...step_times import STEPS, StepTimes, product_rate, step_times
+from ...step_times import STEPS, StepTimes, roofline, step_times
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
 
 _LEAST = 512  # events of the file that is read
-_BACKWARD = 3  # a step is a forward pass and two more
 
 
 class Steps:
@@ -151,9 +150,7 @@ def bench(
             whole = step_times(work.step, place.device, steps=steps)
         found |= whole.told(size, "events", bare)
         dtype = torch.bfloat16 if work.half else torch.float32
-        reached = flops * _BACKWARD * size / whole.median * 1000
-        found["TFLOP/s of products"] = reached / 1e12
-        found["share of a large product %"] = 100 * reached / product_rate(place.device, dtype)
+        found |= roofline(flops * size, whole.median, place.device, dtype)
         found["against plain"] = _against_plain(settings, events, place, batch, steps, whole)
         found["reading events/s"] = _reading_rate(events, size)
         if find_batch:
