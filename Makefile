@@ -59,7 +59,10 @@ liquid: install  ## train the third model family on Python source, write on from
 	$(BIN)/holdfast liquid eval $$run && echo && ls -d $$run/report.html $$run/pictures/*.png
 
 # One thread each: two runs of tests, and the scripts they start, share two cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+# The timeout of a test is a signal, which a wait inside of a library never looks at: then all threads are shown, and
+# the group ends.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q \
+  -o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true
 
 # A queue of two, the longest first: whichever ends makes room for the next. Tests of resume fork the process they are
 # in, and those of live and watching search through all of its objects: in one that has grown through all others they
