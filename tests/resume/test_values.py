@@ -17,8 +17,11 @@ from torch import nn
 
 from holdfast.checkpoint.tree import flatten, unflatten
 from holdfast.resume.refusal import RefusedError
-from holdfast.resume.restoring import Restoring
-from holdfast.resume.values import MISSING, Baseline, Known, Taking
+from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.nodes import MISSING
+from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.taking import Taking
+from holdfast.resume.values.tensors import Known
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -14,14 +14,17 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..checkpoint import rng
 from ..checkpoint.loader_pass import Beginning
 from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import forget_locals, frames_from, user_frames
 from . import source
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
-from .values import Baseline, Known, Node, Taking
+from .values import generators
+from .values.baseline import Baseline
+from .values.nodes import Node
+from .values.taking import Taking
+from .values.tensors import Known
 
 _FREE = 1.0
 _SHARE = 0.01
@@ -218,7 +221,7 @@ class Passes:
             "steps": steps,
             **self.difference(values),
         }
-        state = _told_rng(rng.state())
+        state = generators.of_process()
         record["rng"] = {key: one for key, one in state.items() if self._rng.get(key) != one}
         self._rng = state
         return record
@@ -349,42 +352,3 @@ def facts(loader: Any) -> dict[str, Any]:
 def place(refusal: RefusedError) -> dict[str, Any]:
     """File and line of a refusal, as the user would write them."""
     return {"file": from_here(refusal.file) if refusal.file else "", "line": refusal.line}
-
-
-def _told_rng(state: dict[str, Any]) -> dict[str, Any]:
-    """The RNG state in values that can be compared."""
-    told = {"python": state["python"], "torch": state["torch"].numpy().tobytes()}
-    numbers = state["numpy"]
-    told["numpy"] = {
-        **numbers,
-        "state": {
-            key: one.tolist() if hasattr(one, "tolist") else one
-            for key, one in numbers["state"].items()
-        },
-    }
-    if "cuda" in state:
-        told["cuda"] = [one.numpy().tobytes() for one in state["cuda"]]
-    return told
-
-
-def put_rng(told: dict[str, Any]) -> None:
-    """Put an RNG state back that was kept with a pass."""
-    import numpy as np
-    import torch
-
-    def tensor(data: bytes) -> torch.Tensor:
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-    numbers = told["numpy"]
-    inner = {
-        key: np.asarray(one, dtype=np.uint32) if isinstance(one, list) else one
-        for key, one in numbers["state"].items()
-    }
-    rng.put_back(
-        {
-            "python": told["python"],
-            "numpy": {**numbers, "state": inner},
-            "torch": tensor(told["torch"]),
-            "cuda": [tensor(one) for one in told.get("cuda", ())],
-        }
-    )

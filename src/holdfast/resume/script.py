@@ -47,14 +47,16 @@ from .passes import (
     facts,
     moved_target,
     place,
-    put_rng,
     take_variables,
     targets,
 )
 from .refusal import RefusedError
-from .restoring import Restoring
 from .training import Decisions, Training
-from .values import MISSING, Known, Taking
+from .values import generators
+from .values.nodes import MISSING
+from .values.restoring import Restoring
+from .values.taking import Taking
+from .values.tensors import Known
 
 FORMAT = 2
 DATASET = "loader/its dataset"
@@ -352,7 +354,7 @@ class ScriptResume:
             _check_position(record, frames)
             values, told = self._passes.over(dict(record))
             _put(frames, values)
-            put_rng(told)
+            generators.put_into_process(told)
             for optimizer, _ in self._training.guards():
                 # Schedules warn of a step of theirs before the first one of the optimizer.
                 vars(optimizer)["_opt_called"] = True
