@@ -134,7 +134,7 @@ def _child(
         os.chdir(script.parent)
         sys.argv, sys.path[0] = [str(script)], str(script.parent)
         from holdfast.boot import session
-        from holdfast.resume import script as script_
+        from holdfast.resume import saving
 
         session.begin()
         # The frames and modules of these tests are no part of the script.
@@ -146,7 +146,7 @@ def _child(
         thread = threading.Thread(
             target=runpy.run_path, args=(str(script),), kwargs={"run_name": "__main__"}
         )
-        script_.in_main_thread = lambda: True
+        saving.in_main_thread = lambda: True
         # So small a run is over before a thread has written two checkpoints.
         save = Saver.save
         Saver.save = lambda self, *a, **k: (save(self, *a, **k), self.wait())[0]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from ..checkpoint.loader_pass import Beginning
-from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import forget_locals, frames_from, user_frames
 from . import source
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
@@ -99,9 +98,7 @@ class Passes:
 
     # ------------------------------------------------------------------ first run
 
-    def begins(
-        self, loader: DataLoader[Any], beginning: Beginning, steps: int, frame: FrameType
-    ) -> bool:
+    def begins(self, steps: int, frame: FrameType) -> bool:
         """A pass is about to begin; True when it is inside another."""
         self.settle(frame, steps)
         if self.open:
@@ -210,13 +207,9 @@ class Passes:
         if self._bytes > _ROOM:
             text = f"passes leave more than {_ROOM >> 20} MiB in variables that are read later"
             raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
-        around = targets(frames)
-        moved = moved_target(one.targets, around)
-        if moved:
-            raise _goes_on(moved, frames)
         record = {
             "position": position(frames),
-            "targets": around,
+            "targets": check_targets(one, frames),
             "loader": one.loader,
             "steps": steps,
             **self.difference(values),
@@ -347,8 +340,3 @@ def facts(loader: Any) -> dict[str, Any]:
         "stream": stream,
         "in_order": bool(getattr(loader, "in_order", True)),
     }
-
-
-def place(refusal: RefusedError) -> dict[str, Any]:
-    """File and line of a refusal, as the user would write them."""
-    return {"file": from_here(refusal.file) if refusal.file else "", "line": refusal.line}
