@@ -173,3 +173,19 @@ def test_a_graph_that_was_used_counts_as_none():
 def test_iterators_are_refused(value: Any):
     with pytest.raises(RefusedError, match="is an iterator"):
         saved(value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_operators_of_the_script_are_defined_by_the_resumed_one():
+    library = torch.library.Library("resume_values", "DEF")
+    library.define("half(Tensor x) -> Tensor")
+
+    @torch.library.custom_op("resume_values::third", mutates_args=())
+    def third(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    packet = torch.ops.resume_values.half
+    traced = torch.jit.trace(lambda x: x / 4, torch.ones(1))
+    for operator in (library, third, packet, packet.default, traced):
+        assert saved(operator)["#"] == "ref", operator
+        assert Restoring().value(operator, saved(operator), "0/v") is operator

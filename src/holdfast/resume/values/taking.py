@@ -45,9 +45,10 @@ _NAMED = (
     weakref.ref,
     np.ufunc,
     torch._C.ScriptMethod,
+    torch._C.ScriptFunction,
     argparse.ArgumentParser,
 )
-# What writes to the outside: a resumed script opens it again.
+# What writes to the outside or is registered with torch: a resumed script opens or makes it again.
 _SINKS = {
     *("tqdm", "logging", "rich", "wandb", "mlflow", "tensorboard", "tensorboardX", "matplotlib"),
     *("csv", "threading", "_thread", "multiprocessing", "concurrent", "warnings", "re", "typing"),
@@ -59,6 +60,9 @@ _SINK_MODULES = (
     "torch.amp.autocast",
     "torch._dynamo",
     "torch._inductor",
+    "torch.library",
+    "torch._library",
+    "torch._ops",
 )
 _ITERATORS = (
     *(type(one) for one in (iter([]), iter(()), iter({}), iter(set[int]()), iter(range(0)))),
