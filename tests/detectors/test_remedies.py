@@ -157,6 +157,8 @@ def test_a_sample_that_was_bad_before():
     assert cure.headline == "sample 20817 holds NaN"
     assert "dataset[20817]" in cure.text
     assert "search the dataset" in remedy(cause("", phase="input")).text
+    cure = remedy(cause("", "x = x / s", NAN, phase="input", variable="x"))
+    assert cure.headline == "x holds NaN after this line" and "print x before it" in cure.text
 
 
 def test_a_library_is_not_the_users_to_change():

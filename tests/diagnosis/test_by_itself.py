@@ -17,7 +17,8 @@ from holdfast.diagnosis.source.slicing import NotRepeatable
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[DistributedDataParallel]:
-    # No threads: gloo's, letting go of the last tensors, may wait for an interpreter that waits for them (torch 2.13).
+    # No threads: gloo's, freeing its last tensors, may wait for an interpreter that waits for
+    # it (torch 2.13).
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     monkeypatch.setattr(by_itself, "ranks", lambda: 2)
     try:

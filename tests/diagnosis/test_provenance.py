@@ -62,6 +62,18 @@ def inline_loop() -> None:
         opt.step()
 
 
+def several_statements_on_a_line() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(6):
+        x = torch.rand(3, 4)
+        if i == 3:
+            x[1] = 0
+        # fmt: off
+        opt.zero_grad(); y = x.sum(1).log().dot(model(x)[:, 0]); y.backward(); opt.step()  # HERE  # noqa: E702
+        # fmt: on
+
+
 def loss_without_a_name() -> None:
     model = net()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -225,6 +237,7 @@ FORWARD = [
     nan_written_down,
     divided_by_a_wrapper,
     inline_loop,
+    several_statements_on_a_line,
     loss_without_a_name,
     loss_in_a_function,
     backward_in_a_helper,
@@ -429,6 +442,29 @@ def test_data_already_bad(make_engine: MakeEngine) -> None:
     _, cause = only_cause(engine)
     assert (cause["phase"], cause["sample"]) == ("input", 23)
     assert cause["line"] == marked_line(poisoned_batch)
+
+
+def batches_of_a_list() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i, x in enumerate([torch.rand(3, 4) for _ in range(6)]):
+        y = x.sum(1, keepdim=True)
+        if i == 3:
+            x = x - x
+            x = x / x.std()  # HERE
+        loss = (model(x) - y).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+
+def test_data_that_the_loop_has_overwritten(make_engine: MakeEngine) -> None:
+    """What x was is gone: the line that gave it last is named."""
+    engine = make_engine()
+    batches_of_a_list()
+    _, cause = only_cause(engine)
+    assert (cause["phase"], cause["variable"]) == ("input", "x")
+    assert cause["line"] == marked_line(batches_of_a_list)
 
 
 def test_statistics_the_step_itself_has_spoilt_are_not_blamed(make_engine: MakeEngine) -> None:

@@ -455,3 +455,44 @@ def test_older_weights_are_not_tried_on_bad_data(
         task.optimizer.step()
     assert told(engine, "rollback") == [] and told(engine, "trial") == []
     assert engine.memory.rows()["skipped"].sum() == 30  # type: ignore[attr-defined]
+
+
+def pair(steps: int, *, damaged: int = -1, level: Callable[[int], float] = lambda _: 1.0) -> None:
+    """Two networks that share a graph: the second steps on what was computed before the first."""
+    torch.manual_seed(3)
+    maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    judge = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    first = torch.optim.SGD(judge.parameters(), lr=0.05)
+    second = torch.optim.SGD(maker.parameters(), lr=0.01)
+    dice = torch.Generator().manual_seed(5)
+    hurt = damage(damaged)
+    for step in range(steps):
+        hurt(step, judge, first)
+        x = torch.randn(32, 4, generator=dice)
+        made = maker(x)
+        first.zero_grad()
+        wanted = level(step) * torch.sin(x.sum(1, keepdim=True))
+        nn.functional.mse_loss(judge(made.detach()), wanted).backward()
+        first.step()
+        second.zero_grad()
+        judge(made).square().mean().backward()
+        second.step()
+
+
+def test_going_back_waits_for_the_second_of_two_optimizers(make_engine: MakeEngine) -> None:
+    """Its graph is from before the first one's step, and torch refuses other weights for it."""
+    engine = make_engine(settings())
+    pair(120, damaged=60)
+    assert len(told(engine, "rollback")) == 1
+
+
+def test_a_trial_that_is_undone_between_two_optimizers(make_engine: MakeEngine) -> None:
+    """Old weights do not help. The second would step by gradients of weights that are gone."""
+    engine = make_engine(settings())
+    pair(120, level=lambda step: 1.0 if step < 60 else 1000.0)
+    assert [trial["verdict"] for trial in told(engine, "trial") if trial["opt"] == 0] == ["data"]
+    events = engine.memory.events  # type: ignore[attr-defined]
+    at = next(step for kind, step, data in events if kind == "trial" and data["opt"] == 0)
+    rows = engine.memory.rows()  # type: ignore[attr-defined]
+    # Told with the step that follows it.
+    assert rows["skipped"][rows["step"] == at - 1].tolist() == [1.0, 1.0]

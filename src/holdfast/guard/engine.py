@@ -700,7 +700,12 @@ class Engine:
             attempt(self, "recovery", self.recovery.after_step, guard, record)
         if self.training.memory.split.news:
             attempt(self, "memory", self.training.memory.tell, record.step)
-        if ledger is None and self.recovery.due(self.training.iteration):
+        if (
+            ledger is None
+            # In the midst of an iteration a graph may wait for the weights it was made with.
+            and not self.training.yet_to_step
+            and self.recovery.due(self.training.iteration)
+        ):
             attempt(self, "recovery", self.recovery.boundary, self.training.iteration, False)
 
     def _step_lost(self, record: StepRecord) -> None:

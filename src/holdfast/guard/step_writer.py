@@ -127,10 +127,12 @@ class StepWriter:
         late = not guard.stepped and self.training.iteration > 0
         if guard.index in self.stepped or (late and self.stepped):
             self.training.iteration += 1
+            self.training.yet_to_step = self.stepped - {guard.index}
             self.stepped.clear()
         guard.stepped = True
         self._passes = []
         self.stepped.add(guard.index)
+        self.training.yet_to_step.discard(guard.index)
         return self.training.iteration
 
     def upcoming(self, guard: OptimizerGuard) -> int:

@@ -59,6 +59,8 @@ class GuardedTraining:
     ) -> None:
         self.iteration = 0
         """The step that was counted last."""
+        self.yet_to_step: set[int] = set()
+        """The optimizers that have not stepped in this iteration, and did in the last one."""
         self.registry = registry
         self.bad_batches = BadBatches(quarantine)
         self.memory = OutOfMemory(self, on=split)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
 from ..actions.lower_learning_rate import lower_learning_rates
 from ..checkpoint.training_state import RNG, BestState
 from ..config import RollbackSettings
@@ -25,6 +27,8 @@ class Restoring:
     def __init__(self, settings: RollbackSettings, training: Training, live: LiveState) -> None:
         self.best_state: Callable[[], BestState | None] = lambda: None
         """Reads the best state by validation; None where nothing was validated."""
+        self.stale: set[int] = set()
+        """The optimizers whose next gradients may be of weights that are gone: they are skipped."""
         self._settings, self._training, self._live = settings, training, live
 
     def put_back(
@@ -40,7 +44,11 @@ class Restoring:
             state["optimizers"] = with_live_groups(state["optimizers"], mine.optimizers)
         if everything or rng_state:
             parts.add(RNG)
-        mine.put_back(state, parts=parts)
+        tensors = (t for m in mine.models.values() for t in (*m.parameters(), *m.buffers()))
+        # A backward pass to come would refuse weights that have changed since its forward pass.
+        with _unsafe_preserve_version_counter(tuple(t for t in tensors if not t.is_inference())):
+            mine.put_back(state, parts=parts)
+        self.stale |= self._training.yet_to_step
         self._training.restored()
 
     def put_back_best(

@@ -226,7 +226,8 @@ class Recovery:
     @property
     def awaits_step(self) -> bool:
         """Whether the next step must be told to us before and after it is taken."""
-        return self._trial is not None or self.snapshots.pending is not None
+        waiting = self._trial is not None or self.snapshots.pending is not None
+        return waiting or bool(self.restoring.stale)
 
     def epoch_begins(self) -> None:
         """A loader starts over: the RNG state of an earlier epoch would repeat its order."""
@@ -262,6 +263,9 @@ class Recovery:
     def before_step(self, guard: Guarded, losses: Losses) -> bool:
         """The loss of the trial batch is known; True when the step must not be taken."""
         self.snapshots.wait()
+        if guard.index in self.restoring.stale:
+            self.restoring.stale.discard(guard.index)
+            return True
         trial = self._trial
         if trial is None or trial.guard is not guard:
             return False
@@ -321,7 +325,8 @@ class Recovery:
     def settled(self) -> bool:
         """Whether nothing is ordered, tried or suspected."""
         waiting = (self._ordered, self._ending, self._trial)
-        return waiting == (None,) * 3 and self.troubles.none and not self.replay.more
+        busy = self.replay.more or self.restoring.stale
+        return waiting == (None,) * 3 and self.troubles.none and not busy
 
     def state(self) -> dict[str, Any]:
         """All that its next decisions depend on but the snapshots, as plain data.

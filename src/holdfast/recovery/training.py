@@ -74,6 +74,8 @@ class Training(Protocol):
         """Of this process."""
         ...
 
+    yet_to_step: set[int]
+    """The optimizers that have not stepped in this iteration, and did in the last one."""
     uneven: bool
     """Whether other ranks may take more steps than this one, or fewer."""
 

@@ -31,7 +31,7 @@ _SYNONYMS = {
 }  # fmt: skip
 _FIELDS = {
     "how": str, "phase": str, "op": str, "file": str, "line": int, "code": str, "start": int,
-    "module": str, "dtype": str, "layer": str,
+    "module": str, "dtype": str, "layer": str, "variable": str,
 }  # fmt: skip
 _STAT_FIELDS = {"dtype": str, "zeros": int, "negative": int, "nan": int, "inf": int, "numel": int}
 
@@ -103,6 +103,8 @@ class Cause:
     columns: tuple[int, ...] = ()
     """The columns of a table that hold all of its bad values."""
     layer: str = ""
+    variable: str = ""
+    """The variable of the loop that held it before the model saw it."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Cause:

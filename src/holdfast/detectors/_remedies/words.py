@@ -91,6 +91,15 @@ def batch(cause: Cause) -> Remedy:
     what = f"sample {cause.sample}" if known else "a sample"
     bad = next((stat for stat in (cause.output, *cause.inputs) if stat and stat.bad), Stat())
     kind = "NaN" if bad.nan else "inf" if bad.inf else "NaN or inf"
+    if cause.variable and not known:
+        return prescribe(
+            cause,
+            f"{cause.variable} holds {kind} after this line",
+            f"print {cause.variable} before it: finite there, the line makes {kind} (a division "
+            "by a deviation of 0, a log of 0); bad there already, the data hold it: search them "
+            "once and repair or drop the row",
+            0.8,
+        )
     look = f"look at dataset[{cause.sample!r}]" if known else "search the dataset for it once"
     if cause.columns:
         where = " and ".join(map(str, cause.columns))

@@ -7,6 +7,7 @@ incident; see docs/guide.md for its fields.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from ..source.place import (
 from ..source.slicing import NotRepeatable
 from .by_itself import by_itself
 from .observer import Birth, Observer
-from .rerun import calls_of_backward, recipe, recipe_of
+from .rerun import calls_of_backward, last_written, recipe, recipe_of
 from .tensor_stats import bad, bad_rows, floating
 
 # Calls of backward that are tried, the nearest first.
@@ -86,7 +87,8 @@ def _repeated(
     frame: FrameType | None, scene: Scene, *, calls: int, backward: bool
 ) -> dict[str, Any] | None:
     """Compute the loss again, by the calls of backward in sight, then by the tensor itself."""
-    recipes = [partial(recipe, at, call) for at, call in islice(calls_of_backward(frame), calls)]
+    at_calls = list(islice(calls_of_backward(frame), calls))
+    recipes = [partial(recipe, at, call) for at, call in at_calls]
     if scene.loss is not None:
         recipes.append(partial(recipe_of, scene.loss, frame))
     # The objects whose methods are running keep counters too: trainers, mostly.
@@ -95,14 +97,39 @@ def _repeated(
         for f in frames_from(frame)
         if kind_of(f.f_code.co_filename) != "torch" and "self" in f.f_code.co_varnames
     ]
-    for make in recipes:
+
+    def born(make: Callable[[], Callable[[], Any]]) -> Birth | None:
         kept = _as_they_were([*scene.owners, *running])
         with contextlib.suppress(NotRepeatable), kept, by_itself():
-            birth = _observed(make(), scene, backward=backward)
-            found = None if birth is None else told(birth, scene, how="replay")
-            if found is not None:
-                return found
+            return _observed(make(), scene, backward=backward)
+        return None
+
+    for make in recipes:
+        birth = born(make)
+        found = None if birth is None else told(birth, scene, how="replay")
+        if found is not None:
+            return found
+    # A batch from a loader can be handed out once more, which shows how it became bad.
+    for at, call in at_calls if scene.batch is None else ():
+        birth = born(partial(recipe, at, call, as_it_is=True))
+        if birth is not None and birth.leaf is not None:
+            return _of_variable(birth, at, call, scene)
     return None
+
+
+def _of_variable(
+    birth: Birth, frame: FrameType, call: ast.Call, scene: Scene
+) -> dict[str, Any] | None:
+    """Bad before the model saw it: the variable, and the line of the loop that gave it last."""
+    found = told(birth, scene, how="replay")
+    written = last_written(frame, call, birth.leaf) if birth.leaf is not None else None
+    if found is None or found["phase"] != "input" or written is None:
+        return found
+    variable, line = written
+    source = source_of(frame.f_code.co_filename, line)
+    place = {"file": from_here(frame.f_code.co_filename), "line": line, "library": ""}
+    code = {"code": source.code, "start": source.start, "excerpt": source.excerpt}
+    return {**found, **place, **code, "function": frame.f_code.co_name, "variable": variable}
 
 
 def _observed(again: Callable[[], Any], scene: Scene, *, backward: bool) -> Birth | None:

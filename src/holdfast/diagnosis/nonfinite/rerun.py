@@ -14,6 +14,7 @@ import ast
 import contextlib
 import linecache
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from ..source.place import frames_from, kind_of
 from ..source.slicing import (
     NotRepeatable,
+    Position,
     before,
     calls,
     effects,
@@ -50,15 +52,33 @@ def calls_of_backward(inner: FrameType | None) -> Iterator[tuple[FrameType, ast.
         yield from ((frame, call) for call in sorted(passed, key=_line, reverse=True))
 
 
-def recipe(frame: FrameType, call: ast.Call) -> Callable[[], Any]:
-    """A function that computes again what a running frame called ``backward`` on."""
+def recipe(frame: FrameType, call: ast.Call, *, as_it_is: bool = False) -> Callable[[], Any]:
+    """A function that computes again what a running frame called ``backward`` on.
+
+    Args:
+        frame: the running frame.
+        call: its call of ``backward``.
+        as_it_is: use data that are bad as they are now; else they are made again, which is
+            impossible after ``x = x / x.std()``: what x was is gone.
+    """
     wanted, line = _root(call), call.lineno
     while isinstance(wanted, ast.Name) and _is_parameter(frame, wanted.id, line):
         frame, wanted = _passed_in(frame, wanted.id)
         line = frame.f_lineno
     if wanted is None:
         raise NotRepeatable("what backward was called on is not in the source")
-    return _compiled(frame, wanted, line)
+    return _compiled(frame, wanted, (wanted.lineno, wanted.col_offset), as_it_is=as_it_is)
+
+
+def last_written(frame: FrameType, call: ast.Call, value: Tensor) -> tuple[str, int] | None:
+    """The variable that holds a tensor, and the line that gave it in this turn of the loop."""
+    held = {name for name, one in frame.f_locals.items() if one is value}
+    passed, _ = before(_body(_function(frame)), (call.lineno, call.col_offset))
+    for statement in reversed(passed):
+        for name in writes(statement) & held:
+            inner = (n for n in ast.walk(statement) if isinstance(n, ast.stmt) and not _inner(n))
+            return name, max(n.lineno for n in inner if name in writes(n))
+    return None
 
 
 def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
@@ -72,10 +92,10 @@ def recipe_of(loss: Tensor, inner: FrameType | None) -> Callable[[], Any]:
             continue
         for name, expression in _holders(frame, loss):
             with contextlib.suppress(NotRepeatable):
-                passed, _ = before(_body(_function(frame)), frame.f_lineno)
+                passed, _ = before(_body(_function(frame)), _position(frame))
                 if any(name in writes(statement) for statement in passed):
                     wanted = ast.parse(expression, mode="eval").body
-                    return _compiled(frame, wanted, frame.f_lineno)
+                    return _compiled(frame, wanted, _position(frame))
     raise NotRepeatable("no running function has made the loss")
 
 
@@ -90,6 +110,12 @@ def _holders(frame: FrameType, loss: Tensor) -> Iterator[tuple[str, str]]:
             yield from ((name, f"{name}[{i}]") for i, v in enumerate(value[:64]) if v is loss)
         elif name != "self" and isinstance(getattr(value, "__dict__", None), dict):
             yield from ((name, f"{name}.{k}") for k, v in vars(value).items() if v is loss)
+
+
+def _position(frame: FrameType) -> Position:
+    """Where a frame is: several statements may stand on one line."""
+    _, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return frame.f_lineno, column or 0
 
 
 def _names(code: CodeType, name: str) -> bool:
@@ -192,8 +218,10 @@ def _passed_in(frame: FrameType, parameter: str) -> tuple[FrameType, ast.expr]:
     raise NotRepeatable("the loss comes from a caller that does not show it")
 
 
-def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any]:
-    passed, around = before(_body(_function(frame)), line)
+def _compiled(
+    frame: FrameType, wanted: ast.expr, at: Position, *, as_it_is: bool = False
+) -> Callable[[], Any]:
+    passed, around = before(_body(_function(frame)), at)
     values = {**frame.f_locals}
     why_not = effects(wanted)
     if why_not:
@@ -208,7 +236,7 @@ def _compiled(frame: FrameType, wanted: ast.expr, line: int) -> Callable[[], Any
             (name in own and name not in values)
             or any(t.grad_fn is not None for t in _tensors(_value(name, values)))
         ),
-        lambda name: any(map(bad, _tensors(_value(name, values)))),
+        lambda name: not as_it_is and any(map(bad, _tensors(_value(name, values)))),
         given,
     )
     values |= given

@@ -12,6 +12,10 @@ _EFFECTS = {"next", "step", "backward", "zero_grad", "update", "save", "input", 
 _GROWS = ("append", "extend", "insert", "add")
 
 
+Position = tuple[int, int]
+"""Line and column of a source file, as the syntax tree counts them."""
+
+
 class NotRepeatable(Exception):
     """Why a loss cannot be computed again."""
 
@@ -28,16 +32,18 @@ def called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def before(body: list[ast.stmt], line: int) -> tuple[list[ast.stmt], list[ast.With]]:
-    """What has run before a line in the same turn of its loop, and the autocast around it.
+def before(body: list[ast.stmt], at: Position) -> tuple[list[ast.stmt], list[ast.With]]:
+    """What has run before a place in the same turn of its loop, and the autocast around it.
 
     Statements of the enclosing blocks count as far out as the innermost loop.
     """
     around: list[ast.With] = []
     passed: list[ast.stmt] = []
+    line = at[0]
     while True:
-        here = next((s for s in body if s.lineno <= line <= (s.end_lineno or s.lineno)), None)
-        passed += [s for s in body if (s.end_lineno or s.lineno) < line and s is not here]
+        begun = [s for s in body if (s.lineno, s.col_offset) <= at]
+        here = next((s for s in reversed(begun) if line <= (s.end_lineno or s.lineno)), None)
+        passed += [s for s in begun if s is not here]
         parts = list(_parts(here)) if here is not None else []
         inner = next((p for p in parts if p[0].lineno <= line <= _end(p)), None)
         if inner is None:
