@@ -6,8 +6,10 @@ import argparse
 import collections
 import copy
 import datetime
+import gc
 import pathlib
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -150,6 +152,20 @@ def test_what_nobody_has_changed_is_made_again_and_compared():
         Restoring().value(torch.ones(4), node, "0/x")
     x += 1
     assert Taking(Known(), baseline, lambda name: True).take(x, "0/x")["#"] == "tensor"
+
+
+def test_a_look_keeps_nothing_alive_once_it_is_over():
+    value = Meter()
+    value.parent = [nn.Linear(1, 1), lambda: value.total]
+    held = weakref.ref(value.parent[0])
+    gc.collect()
+    gc.disable()
+    try:
+        saved(value.parent)
+        value.parent = None
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_tensors_that_share_memory_are_refused():

@@ -116,13 +116,14 @@ class GoingBack:
         self._troubles.of(guard).tried = True
         return self.begin(guard, _suspicion(facts), target, step, fed=fed, asked_by=asked_by)
 
-    def judge(self, trial: Trial, tried: float) -> None:
-        """The loss of the batch that old weights are tried on is known."""
+    def judge(self, trial: Trial, tried: float) -> float:
+        """The loss of the batch that old weights are tried on is known; with others, their mean."""
         if trial.asked_by is None:
             keep = clearly_better(trial.suspicion, tried, trial.before)
         else:
             keep, tried, trial.before = self._together.verdict(trial.suspicion, tried, trial.before)
         trial.tried, trial.failed = tried, not keep
+        return tried
 
     def undo(self, trial: Trial, step: int) -> None:
         """The old weights are not the better ones: put back what they replaced."""

@@ -272,11 +272,11 @@ class Recovery:
         if self.replay.running:
             # A batch that was used before is only looked at.
             trial.replayed = self._training.iteration
-        self._back.judge(trial, read_loss(losses))
+        tried = self._back.judge(trial, read_loss(losses))
         # Where gradients were not finite, those of the old weights have to be seen as well.
         if not trial.failed and trial.suspicion.why != "nonfinite":
             # The row of a step that is only looked at says nothing: told with the next one.
-            self._settle(trial, trial.tried, self._training.iteration + self.replay.running)
+            self._settle(trial, tried, self._training.iteration + self.replay.running)
         return trial.failed or self.replay.running
 
     def after_step(self, guard: Guarded, record: StepRecord) -> None:
