@@ -141,6 +141,9 @@ class DamageWatch:
     def _suspect(self, code: str, why: str, step: int, row: Row) -> Suspicion:
         self.tried = True
         first = self.first if self.first >= 0 else step
-        usual = self._lowest if code == "OPT003" else self.usual
-        limit = usual + 0.5 * abs(usual) if code == "OPT003" else self.limit
+        usual, limit = self.usual, self.limit
+        if code == "OPT003":
+            usual, limit = self._lowest, self._lowest + 0.5 * abs(self._lowest)
+        elif math.isnan(usual):  # the last quiet step was before there was a baseline
+            usual, limit = row["loss_usual"], row["loss_limit"]
         return Suspicion(code, why, step, first, row["loss"], usual, limit)
