@@ -133,11 +133,11 @@ def _start(script: Path, folder: Path, *, every: int, resume: Path | None = None
 
 def _guarded(script: Path) -> int:
     from holdfast.boot import session
-    from holdfast.resume import script as script_
+    from holdfast.resume import saving
 
     session.begin()
     # A thread has a stack of its own, without the frames of this file.
-    script_.in_main_thread = lambda: True
+    saving.in_main_thread = lambda: True
     sys.modules.pop("overhead", None)
     failed: list[Any] = []
     threading.excepthook = failed.append

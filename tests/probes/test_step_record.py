@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.probes._norm_kernel import Layout
+from holdfast.probes._norm_rows import Layout
 from holdfast.probes.gradients import DeviceReading
 from holdfast.probes.step_record import StepRecord
 

@@ -23,13 +23,13 @@ from holdfast import config
 from holdfast.boot import OWNER_VARIABLE, RESUME_VARIABLE, RUN_VARIABLE, SETTINGS_VARIABLE
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.diagnosis.source import owner
 from holdfast.run import LaneReader, Run
 from holdfast.types import Event
 
 # What it imports is imported once, in the process that the others are forked from.
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
-TESTS = Path(__file__).parents[1]
 HEAD = """
 import sys, random
 import numpy as np
@@ -134,19 +134,18 @@ def _child(
         os.chdir(script.parent)
         sys.argv, sys.path[0] = [str(script)], str(script.parent)
         from holdfast.boot import session
-        from holdfast.resume import script as script_
+        from holdfast.resume import saving
 
         session.begin()
-        # The frames and modules of these tests are no part of the script.
-        for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", "")).startswith(str(TESTS)):
-                del sys.modules[name]
+        # The modules of these tests, and what others before them imported, are none of the script.
+        for name in owner.user_modules():
+            del sys.modules[name]
         ended: list[BaseException] = []
         threading.excepthook = lambda about: ended.append(about.exc_value or SystemExit())
         thread = threading.Thread(
             target=runpy.run_path, args=(str(script),), kwargs={"run_name": "__main__"}
         )
-        script_.in_main_thread = lambda: True
+        saving.in_main_thread = lambda: True
         # So small a run is over before a thread has written two checkpoints.
         save = Saver.save
         Saver.save = lambda self, *a, **k: (save(self, *a, **k), self.wait())[0]

@@ -115,12 +115,13 @@ def test_a_rollback_and_its_troubles_go_on():
         return Recovery(settings, training, policy)
 
     one = made()
-    one._troubles[0] = DamageWatch(6, 12, usual=1.0, limit=2.0, in_vain={"NUM001": 7}, _start=1.0)
-    one._last["rollback"], one._level, one._best_left = 33, 0.5, 0
-    one.attentive = True
+    watch = DamageWatch(6, 12, usual=1.0, limit=2.0, in_vain={"NUM001": 7}, _start=1.0)
+    one.troubles.watches[0] = watch
+    one.troubles.rolled_back, one.troubles.level = 33, 0.5
+    one._judging.lowered, one._back.best_left, one.attentive = 21, 0, True
     other = made()
     assert other.settled and other.state() != one.state()
     other.restore(through_json(one.state()))
-    assert other.state() == one.state() and other._troubles == one._troubles
-    one._troubles[0].first = 40
+    assert other.state() == one.state() and other.troubles.watches == one.troubles.watches
+    watch.first = 40
     assert not one.settled, "suspected damage is not resumed from"

@@ -6,8 +6,10 @@ import argparse
 import collections
 import copy
 import datetime
+import gc
 import pathlib
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,11 @@ from torch import nn
 
 from holdfast.checkpoint.tree import flatten, unflatten
 from holdfast.resume.refusal import RefusedError
-from holdfast.resume.restoring import Restoring
-from holdfast.resume.values import MISSING, Baseline, Known, Taking
+from holdfast.resume.values.baseline import Baseline
+from holdfast.resume.values.nodes import MISSING
+from holdfast.resume.values.restoring import Restoring
+from holdfast.resume.values.taking import Taking
+from holdfast.resume.values.tensors import Known
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -149,6 +154,20 @@ def test_what_nobody_has_changed_is_made_again_and_compared():
     assert Taking(Known(), baseline, lambda name: True).take(x, "0/x")["#"] == "tensor"
 
 
+def test_a_look_keeps_nothing_alive_once_it_is_over():
+    value = Meter()
+    value.parent = [nn.Linear(1, 1), lambda: value.total]
+    held = weakref.ref(value.parent[0])
+    gc.collect()
+    gc.disable()
+    try:
+        saved(value.parent)
+        value.parent = None
+        assert held() is None
+    finally:
+        gc.enable()
+
+
 def test_tensors_that_share_memory_are_refused():
     x = torch.arange(4.0)
     with pytest.raises(RefusedError, match="share their memory"):
@@ -170,3 +189,19 @@ def test_a_graph_that_was_used_counts_as_none():
 def test_iterators_are_refused(value: Any):
     with pytest.raises(RefusedError, match="is an iterator"):
         saved(value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_operators_of_the_script_are_defined_by_the_resumed_one():
+    library = torch.library.Library("resume_values", "DEF")
+    library.define("half(Tensor x) -> Tensor")
+
+    @torch.library.custom_op("resume_values::third", mutates_args=())
+    def third(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    packet = torch.ops.resume_values.half
+    traced = torch.jit.trace(lambda x: x / 4, torch.ones(1))
+    for operator in (library, third, packet, packet.default, traced):
+        assert saved(operator)["#"] == "ref", operator
+        assert Restoring().value(operator, saved(operator), "0/v") is operator

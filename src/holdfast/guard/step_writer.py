@@ -15,7 +15,7 @@ from ..actions.scaler_policy import ScalerPolicy
 from ..config import Settings
 from ..diagnosis.source.origins import parts_of
 from ..probes import learning_rate
-from ..probes._norm_kernel import Landing
+from ..probes._norm_rows import Landing
 from ..probes.cost_budget import LEAN, Budget
 from ..probes.host import Host
 from ..probes.loss import Losses

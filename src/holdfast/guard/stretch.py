@@ -23,7 +23,8 @@ from torch.optim import Optimizer
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.watchers import Watchers
 from ..probes import learning_rate
-from ..probes._norm_kernel import Landing, Repeat
+from ..probes._norm_kernel import Repeat
+from ..probes._norm_rows import Landing
 from ..probes.batches import Batch
 from ..probes.comparable import Comparability
 from ..probes.gradients import DeviceReading, Meter, state_of

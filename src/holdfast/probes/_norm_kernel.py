@@ -14,7 +14,6 @@ Where Triton is missing, or refuses, ``_foreach_norm`` is used.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,61 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._baseline_kernel import (
-    USUAL,
-    TermsOnDevice,
-    judge_function,
-    usual_function,
-)
+from ._baseline_kernel import USUAL, TermsOnDevice
 from ._device_baseline import ANSWERS, HEAD, Question
 from ._launch import launcher
+from ._norm_program import kernel, triton_dtype
+from ._norm_rows import CHUNK, CHUNKS, Landing, Layout, landings
 from .baseline import WINDOW
-
-_CHUNK = 4096
-_CHUNKS = 16
-_BLOCK = _CHUNK * _CHUNKS
-# Rows on their way to the host before we fall back to a copy: the host may run this far ahead.
-_LANDINGS = 64
-# A NaN that no arithmetic makes: what still holds it has not been written by the device.
-_PENDING = 0x7FF4_DEAD_BEEF_0001
-
-
-@dataclass(slots=True)
-class Layout:
-    """Which part of a row of sums belongs to which gradient; kept while shapes stay the same."""
-
-    sizes: list[int]
-    starts: np.ndarray
-    blocks: int
-    buffers_at: int
-    """The block at which buffers begin."""
-    on_device: tuple[Tensor, Tensor, Tensor]
-
-    @classmethod
-    def of(cls, sizes: list[int], gradients: int, device: torch.device) -> Layout:
-        """Cut every tensor into blocks, an empty one into a block of nothing."""
-        counts = [max(1, -(-size // _BLOCK)) for size in sizes]
-        owner = np.repeat(np.arange(len(sizes)), counts)
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-        offset = (np.arange(len(owner)) - starts[owner]) * _BLOCK
-        columns = (np.array(sizes, dtype=np.int64), owner.astype(np.int64), offset.astype(np.int64))
-        tables = [torch.from_numpy(c).pin_memory().to(device, non_blocking=True) for c in columns]
-        buffers_at = int(starts[gradients]) if gradients < len(sizes) else len(owner)
-        return cls(sizes, starts, len(owner), buffers_at, (tables[0], tables[1], tables[2]))
-
-    def norms(self, sums: np.ndarray) -> np.ndarray:
-        """L2 norm per tensor from the sums of its blocks."""
-        return np.sqrt(np.add.reduceat(sums[: self.blocks], self.starts))
-
-
-class Sums:
-    """Norms of all tensors that are worked out when somebody asks: few steps write them."""
-
-    def __init__(self, layout: Layout, sums: np.ndarray) -> None:
-        self._layout, self._sums = layout, sums
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._layout.norms(self._sums).astype(dtype or np.float64, copy=False)
 
 
 @dataclass(slots=True)
@@ -95,33 +45,6 @@ class ScalerOnDevice:
 
 SCALER = 2
 """Numbers of a scaler behind the answer: its scale, and what it has found."""
-
-
-class Landing:
-    """A row in pinned memory that the device writes and the host reads when it is complete."""
-
-    def __init__(self, home: deque[Landing], row: Tensor) -> None:
-        self.row = row
-        self.address = row.data_ptr()
-        self._home = home
-        self._values: np.ndarray = row.numpy()
-        self._words = self._values.view(np.int64)
-        self._words.fill(_PENDING)
-        self.expected = 0
-        """So many numbers are on their way."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every number has arrived."""
-        words = self._words[: self.expected]
-        return bool(words[-1] != _PENDING) and not bool((words == _PENDING).any())
-
-    def take(self) -> np.ndarray:
-        """The numbers; the row is free again."""
-        values = self._values[: self.expected].copy()
-        self._words.fill(_PENDING)
-        self._home.append(self)
-        return values
 
 
 class NormKernel:
@@ -228,14 +151,14 @@ class NormKernel:
                 has_loss,
                 judged,
                 scaled,
-                _CHUNK,
-                _CHUNKS,
+                CHUNK,
+                CHUNKS,
                 HEAD,
                 WINDOW,
             )
             return row, layout
         grid = (layout.blocks + has_loss + judged, 1, 1)
-        compiled = _kernel()[grid](
+        compiled = kernel()[grid](
             self._addresses,
             *layout.on_device,
             row.row if isinstance(row, Landing) else row,
@@ -252,13 +175,13 @@ class NormKernel:
             self.factor,
             found,
             armed,
-            DTYPE=_triton_dtype(grads[0].dtype),
+            DTYPE=triton_dtype(grads[0].dtype),
             DECIDES=decides,
             HAS_LOSS=has_loss,
             JUDGED=judged,
             SCALED=scaled,
-            CHUNK=_CHUNK,
-            CHUNKS=_CHUNKS,
+            CHUNK=CHUNK,
+            CHUNKS=CHUNKS,
             HEAD=HEAD,
             WINDOW=WINDOW,
             num_warps=8,
@@ -300,10 +223,7 @@ class NormKernel:
         self._fixed = [t.data_ptr() for t in (self._addresses, *self.layout.on_device)]
         self._launchers = {}
         # Those still on their way keep their memory until they are read.
-        self._landings = deque()
-        width = 2 * ((self.layout.blocks + ANSWERS + SCALER) // 2 + 1)
-        for row in torch.empty(_LANDINGS, width, dtype=torch.float64, pin_memory=True).unbind():
-            self._landings.append(Landing(self._landings, row))
+        self._landings = landings(2 * ((self.layout.blocks + ANSWERS + SCALER) // 2 + 1))
 
     def _upload(self, addresses: list[int]) -> None:
         """Tell the device where the gradients are; some loops allocate them anew each step."""
@@ -361,14 +281,9 @@ class Repeat:
             landing.address,
             *(flag, flag, loss, self.layout.blocks, self.layout.buffers_at, flag, state, terms),
             *self._work,
-            *(flag, flag, None, self._decides, True, True, False, _CHUNK, _CHUNKS, HEAD, WINDOW),
+            *(flag, flag, None, self._decides, True, True, False, CHUNK, CHUNKS, HEAD, WINDOW),
         )
         return landing
-
-
-def available(dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for gradients of this dtype."""
-    return dtype in _DTYPES and _kernel() is not None
 
 
 def _readable(grads: Sequence[Tensor]) -> bool:
@@ -382,122 +297,3 @@ def _readable(grads: Sequence[Tensor]) -> bool:
 
 
 _dtype_of = operator.attrgetter("dtype")
-
-_DTYPES = {
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float64: "float64",
-}
-
-
-def _triton_dtype(dtype: torch.dtype) -> Any:
-    import triton.language as tl  # pyright: ignore[reportMissingImports]
-
-    return getattr(tl, _DTYPES[dtype])
-
-
-@functools.cache
-def _kernel() -> Any:
-    try:
-        import triton  # pyright: ignore[reportMissingImports]
-        import triton.language as tl  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-
-    usual, judge = usual_function(), judge_function()
-
-    @triton.jit
-    def measure(
-        addresses,
-        sizes,
-        owner,
-        offset,
-        row,
-        flag,
-        spoilt,
-        loss,
-        blocks,
-        buffers_at,
-        scale,
-        state,
-        terms,
-        total,
-        done,
-        factor,
-        found_inf,
-        armed,
-        DTYPE: tl.constexpr,
-        DECIDES: tl.constexpr,
-        HAS_LOSS: tl.constexpr,
-        JUDGED: tl.constexpr,
-        SCALED: tl.constexpr,
-        CHUNK: tl.constexpr,
-        CHUNKS: tl.constexpr,
-        HEAD: tl.constexpr,
-        WINDOW: tl.constexpr,
-    ):
-        # The first program computes the baseline, if the step is to be judged.
-        block = tl.program_id(0)
-        if JUDGED:
-            block -= 1
-        if block < 0:
-            usual(state, terms, total + 1, HEAD, WINDOW)
-        elif block < blocks:
-            which = tl.load(owner + block)
-            start = tl.load(offset + block)
-            size = tl.load(sizes + which)
-            of = tl.load(addresses + which).to(tl.pointer_type(DTYPE))
-            squares = tl.zeros([CHUNK], tl.float64)
-            for i in range(CHUNKS):
-                at = start + i * CHUNK + tl.arange(0, CHUNK)
-                value = tl.load(of + at, mask=at < size, other=0.0).to(tl.float64)
-                squares += value * value
-            found = tl.sum(squares)
-            tl.store(row + block, found)
-            if JUDGED and block < buffers_at:
-                tl.atomic_add(total, found)
-            if not (found < float("inf")):
-                if block < buffers_at:
-                    tl.store(flag, 1.0)
-                else:
-                    tl.store(spoilt, 1.0)
-        else:
-            found = tl.load(loss).to(tl.float64)
-            tl.store(row + block, found)
-            if DECIDES and not (tl.abs(found) < float("inf")):
-                tl.store(flag, 1.0)
-        if JUDGED:
-            before = tl.atomic_add(done, 1, sem="acq_rel")
-            if before == tl.num_programs(0) - 1:
-                square = tl.atomic_add(total, 0.0)
-                tl.store(total, 0.0)
-                tl.store(done, 0)
-                value = square * 0.0
-                if HAS_LOSS:
-                    value = tl.load(loss).to(tl.float64)
-                else:
-                    tl.store(row + blocks, value)
-                answer = row + blocks + 1
-                raised = judge(
-                    square,
-                    value,
-                    HAS_LOSS,
-                    scale,
-                    state,
-                    terms,
-                    total + 1,
-                    answer,
-                    flag,
-                    factor,
-                    HEAD,
-                    WINDOW,
-                )
-                if SCALED:
-                    theirs = tl.load(found_inf).to(tl.float64)
-                    tl.store(answer + 6, tl.load(scale).to(tl.float64))
-                    tl.store(answer + 7, theirs)
-                    # A scaler sums over devices, and a fused kernel takes 2.0 for "go on".
-                    tl.store(armed, tl.where(theirs > 0.0, 1.0, raised))
-
-    return measure

@@ -23,15 +23,9 @@ from . import _device_baseline
 from ._baseline_kernel import JudgeAlone
 from ._device_baseline import ANSWERS, Question
 from ._host_norms import INF, GradientReading, plain
-from ._norm_kernel import (
-    Landing,
-    Layout,
-    NormKernel,
-    Repeat,
-    ScalerOnDevice,
-    Sums,
-    available,
-)
+from ._norm_kernel import NormKernel, Repeat, ScalerOnDevice
+from ._norm_program import available
+from ._norm_rows import Landing, Layout, Sums
 
 COLUMNS = {
     "grad_norm": "L2 norm over all gradients of the optimizer",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._norm_kernel import Landing
+from ._norm_rows import Landing
 
 SLOTS = 16
 

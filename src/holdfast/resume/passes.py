@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
-from ..checkpoint import rng
 from ..checkpoint.loader_pass import Beginning
-from ..diagnosis.source.files import from_here
 from ..diagnosis.source.place import forget_locals, frames_from, user_frames
 from . import source
 from .frames import chain, check_reader, place_of, position, scope_line, user_modules, variables
 from .refusal import RefusedError
-from .values import Baseline, Known, Node, Taking
+from .values import generators
+from .values.baseline import Baseline
+from .values.nodes import Node
+from .values.taking import Taking
+from .values.tensors import Known
 
 _FREE = 1.0
 _SHARE = 0.01
@@ -96,9 +98,7 @@ class Passes:
 
     # ------------------------------------------------------------------ first run
 
-    def begins(
-        self, loader: DataLoader[Any], beginning: Beginning, steps: int, frame: FrameType
-    ) -> bool:
+    def begins(self, steps: int, frame: FrameType) -> bool:
         """A pass is about to begin; True when it is inside another."""
         self.settle(frame, steps)
         if self.open:
@@ -207,18 +207,14 @@ class Passes:
         if self._bytes > _ROOM:
             text = f"passes leave more than {_ROOM >> 20} MiB in variables that are read later"
             raise RefusedError(text, frames[-1].f_code.co_filename, one.lines[0])
-        around = targets(frames)
-        moved = moved_target(one.targets, around)
-        if moved:
-            raise _goes_on(moved, frames)
         record = {
             "position": position(frames),
-            "targets": around,
+            "targets": check_targets(one, frames),
             "loader": one.loader,
             "steps": steps,
             **self.difference(values),
         }
-        state = _told_rng(rng.state())
+        state = generators.of_process()
         record["rng"] = {key: one for key, one in state.items() if self._rng.get(key) != one}
         self._rng = state
         return record
@@ -344,47 +340,3 @@ def facts(loader: Any) -> dict[str, Any]:
         "stream": stream,
         "in_order": bool(getattr(loader, "in_order", True)),
     }
-
-
-def place(refusal: RefusedError) -> dict[str, Any]:
-    """File and line of a refusal, as the user would write them."""
-    return {"file": from_here(refusal.file) if refusal.file else "", "line": refusal.line}
-
-
-def _told_rng(state: dict[str, Any]) -> dict[str, Any]:
-    """The RNG state in values that can be compared."""
-    told = {"python": state["python"], "torch": state["torch"].numpy().tobytes()}
-    numbers = state["numpy"]
-    told["numpy"] = {
-        **numbers,
-        "state": {
-            key: one.tolist() if hasattr(one, "tolist") else one
-            for key, one in numbers["state"].items()
-        },
-    }
-    if "cuda" in state:
-        told["cuda"] = [one.numpy().tobytes() for one in state["cuda"]]
-    return told
-
-
-def put_rng(told: dict[str, Any]) -> None:
-    """Put an RNG state back that was kept with a pass."""
-    import numpy as np
-    import torch
-
-    def tensor(data: bytes) -> torch.Tensor:
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-    numbers = told["numpy"]
-    inner = {
-        key: np.asarray(one, dtype=np.uint32) if isinstance(one, list) else one
-        for key, one in numbers["state"].items()
-    }
-    rng.put_back(
-        {
-            "python": told["python"],
-            "numpy": {**numbers, "state": inner},
-            "torch": tensor(told["torch"]),
-            "cuda": [tensor(one) for one in told.get("cuda", ())],
-        }
-    )

@@ -7,13 +7,6 @@ that the script has made, so that whoever else holds it sees the same.
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
-import fractions
-import pathlib
-import random
-import sys
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,20 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..diagnosis.source.files import kind_of
-from .refusal import RefusedError
-from .values import (
-    DICTS,
-    KIND,
-    MISSING,
-    Node,
-    array_digest,
-    cells,
-    digest_of,
-    items_digest,
-    tensor_digest,
-    unlisted,
-)
+from ..refusal import RefusedError
+from . import generators, plain
+from .digests import array_digest, items_digest, pickle_digest, tensor_digest
+from .nodes import DICTS, KIND, MISSING, Node, class_name, class_named, shown
+from .objects import cells
 
 _FACTORIES = {"int": int, "float": float, "list": list}
 
@@ -52,15 +36,17 @@ class Restoring:
         if not isinstance(node, Mapping):
             return node
         kind = node[KIND]
+        if kind in plain.KINDS:
+            return plain.restore(live, node, path)
         method = getattr(self, "_made_again" if kind == "made" else f"_{kind}", None)
         if method is None:
-            raise RefusedError(f"{_shown(path)} was saved in a form this version does not know")
+            raise RefusedError(f"{shown(path)} was saved in a form this version does not know")
         return method(live, node, path)
 
     def _keep(self, live: Any, path: str, what: str) -> Any:
         if live is MISSING:
             raise RefusedError(
-                f"{_shown(path)} ({what}) is not there yet when the resumed run comes to its loop"
+                f"{shown(path)} ({what}) is not there yet when the resumed run comes to its loop"
             )
         self._made[path] = live
         return live
@@ -75,9 +61,9 @@ class Restoring:
 
     def _large(self, live: Any, node: Node, path: str) -> Any:
         if live is MISSING or type(live).__name__ != node["c"] or len(live) != node["n"]:
-            raise RefusedError(f"{_shown(path)} does not hold {node['n']:,} items as it did")
+            raise RefusedError(f"{shown(path)} does not hold {node['n']:,} items as it did")
         if items_digest(live) != node["h"]:
-            raise RefusedError(f"{_shown(path)} holds other items than it did")
+            raise RefusedError(f"{shown(path)} holds other items than it did")
         return self._keep(live, path, node["c"])
 
     def _made_again(self, live: Any, node: Node, path: str) -> Any:
@@ -86,17 +72,17 @@ class Restoring:
         if node["h"]:
             digest = tensor_digest(live) if isinstance(live, Tensor) else array_digest(live)
             if digest != node["h"]:
-                raise RefusedError(f"the script makes {_shown(path)} with other values each time")
+                raise RefusedError(f"the script makes {shown(path)} with other values each time")
         return live
 
     def _held(self, live: Any, node: Node, path: str) -> Any:
         self._keep(live, path, node["c"])
         try:
-            same = digest_of(live) == node["h"]
+            same = pickle_digest(live) == node["h"]
         except Exception:
             same = False
         if not same:
-            raise RefusedError(f"{_shown(path)} ({node['c']}) is not what it was")
+            raise RefusedError(f"{shown(path)} ({node['c']}) is not what it was")
         return live
 
     # ------------------------------------------------------------------ numbers
@@ -126,9 +112,6 @@ class Restoring:
         self._made[path] = saved
         return saved
 
-    def _complex(self, live: Any, node: Node, path: str) -> Any:
-        return complex(*node["v"])
-
     # ------------------------------------------------------------------ containers
 
     def _inner(self, live: Any, items: list[Node], path: str) -> list[Any]:
@@ -153,11 +136,8 @@ class Restoring:
             if hasattr(type(live), "_fields"):
                 return type(live)(*values)
         if "c" in node:
-            return _class(node["c"], path)(*values)
+            return class_named(node["c"], path)(*values)
         return tuple(values)
-
-    def _size(self, live: Any, node: Node, path: str) -> Any:
-        return torch.Size(node["v"])
 
     def _set(self, live: Any, node: Node, path: str) -> Any:
         target: set[Any] = live if type(live) is set else set()
@@ -185,7 +165,7 @@ class Restoring:
             target: Any = live
         elif kind is collections.defaultdict:
             if node["f"] not in _FACTORIES:
-                raise RefusedError(f"{_shown(path)} is not there yet in the resumed run")
+                raise RefusedError(f"{shown(path)} is not there yet in the resumed run")
             target = kind(_FACTORIES[node["f"]])
         else:
             target = kind()
@@ -209,8 +189,8 @@ class Restoring:
 
     def _object(self, live: Any, node: Node, path: str) -> Any:
         target = live
-        if live is MISSING or _name(type(live)) != node["c"]:
-            kind = _class(node["c"], path)
+        if live is MISSING or class_name(type(live)) != node["c"]:
+            kind = class_named(node["c"], path)
             target = kind.__new__(kind)
         self._made[path] = target
         own = getattr(target, "__dict__", None)
@@ -237,8 +217,8 @@ class Restoring:
         return target
 
     def _module(self, live: Any, node: Node, path: str) -> Any:
-        if not isinstance(live, nn.Module) or _name(type(live)) != node["c"]:
-            raise RefusedError(f"{_shown(path)} is no {node['c']} in the resumed run")
+        if not isinstance(live, nn.Module) or class_name(type(live)) != node["c"]:
+            raise RefusedError(f"{shown(path)} is no {node['c']} in the resumed run")
         self._made[path] = live
         own = vars(live)
         for name, item in node["a"]:
@@ -246,7 +226,7 @@ class Restoring:
         for name, wants, saved in node["p"]:
             parameter = live._parameters.get(name)
             if parameter is None:
-                raise RefusedError(f"{_shown(path)} has no parameter {name} in the resumed run")
+                raise RefusedError(f"{shown(path)} has no parameter {name} in the resumed run")
             self._made[f"{path}.{name}"] = parameter
             self._fill(parameter, saved, f"{path}.{name}")
             parameter.requires_grad_(wants)
@@ -267,16 +247,16 @@ class Restoring:
             return
         if saved[KIND] == "made":
             if saved["h"] and tensor_digest(tensor) != saved["h"]:
-                raise RefusedError(f"the script makes {_shown(path)} with other values each time")
+                raise RefusedError(f"the script makes {shown(path)} with other values each time")
             return
         held = saved["v"] if saved[KIND] == "tensor" else _from_bytes(saved)
         if tensor.shape != held.shape or tensor.dtype != held.dtype:
-            raise RefusedError(f"{_shown(path)} has another shape in the resumed run")
+            raise RefusedError(f"{shown(path)} has another shape in the resumed run")
         tensor.copy_(held)
 
     def _optimizer(self, live: Any, node: Node, path: str) -> Any:
         if not isinstance(live, Optimizer) or len(live.param_groups) != len(node["v"]):
-            raise RefusedError(f"{_shown(path)} has other parameter groups in the resumed run")
+            raise RefusedError(f"{shown(path)} has other parameter groups in the resumed run")
         self._made[path] = live
         for group, saved in zip(live.param_groups, node["v"], strict=True):
             for key, value in saved:
@@ -326,38 +306,10 @@ class Restoring:
 
     def _generator(self, live: Any, node: Node, path: str) -> Any:
         self._keep(live, path, "generator")
-        live.set_state(torch.frombuffer(bytearray(node["v"]), dtype=torch.uint8))
+        generators.put_back(live, node)
         return live
 
-    def _random(self, live: Any, node: Node, path: str) -> Any:
-        self._keep(live, path, "generator")
-        state = node["v"]
-        if isinstance(live, random.Random):
-            version, numbers, last = (one for one in state["v"])
-            live.setstate((version, tuple(numbers["v"]), last))
-        elif isinstance(live, np.random.Generator):
-            live.bit_generator.state = unlisted(state)
-        else:
-            live.set_state(unlisted(state))
-        return live
-
-    def _date(self, live: Any, node: Node, path: str) -> Any:
-        kind: Any = getattr(datetime, node["c"])
-        value = node["v"]
-        return kind(*value) if node["c"] == "timedelta" else kind.fromisoformat(value)
-
-    def _written(self, live: Any, node: Node, path: str) -> Any:
-        kinds = {"Decimal": decimal.Decimal, "Fraction": fractions.Fraction, "UUID": uuid.UUID}
-        return kinds[node["c"]](node["v"])
-
-    def _range(self, live: Any, node: Node, path: str) -> Any:
-        return range(*node["v"])
-
-    def _path(self, live: Any, node: Node, path: str) -> Any:
-        return live if str(live) == node["v"] else pathlib.Path(node["v"])
-
-    def _enum(self, live: Any, node: Node, path: str) -> Any:
-        return _class(node["c"], path)[node["v"]]
+    _random = _generator
 
 
 def _from_bytes(node: Node) -> Tensor:
@@ -367,26 +319,5 @@ def _from_bytes(node: Node) -> Tensor:
     return raw.view(node["t"]).reshape(node["s"])
 
 
-def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def _is_slot(kind: type, name: str) -> bool:
     return hasattr(kind, name) and type(getattr(kind, name)).__name__ == "member_descriptor"
-
-
-def _class(name: str, path: str) -> Any:
-    """A class of the user's own by its name."""
-    module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
-    file = str(getattr(found, "__file__", "") or "")
-    for part in qualified.split("."):
-        found = getattr(found, part, None)
-    plain = isinstance(found, type) and (kind_of(file) == "user" or module in ("argparse", "types"))
-    if not plain:
-        raise RefusedError(f"{_shown(path)} ({name}) is not there yet in the resumed run")
-    return found
-
-
-def _shown(path: str) -> str:
-    return path.split("/", 1)[-1]

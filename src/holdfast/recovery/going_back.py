@@ -1,0 +1,223 @@
+"""Puts older states of the run in place: on trial, for good, or the best one by validation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..config import Settings
+from ..policy import Decision, Policy
+from ..suspicion import Suspicion
+from .live_snapshots import LiveSnapshots
+from .restoring import Restoring
+from .snapshots import Snapshot, Snapshots
+from .stopping import Ending, Stopping
+from .together import Together
+from .training import Guarded, Training
+from .trial import Trial, clearly_better
+from .troubles import Troubles
+
+
+class GoingBack:
+    """Goes back as the policy says, and records it.
+
+    Args:
+        settings: how often the loop may have the best state restored.
+        training: of this process.
+        policy: what follows from which finding.
+        restoring: puts a state in place.
+        taking: takes the present state, and finds the one to go back to.
+        snapshots: of which those after an older state are worth nothing.
+        stopping: ends the run where the policy says so.
+        together: what is agreed on with other ranks.
+        troubles: what is wrong at present.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        training: Training,
+        policy: Policy,
+        restoring: Restoring,
+        taking: LiveSnapshots,
+        snapshots: Snapshots,
+        stopping: Stopping,
+        together: Together,
+        troubles: Troubles,
+    ) -> None:
+        self._training, self._policy, self._restoring = training, policy, restoring
+        self._taking, self._snapshots, self._stopping = taking, snapshots, stopping
+        self._together, self._troubles = together, troubles
+        self._best = self.best_left = settings.rollback.best
+        """How often the loop may have the best state restored, beside the policy."""
+
+    def answer(self, guard: Guarded, found: Suspicion, step: int, *, fed: bool) -> Trial | None:
+        """Do what the policy says about a suspicion; the trial that has begun, if one has."""
+        code, rule = found.code, self._policy.rule(found.code)
+        if "stop" in rule.do:
+            self._stopping.stop(Ending(code, self._policy.allow(code, step).why, step))
+        if guard.detect_only or self._policy.rests(rule.on, step):
+            return None
+        if "restore_best" in rule.do:
+            self.to_best_or_stop(guard, found, self._policy.allow(code, step), step)
+        if "rollback" not in rule.do:
+            return None
+        target = self._taking.before(found)
+        if target is not None:
+            return self.begin(guard, found, target, step, fed=fed)
+        if rule.best:
+            decision = self._policy.allow(code, step)
+            lower = replace(decision, do=(*decision.do, "lower_lr"))
+            self.to_best_or_stop(guard, found, lower, step)
+        else:
+            why = f"no good snapshot was taken before step {found.first}"
+            self._training.not_covered("rolling back", why)
+        return None
+
+    # ------------------------------------------------------------------ the trial
+
+    def begin(
+        self,
+        guard: Guarded,
+        found: Suspicion,
+        target: Snapshot,
+        step: int,
+        *,
+        fed: bool,
+        asked_by: int | None = None,
+    ) -> Trial:
+        """Put the weights of a snapshot in place; the present ones are kept aside.
+
+        Args:
+            guard: of the optimizer that is in trouble.
+            found: the suspicion.
+            target: the snapshot.
+            step: the last one that was taken.
+            fed: whether data comes from a loader.
+            asked_by: the rank that asked for it, where several try it together.
+        """
+        began = time.perf_counter()
+        kept = self._taking.aside(step)
+        target.held += 1
+        dice = fed and target.epoch == self._taking.epoch
+        self._restoring.put_back(target.state(), rng_state=dice)
+        ms = (time.perf_counter() - began) * 1e3
+        return Trial(guard, found, target, kept, step - target.step, ms, asked_by)
+
+    def begin_together(
+        self, facts: Mapping[str, Any], step: int, *, fed: bool, asked_by: int
+    ) -> Trial:
+        """Begin a trial on all ranks, of the snapshot that all of them have."""
+        guard, target = self._guard(facts), self._snapshots.of(facts["to"])
+        assert target is not None
+        self._troubles.of(guard).tried = True
+        return self.begin(guard, _suspicion(facts), target, step, fed=fed, asked_by=asked_by)
+
+    def judge(self, trial: Trial, tried: float) -> float:
+        """The loss of the batch that old weights are tried on is known; with others, their mean."""
+        if trial.asked_by is None:
+            keep = clearly_better(trial.suspicion, tried, trial.before)
+        else:
+            keep, tried, trial.before = self._together.verdict(trial.suspicion, tried, trial.before)
+        trial.tried, trial.failed = tried, not keep
+        return tried
+
+    def undo(self, trial: Trial, step: int) -> None:
+        """The old weights are not the better ones: put back what they replaced."""
+        trial.target.release()
+        self._restoring.put_back(trial.kept.state(), everything=True)
+        found = trial.suspicion
+        about = {"opt": trial.guard.index, "verdict": "data"}
+        losses = {"loss": found.loss, "usual": found.usual, "tried": trial.tried}
+        self._training.record_at("trial", step, {**about, **losses, **trial.story()})
+
+    def keep(self, trial: Trial, decision: Decision, tried: float, step: int) -> None:
+        """The old weights are the better ones: stay with them."""
+        trial.target.release()
+        factor = self._restoring.lower_rates() if "lower_lr" in decision.do else 1.0
+        reset = "reset_moments" in decision.do
+        if reset:
+            for optimizer, _ in self._training.guards():
+                optimizer.state.clear()
+        if tried > trial.suspicion.limit:
+            trial.guard.outliers.learn_anew()  # older weights, an older level
+        data = {
+            "to": trial.target.step,
+            "steps": trial.undone,
+            "tried": tried,
+            **trial.story(),
+            "lr_factor": factor,
+            "moments_reset": reset,
+            "ms": trial.ms,
+            "left": decision.left,
+        }
+        self._went_back(trial.guard, trial.suspicion, step, data)
+
+    # ------------------------------------------------------------------ beyond the snapshots
+
+    def to_best_or_stop(
+        self, guard: Guarded, found: Suspicion, decision: Decision, step: int
+    ) -> None:
+        """Go back to the best state by validation; stop the run where there is none."""
+        if decision.stop:
+            self._stopping.stop(Ending(found.code, decision.why, step))
+        lower = "lower_lr" in decision.do
+        if not self._to_best(guard, found, step, lower=lower, left=decision.left):
+            why = f"{found.code} is beyond rollbacks, and there is no best state by validation yet"
+            self._stopping.stop(Ending(found.code, why, step))
+
+    def to_best_together(self, facts: Mapping[str, Any], step: int) -> None:
+        """The same on all ranks."""
+        decision = self._policy.allow(facts["code"], step)
+        self.to_best_or_stop(self._guard(facts), _suspicion(facts), decision, step)
+
+    def to_best_for_loop(self, why: str, *, busy: bool) -> str:
+        """The same as the loop asks for; why it was not done.
+
+        ``busy``: older weights are being tried.
+        """
+        guards, step = self._training.guards(), self._training.iteration
+        if not self.best_left:
+            return f"that was done {self._best} times (rollback.best)"
+        if busy or not guards:
+            return "another rollback is under way"
+        asked = Suspicion("", why, step, step, math.nan, math.nan, math.nan)
+        left = self.best_left - 1
+        if not self._to_best(guards[0][1], asked, step, lower=True, left=left):
+            return "no best state by validation was saved yet, by all ranks"
+        self.best_left = left
+        return ""
+
+    def _to_best(
+        self, guard: Guarded, found: Suspicion, step: int, *, lower: bool, left: int
+    ) -> bool:
+        """Restore the best state by validation; False where there is none."""
+        # The row of this step may have been written.
+        facts = self._restoring.put_back_best(
+            step + 1, lower=lower, agreed=lambda at: self._together.same(f"best/{step}", at)
+        )
+        if facts is None:
+            return False
+        guard.outliers.learn_anew()  # other weights, another level
+        self._went_back(guard, found, step + 1, {**facts, "left": left})
+        return True
+
+    def _went_back(
+        self, guard: Guarded, found: Suspicion, step: int, data: Mapping[str, Any]
+    ) -> None:
+        self._snapshots.forget_after(int(data["to"]))
+        self._troubles.over(step)
+        about = {"opt": guard.index, "code": found.code, "why": found.why, "first": found.first}
+        losses = {"loss": found.loss, "usual": found.usual}
+        self._training.record_at("rollback", step, {**about, **losses, **data})
+
+    def _guard(self, facts: Mapping[str, Any]) -> Guarded:
+        return next(guard for _, guard in self._training.guards() if guard.index == facts["opt"])
+
+
+def _suspicion(facts: Mapping[str, Any]) -> Suspicion:
+    """What all ranks were asked to go back for."""
+    return Suspicion(**{name: facts[name] for name in Suspicion.__dataclass_fields__})

@@ -1,0 +1,198 @@
+"""Judges the rows of a run as they become known: whether skipping and clipping are enough.
+
+The level of a loss is evidence only where it can be compared over time (``probes/comparable.py``).
+Elsewhere a suspicion is recorded and nothing is done, unless the user's policy says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..policy import Policy
+from ..probes.baseline import NORM
+from ..probes.step_record import StepRecord
+from ..suspicion import DamageWatch, Suspicion
+from .restoring import Restoring
+from .stopping import Ending
+from .together import BEST, CLIP, LOWER, OUTLIERS, ROLLBACK, Together, asked_for
+from .training import Guarded, Training
+from .troubles import AGAIN, Troubles
+
+
+class Judging:
+    """Says what must follow from a row; takes what can be taken at once, such as a lower rate.
+
+    Args:
+        training: of this process.
+        policy: what follows from which finding.
+        restoring: lowers the learning rate.
+        together: what is agreed on with other ranks.
+        troubles: what is wrong at present.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        policy: Policy,
+        restoring: Restoring,
+        together: Together,
+        troubles: Troubles,
+    ) -> None:
+        self._training, self._policy, self._together = training, policy, together
+        self._restoring, self._troubles = restoring, troubles
+        self.lowered = -AGAIN
+        """The step after which the learning rate was lowered because of norms."""
+
+    def known(
+        self, guard: Guarded, record: StepRecord, *, free: bool
+    ) -> tuple[Ending | None, Suspicion | None]:
+        """Why the run is to be stopped, and what it is to go back for; None for neither.
+
+        Args:
+            guard: of the optimizer.
+            record: the step, whose numbers are on the host.
+            free: whether no rollback is ordered or tried.
+        """
+        row, ending, back = record.row, None, None
+        several = self._together.begin()
+        if guard.outliers.known(record):
+            self._tell_clipping(guard, record, several)
+        watch = self._troubles.of(guard)
+        skipped = record.bad or record.wild
+        if skipped and record.told_to:
+            self._policy.passes_over(record.step)
+        elif skipped:
+            ending = self._ask(record)
+        if record.outlier & NORM and self._policy.does("OPT002", "lower_lr"):
+            self._lower(guard, record, several)
+        found = watch.saw(record.step, row, bad=record.bad, skipped=skipped, ordered=record.told_to)
+        if record.bad and watch.in_vain:
+            found = _not_in_vain(found, watch, record)
+        elif found is not None and found.why == "nonfinite":
+            found = replace(found, cause=_cause(record))
+        if found is not None and found.cause == "NUM005":
+            found = None  # older weights do not mend the data
+        if not math.isnan(row["loss_usual"]):
+            self._troubles.level = row["loss_usual"]
+        if found is not None and free:
+            if found.code == "OPT001" and record.step - self._troubles.rolled_back < AGAIN:
+                found = replace(found, code="OPT003")
+            if not self._may_act(found):
+                self._only_observe(guard, found)
+            elif several:
+                ending = self._ask_all(guard, found) or ending
+            else:
+                back = found
+        elif watch.lasting:
+            self.new_level(guard, record.step, watch.usual, row["loss"])
+        comparability = self._training.comparability
+        if several and comparability.holds != comparability.agreed:
+            self._together.ask(OUTLIERS, {}, hasty=False)
+        return ending, back
+
+    def _tell_clipping(self, guard: Guarded, record: StepRecord, several: bool) -> None:
+        """An explosion begins, or is over."""
+        on = guard.outliers.exploding
+        why = "a gradient norm far above its baseline"
+        if not on:
+            used = "such norms are frequent in this run"
+            why = used if record.outlier else "norms are back at their baseline"
+        data = {"opt": guard.index, "on": on, "limit": record.row["norm_limit"], "why": why}
+        if several:
+            self._together.ask(CLIP, data, hasty=on)
+        else:
+            self._training.record_at("clipping", record.step, data)
+
+    def _ask(self, record: StepRecord) -> Ending | None:
+        """A step was skipped: decide whether that may go on."""
+        code = _code(record) if record.bad else "OPT002"
+        decision = self._policy.allow(code, record.step)
+        return Ending(code, decision.why, record.step) if decision.stop else None
+
+    def _ask_all(self, guard: Guarded, found: Suspicion) -> Ending | None:
+        """Ask the other ranks whether the weights are to blame."""
+        rule = self._policy.rule(found.code)
+        if "stop" in rule.do:
+            why = self._policy.allow(found.code, found.step).why
+            return Ending(found.code, why, found.step)
+        if not self._policy.rests(rule.on, found.step):
+            for kind in {ROLLBACK, BEST} & {*rule.do}:
+                self._together.ask(kind, asked_for(found, guard.index, asked=rule.asked))
+        return None
+
+    def _may_act(self, found: Suspicion) -> bool:
+        """Whether the level of the loss is evidence here, or the user wants it to be."""
+        # Numbers that are not finite are damage whatever the data is.
+        comparable = found.why != "loss" or self._training.comparability.holds
+        return comparable or self._policy.rule(found.code).asked
+
+    def _only_observe(self, guard: Guarded, found: Suspicion) -> None:
+        """Record a suspicion that nothing follows from."""
+        rule = self._policy.rule(found.code)
+        if not rule.acts:
+            return
+        about = {"opt": guard.index, "code": found.code, "first": found.first}
+        losses = {"loss": found.loss, "usual": found.usual}
+        refused = {"instead": list(rule.do), "why": self._training.comparability.why}
+        self._training.record_at("observed", found.step, {**about, **losses, **refused})
+
+    def _lower(self, guard: Guarded, record: StepRecord, several: bool) -> None:
+        """Lower the learning rate after outlier norms; once for those close together."""
+        if record.step - self.lowered < AGAIN:
+            return
+        self.lowered = record.step
+        norm, usual = record.row["grad_norm"], record.row["norm_usual"]
+        data = {"opt": guard.index, "norm": norm, "usual": usual}
+        if several:
+            self._together.ask(LOWER, data)
+        else:
+            self.lower_rates(data, record.step)
+
+    def lower_rates(self, data: Mapping[str, Any], step: int) -> None:
+        """Lower every learning rate, and record why."""
+        factor = self._restoring.lower_rates()
+        self._training.record_at("lowered_lr", step, {**data, "factor": factor})
+
+    def new_level(self, guard: Guarded, step: int, before: float, after: float) -> None:
+        """The data has changed: the loss has another level from here on."""
+        guard.outliers.learn_anew()
+        self._troubles.of(guard).new_level()
+        data = {"opt": guard.index, "before": before, "after": after}
+        self._training.record_at("level", step, data)
+
+    def new_task(self, step: int) -> None:
+        """Something else is learned from here on: a jump of the loss is meant."""
+        for _, guard in self._training.guards():
+            guard.outliers.forget()
+        self._troubles.watches.clear()
+        self._training.record_at("new_task", step, {})
+
+
+def _cause(record: StepRecord) -> str:
+    """What tells one cause of non-finite steps from another: the code, and the layer to blame."""
+    code = _code(record)
+    return f"{code} {record.row['grad_layer']:.0f}" if code == "NUM002" else code
+
+
+def _code(record: StepRecord) -> str:
+    """The finding that a non-finite step belongs to."""
+    # The row learns of it when it is written, after this.
+    if any([batch.search() for batch in record.batches]):
+        return "NUM005"
+    return "NUM001" if record.loss_bad else "NUM002"
+
+
+def _not_in_vain(
+    found: Suspicion | None, watch: DamageWatch, record: StepRecord
+) -> Suspicion | None:
+    """A suspicion, unless its cause was there with older weights a while ago and did not end."""
+    step = record.step
+    lasting = {cause: at for cause, at in watch.in_vain.items() if step - at < AGAIN}
+    watch.in_vain = dict.fromkeys(lasting, step)
+    if found is None or found.why != "nonfinite":
+        return found
+    cause = _cause(record)
+    return None if cause in lasting else replace(found, cause=cause)

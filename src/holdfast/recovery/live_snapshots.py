@@ -1,0 +1,83 @@
+"""Takes snapshots of the live run, and finds the one to go back to."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from ..config import Settings
+from ..suspicion import Suspicion
+from .live_state import LiveState
+from .snapshots import Snapshot, Snapshots
+from .together import PACE, Together
+from .training import Training
+from .trial import all_finite
+from .troubles import Troubles
+
+
+class LiveSnapshots:
+    """Snapshots of what belongs to the run at present.
+
+    Args:
+        settings: whether a run that ends early leaves its last state.
+        training: of this process.
+        live: what belongs to the run.
+        snapshots: those that were taken.
+        together: what is agreed on with other ranks.
+        troubles: how high the loss is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        training: Training,
+        live: LiveState,
+        snapshots: Snapshots,
+        together: Together,
+        troubles: Troubles,
+    ) -> None:
+        self.epoch = 0
+        """Counts how often a loader started over: an older RNG state would repeat its order."""
+        self._training, self._live, self._snapshots = training, live, snapshots
+        self._together, self._troubles = together, troubles
+        self._at_end = settings.checkpoint.at_end
+
+    def take(self, step: int) -> Snapshot | None:
+        """Take one after this step, if there is memory for it."""
+        if self._live.changed():
+            self._snapshots.clear()
+        state, level = self._live.training_state(), self._troubles.level
+        taken = self._snapshots.take(state, step, level, self.epoch)
+        if self._snapshots.why_not:
+            self._training.not_covered("rolling back", self._snapshots.why_not)
+        if self._snapshots.pace.too_often:
+            self._together.ask(PACE, {}, hasty=False)
+        return taken
+
+    def take_leaving(self, optimizer: Optimizer, step: int) -> None:
+        """Take one with an optimizer that is about to be freed, which took part in the last step.
+
+        Its state cannot be had any more when the run ends with an error later.
+        """
+        newest = self._snapshots.newest()
+        taken = newest is not None and newest.step >= step
+        if taken or not self._at_end or self._live.many_stages:
+            return
+        state = self._live.leaving(optimizer)
+        if state is not None:
+            snapshot = self._snapshots.take(state, step, self._troubles.level, self.epoch)
+            if snapshot is not None:
+                snapshot.wait()  # its memory will be somebody else's in a moment
+
+    def aside(self, step: int) -> Snapshot:
+        """The present state, kept apart from the others."""
+        return self._snapshots.aside(self._live.training_state(), step)
+
+    def before(self, found: Suspicion) -> Snapshot | None:
+        """The snapshot to go back to; None where no good one was taken."""
+        if self._live.changed():
+            self._snapshots.clear()
+        if found.code == "OPT003":
+            target = self._snapshots.best()
+        else:
+            target = self._snapshots.before(found.first - 1)
+        return target if target is not None and all_finite(target) else None

@@ -1,0 +1,106 @@
+"""Does what others ask for between two steps: the process that judges, and all ranks together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from .agreement import Agreed, Facts
+from .checkpoints import AutomaticCheckpoints
+from .judging import Judging
+from .live_snapshots import LiveSnapshots
+from .restoring import Restoring
+from .snapshots import Snapshots
+from .stopping import Ending
+from .together import CLIP, END, LOWER, OUTLIERS, PACE, SAVE, Together
+from .training import Training
+
+
+class Orders:
+    """Carries out what neither stops the run nor takes it back.
+
+    Args:
+        training: of this process.
+        restoring: lowers the learning rate.
+        judging: lowers it after outlier norms.
+        taking: takes the state that is saved.
+        snapshots: those that were taken.
+        checkpoints: where they go.
+        together: what is agreed on with other ranks.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        restoring: Restoring,
+        judging: Judging,
+        taking: LiveSnapshots,
+        snapshots: Snapshots,
+        checkpoints: AutomaticCheckpoints,
+        together: Together,
+    ) -> None:
+        self._training, self._restoring, self._judging = training, restoring, judging
+        self._taking, self._snapshots, self._checkpoints = taking, snapshots, checkpoints
+        self._together = together
+
+    def obey(self, order: Mapping[str, Any], step: int) -> Ending | None:
+        """Take the action for a finding that became known after its step; the end, if it is one."""
+        ending = None
+        action, code = str(order.get("action")), str(order.get("code"))
+        data = {"action": action, "code": code, "found": order.get("found"), "done": True}
+        if self._together.begin() and action in (LOWER, SAVE):
+            data["done"] = self._together.ask(action, {"kind": "asked"})
+        elif action == "lower_lr":
+            self._restoring.lower_rates()
+        elif action == "checkpoint":
+            self._taking.take(step)
+            newest = self._snapshots.newest()
+            path = self._checkpoints.save(newest, "asked") if newest is not None else None
+            data |= {"done": path is not None, "checkpoint": os.fspath(path or "")}
+        elif action == "stop":
+            why = str(order.get("why")) or f"the policy says stop on {code}"
+            ending = Ending(code, why, step)
+        else:
+            data |= {"done": False, "why": "this action cannot be taken later"}
+        self._training.record_at("action", step, data)
+        return ending
+
+    def agreed(
+        self,
+        agreed: Agreed,
+        every: Sequence[Facts],
+        step: int,
+        at: FrameType | None,
+        steps: int,
+    ) -> None:
+        """Do what all ranks do after this step.
+
+        Args:
+            agreed: what that is.
+            every: what each rank has brought.
+            step: the last one that was taken.
+            at: where the loop asks for its next batch; None while it gets one again.
+            steps: how many the run has made.
+        """
+        kind, facts, asked_by = agreed.question.kind, agreed.facts, agreed.question.rank
+        calm = all(one["calm"] for one in every)
+        if kind == CLIP:
+            guards = {guard.index: guard for _, guard in self._training.guards()}
+            guards[facts["opt"]].outliers.agreed_to_clip = facts["on"]
+            self._training.record_at("clipping", step + 1, {**facts, "asked_by": asked_by})
+        elif kind == OUTLIERS:
+            self._training.comparability.agreed = facts["skip"]
+        elif kind == PACE:
+            self._snapshots.pace.every = facts["every"]
+        elif kind == LOWER:
+            self._judging.lower_rates({**facts, "asked_by": asked_by}, step + 1)
+        elif kind == END:
+            common = set.intersection(*(set(one["kept"]) for one in every))
+            old = self._snapshots.of(max(common, default=-1))
+            self._together.ends_by(facts["signal"], self._taking.take(step) if calm else old)
+        elif kind == SAVE and calm:
+            taken = self._taking.take(step)
+            if taken is not None:
+                self._checkpoints.save(taken, facts["kind"], at=at, steps=steps)

@@ -1,0 +1,229 @@
+"""A resumed script, on its way from its first line to the place of its checkpoint.
+
+Passes that were over hand out nothing and leave the variables they left; the pass of the checkpoint
+begins at its batch. Whatever does not fit ends the process.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from ..checkpoint import rng
+from ..checkpoint.file import load
+from ..checkpoint.loader_pass import LoaderPass
+from ..checkpoint.training_state import RNG, TrainingState
+from ..errors import CheckpointError
+from . import frames as frames_
+from .counters import counters, set_counts
+from .outputs import Outputs
+from .passes import Passes, Values, facts, moved_target, targets
+from .refusal import RefusedError, or_refuse, refuse, refuse_at, say
+from .saving import DATASET, FORMAT
+from .training import Training
+from .values import generators
+from .values.nodes import MISSING
+from .values.restoring import Restoring
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A checkpoint, and what it says of the script; ends the process where that does not fit."""
+    try:
+        tree, _ = load(path)
+    except CheckpointError as error:
+        refuse(f"{error}")
+    saved = tree.get("resume")
+    if saved is None or saved["format"] != FORMAT:
+        refuse(f"{path.name} does not say where the script was")
+    here = platform.python_version()
+    if saved["python"].rsplit(".", 1)[0] != here.rsplit(".", 1)[0]:
+        refuse(f"it was saved by Python {saved['python']}, this is {here}")
+    if saved["argv"] != [str(word) for word in sys.argv]:
+        refuse(f"it was saved by `{' '.join(saved['argv'])}`")
+    return tree, saved
+
+
+class ResumedRun:
+    """Where a resumed script has to come to, and what it finds on the way.
+
+    Args:
+        tree: the checkpoint.
+        saved: what it says of the script.
+        path: of its file.
+        training: of this process.
+        passes: over loaders, so far.
+    """
+
+    def __init__(
+        self,
+        tree: dict[str, Any],
+        saved: dict[str, Any],
+        path: Path,
+        training: Training,
+        passes: Passes,
+    ) -> None:
+        self.saved, self.path = saved, path
+        self.under_way = False
+        """Whether the first loader was asked for."""
+        self.reads = False
+        """Whether a loader is read by holdfast itself."""
+        self._tree, self._training, self._passes = tree, training, passes
+        self._iterator = 0
+        passes.began_at = float(saved["trained"])
+        self._outputs = Outputs(passes.began_at, refuse_at)
+        self._hook: Any = register_optimizer_step_pre_hook(_refuse_step)
+
+    def release(self) -> None:
+        """The script may train and write."""
+        self._hook.remove()
+        self._outputs.release()
+
+    # ------------------------------------------------------------------ on the way
+
+    def instead(self, loader: Any, frame: FrameType) -> Iterator[Any] | None:
+        """What to read in place of a loader; None for the loader itself."""
+        if not isinstance(loader, DataLoader):
+            return None
+        passes = self._passes
+        with or_refuse():
+            passes.settle(frame, 0)
+            if passes.open:
+                return None
+            number = len(passes.done)
+            before = self.saved["passes"]
+            if number < len(before) and before[number].get("real"):
+                return None
+            if not self.under_way:
+                self.under_way = self._outputs.under_way = True
+                passes.look(frame)
+            if number < len(before):
+                _check_facts(loader, before[number]["loader"])
+                return _Over(self, before[number])
+            _check_facts(loader, self.saved["loader"])
+            self.reads = True
+            loader_pass = LoaderPass.again(loader, self.saved["pass"], fast=False, say=say)
+            self.reads = False
+            if loader_pass.why:
+                raise RefusedError(loader_pass.why)
+            iterator: Any = loader_pass.iterator
+            passes.takes_up(loader, iterator, loader_pass.beginning())
+            self._iterator = id(iterator)
+            return iterator
+
+    def over(self, record: Mapping[str, Any], frame: FrameType) -> None:
+        """A pass that was over is asked for a batch: the variables become what it left."""
+        with or_refuse():
+            frames = frames_.chain(frame)
+            self._check_files()
+            _check_position(record, frames)
+            values, told = self._passes.over(dict(record))
+            _put(frames, values)
+            generators.put_into_process(told)
+            for optimizer, _ in self._training.guards():
+                # Schedules warn of a step of theirs before the first one of the optimizer.
+                vars(optimizer)["_opt_called"] = True
+
+    # ------------------------------------------------------------------ at its place
+
+    def is_here(self, iterator: Any) -> bool:
+        """Whether this is the iterator of the pass that the checkpoint was taken in."""
+        return self._iterator == id(iterator)
+
+    def put_back(self, state: TrainingState, iterator: Any, frame: FrameType) -> None:
+        """The loop asks for the batch that it asked for then: everything becomes what it was."""
+        saved, frames = self.saved, frames_.chain(frame)
+        self._check_files()
+        _check_position(saved, frames)
+        one = self._passes.find(iterator)
+        assert one is not None
+        one.asked(frame)
+        set_counts(counters(iterator, frame), saved["counts"])
+        parts = {"models", "optimizers", "gradients"}
+        state.put_back({**self._tree, "gradients": saved["gradients"]}, parts=parts)
+        restoring = _put(frames, saved["values"])
+        # One that no variable holds, as in `for x in DataLoader(Rows())`.
+        dataset = getattr(iterator, "_dataset", MISSING)
+        if restoring.value(dataset, saved["dataset"], DATASET) is not dataset:
+            raise RefusedError("the loader reads another dataset than it did")
+        rng.put_back(saved[RNG])
+        one.steps = one.now = int(saved["steps"])
+        self._passes.resumed(one.steps)
+
+    def _check_files(self) -> None:
+        """Refuse code that is not that of the earlier run."""
+        then = self.saved["files"]
+        for file, digest in frames_.digests().items():
+            if then.get(file, digest) != digest:
+                raise RefusedError(f"{file} has changed since")
+
+
+def _refuse_step(*about: Any) -> None:
+    refuse("the script trains before it comes to the place of the checkpoint")
+
+
+class _Over:
+    """A pass that was over before the checkpoint: it hands out nothing."""
+
+    def __init__(self, run: ResumedRun, record: Mapping[str, Any]) -> None:
+        self._run, self._record = run, record
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        record, self._record = self._record, {}
+        if record:
+            self._run.over(record, sys._getframe())
+        raise StopIteration
+
+
+def _put(frames: list[FrameType], values: Values) -> Restoring:
+    """Give the variables their values; what was put back goes on knowing them."""
+    live = frames_.variables(frames)
+    restoring = Restoring()
+    new: dict[str, dict[str, Any]] = {}
+    for root, held in values.items():
+        if root not in live:
+            raise RefusedError(f"{root} is not there in the resumed run")
+        new[root] = {}
+        for name, node in held.items():
+            old = live[root].get(name, MISSING)
+            try:
+                value = restoring.value(old, node, f"{root}/{name}")
+            except RefusedError as refusal:
+                raise refusal.at(*frames_.place_of(frames, root, name)) from None
+            if value is not old:
+                new[root][name] = value
+    frames_.put(frames, new)
+    return restoring
+
+
+def _check_facts(loader: Any, saved: Mapping[str, Any]) -> None:
+    here = facts(loader)
+    for key, value in saved.items():
+        if here[key] != value:
+            raise RefusedError(f"the loader has {key} {here[key]}, it had {value}")
+
+
+def _check_position(saved: Mapping[str, Any], frames: list[FrameType]) -> None:
+    if saved["position"] != frames_.position(frames):
+        then = saved["position"][-1] if saved["position"] else ["?", "?", 0]
+        at = frames[-1]
+        raise RefusedError(
+            f"the script comes to another loop than it did then ({then[0]}, {then[1]})",
+            at.f_code.co_filename,
+            at.f_lineno,
+        )
+    moved = moved_target(saved["targets"], targets(frames))
+    if moved:
+        number, name, line = moved.split(" ")
+        file = frames[int(number)].f_code.co_filename
+        text = f"the loop over {name} is not where it was then"
+        raise RefusedError(text, file, int(line))

@@ -1,0 +1,194 @@
+"""Takes what goes with a checkpoint so that an unmodified script can be resumed from it.
+
+Where that cannot be done the checkpoint is one without, and the reason is recorded.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..checkpoint import optimizer_state, rng
+from ..checkpoint.loader_pass import LASTING
+from ..checkpoint.training_state import RNG, TrainingState
+from ..diagnosis.source.files import from_here
+from . import frames as frames_
+from . import source
+from .counters import counters, counts
+from .passes import Open, Passes, changes, check_targets, take_variables
+from .refusal import RefusedError
+from .training import Decisions, Training
+from .values.taking import Taking
+from .values.tensors import Known
+
+FORMAT = 2
+DATASET = "loader/its dataset"
+"""Where the dataset of the pass stands among what is taken."""
+
+
+class Saving:
+    """Takes the place of the script, its variables and what else the next process needs.
+
+    Args:
+        training: of this process.
+        state: the live models and optimizers.
+        passes: over loaders, so far.
+        why_not: why no run with these settings can be resumed; empty otherwise.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        state: Callable[[], TrainingState],
+        passes: Passes,
+        why_not: str,
+    ) -> None:
+        self._training, self._state, self._passes = training, state, passes
+        self._why_not = why_not
+        self.began = time.time()
+        """When the run began, in the first of its processes."""
+        # Python and numpy begin with another state in every process.
+        self._seeds = {key: one for key, one in rng.state().items() if key in ("python", "numpy")}
+        self._told: tuple[Any, ...] = ()
+
+    def goes_on(self, saved: Mapping[str, Any]) -> None:
+        """This process goes on with a run that another one has begun."""
+        self.began, self._seeds = float(saved["began"]), saved["seeds"]
+        rng.put_back({**rng.state(), **self._seeds})
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no checkpoint from here on can be resumed from."""
+        return bool(self._why_not) or self._passes.broken is not None
+
+    def take(
+        self, step: int, steps: int, frame: FrameType, guard: Decisions | None
+    ) -> dict[str, Any] | None:
+        """What goes with a checkpoint so that it can be resumed from; None where it cannot.
+
+        Args:
+            step: of the checkpoint.
+            steps: how many the run has made.
+            frame: where the loop asks for its next batch.
+            guard: what the guard decides by, which goes with it.
+        """
+        try:
+            tree = self._take(steps, frame, guard)
+        except RefusedError as refusal:
+            file = from_here(refusal.file) if refusal.file else ""
+            self._tell(step, False, refusal.reason, file, refusal.line)
+            return None
+        except Exception as error:
+            self._passes.broken = RefusedError(f"{type(error).__name__}: {error}")
+            self._training.failure("resume", error)
+            self._tell(step, False, f"holdfast failed on it: {error}")
+            return None
+        self._tell(step, True, "")
+        return tree
+
+    def without_loader(self, step: int) -> None:
+        """A checkpoint is made in a loop that makes its own data."""
+        if not (self._passes.done or self._passes.open):
+            self._tell(step, False, "the training loop reads no DataLoader")
+
+    def _tell(self, step: int, accepted: bool, reason: str, file: str = "", line: int = 0) -> None:
+        told = accepted, reason, file, line
+        if told == self._told:
+            return
+        self._told = told
+        script = os.path.abspath(sys.argv[0]) if sys.argv else ""
+        data = {"accepted": accepted, "reason": reason, "file": file, "line": line}
+        own = source.loads_optimizer(script)
+        self._training.record_at("resumable", step, {**data, "own": own})
+
+    def _take(self, steps: int, frame: FrameType, guard: Decisions | None) -> dict[str, Any]:
+        passes = self._passes
+        passes.settle(frame, steps)
+        if self._why_not:
+            raise RefusedError(self._why_not)
+        if passes.broken is not None:
+            raise passes.broken.alone()
+        if multiprocessing.parent_process() is not None:
+            raise RefusedError("the training runs in a child process of the script")
+        if not in_main_thread():
+            raise RefusedError("a thread of the script reads the loader")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RefusedError("several ranks are not resumed")
+        if not passes.open:
+            raise RefusedError("the training loop reads no DataLoader")
+        if len(passes.open) > 1:
+            one = passes.open[-1]
+            file = one.code.co_filename if one.code is not None else ""
+            raise RefusedError("two loaders are read side by side", file, one.lines[0])
+        one = passes.open[0]
+        iterator = one.iterator()
+        _check_loader(one)
+        frames_.check_reader(frame)
+        for optimizer, _ in self._training.guards():
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise RefusedError("LBFGS takes several looks at the model in one step")
+        decisions = guard.state(iterator) if guard is not None else {}
+        if decisions is None:
+            raise RefusedError("something is suspected of having damaged the weights")
+        frames = frames_.chain(frame)
+        state = self._state()
+        taking = Taking(Known.of(state.models), passes.baseline, changes, running=frames)
+        values = take_variables(taking, frames)
+        try:
+            dataset = taking.take(getattr(iterator, "_dataset", None), DATASET)
+        except RefusedError as refusal:
+            raise refusal.at(frames[-1].f_code.co_filename, one.lines[0]) from None
+        gradients = [
+            {number: grad.clone() for number, grad in optimizer_state.gradients(one_).items()}
+            for one_ in state.optimizers
+        ]
+        return {
+            "format": FORMAT,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "began": self.began,
+            "trained": passes.began_at,
+            "seeds": self._seeds,
+            "argv": [str(word) for word in sys.argv],
+            "files": frames_.digests(),
+            "steps": steps,
+            "passes": list(passes.done),
+            "pass": one.beginning.state(getattr(iterator, "_num_yielded", 0)),
+            "loader": one.loader,
+            "position": frames_.position(frames),
+            "targets": check_targets(one, frames),
+            "counts": counts(counters(iterator, frame)),
+            "values": values,
+            "dataset": dataset,
+            "gradients": gradients,
+            "decisions": decisions,
+            RNG: rng.state(),
+        }
+
+
+def in_main_thread() -> bool:
+    """Whether the loop runs where the script began: its variables are on this stack."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _check_loader(one: Open) -> None:
+    file, loader = one.code.co_filename if one.code is not None else "", one.loader
+    if loader["stream"]:
+        text = f"{loader['dataset']} is an iterable dataset: it has no place to go on from"
+        raise RefusedError(text, file, one.lines[0])
+    if not loader["in_order"]:
+        raise RefusedError("in_order=False hands out batches as they come", file, one.lines[0])
+    origin = one.beginning.origin
+    if origin is None:
+        raise RefusedError("how its pass began is not known", file, one.lines[0])
+    if origin["reused"] and loader["workers"]:
+        raise RefusedError(f"{LASTING} (persistent_workers)", file, one.lines[0])

@@ -1,0 +1,88 @@
+"""What was there before the first step: a checkpoint only names it while nobody changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..refusal import RefusedError
+from .digests import array_digest, pickle_digest, tensor_digest
+from .nodes import KIND, Node, Seen, class_name, shown
+
+
+@dataclass(slots=True)
+class Baseline:
+    """What was there before the first step, by its path: it is made again if it has not changed."""
+
+    tensors: dict[str, tuple[int, int, torch.Size]] = field(
+        default_factory=dict[str, tuple[int, int, torch.Size]]
+    )
+    arrays: dict[str, int] = field(default_factory=dict[str, int])
+    held: dict[str, int] = field(default_factory=dict[str, int])
+    digests: dict[str, int] = field(default_factory=dict[str, int])
+    """Of tensors that have not changed, from the first checkpoint on."""
+
+
+class Comparing:
+    """Compares values with the baseline, for one look.
+
+    Args:
+        baseline: what was there before the first step.
+        seen: what the look has met.
+        first: this look makes the baseline.
+        digests: tensors are named with a digest of what they hold.
+    """
+
+    def __init__(self, baseline: Baseline, seen: Seen, *, first: bool, digests: bool) -> None:
+        self._baseline, self._seen, self._first, self._digests = baseline, seen, first, digests
+
+    def tensor(self, value: Tensor, path: str) -> Node | None:
+        """The node of a tensor that a resumed script makes again; None if it has changed."""
+        form = value.data_ptr(), value._version if not value.is_inference() else 0, value.shape
+        if self._first:
+            self._baseline.tensors[path] = form
+        if self._baseline.tensors.get(path) != form:
+            return None
+        return {KIND: "made", "c": "Tensor", "h": self._digest(value, path)}
+
+    def _digest(self, value: Tensor, path: str) -> int:
+        """The digest of a tensor that a resumed script makes again; 0 where none is taken.
+
+        The first look needs none: what a checkpoint finds in the same memory, unchanged, is what
+        was there then. Most runs of a second end without having to read their data for this.
+        """
+        if not self._digests or self._first:
+            return 0
+        known = self._baseline.digests
+        if path not in known:
+            known[path] = tensor_digest(value)
+        return known[path]
+
+    def array(self, value: np.ndarray[Any, Any], path: str) -> Node | None:
+        """The same of an array."""
+        digest = array_digest(value)
+        if self._first:
+            self._baseline.arrays[path] = digest
+        if self._baseline.arrays.get(path) != digest:
+            return None
+        return {KIND: "made", "c": "ndarray", "h": digest}
+
+    def held(self, value: Any, path: str) -> Node:
+        """Something that is only compared: it must be what it was before the first step."""
+        try:
+            digest = pickle_digest(value)
+        except Exception:
+            text = f"is a {class_name(type(value))}, which cannot be saved"
+            raise RefusedError(f"{shown(path)} {text}") from None
+        if self._first:
+            self._baseline.held[path] = digest
+        before = self._baseline.held.get(path)
+        if before is not None and before != digest:
+            text = f"is a {class_name(type(value))}; it changes and cannot be saved"
+            raise RefusedError(f"{shown(path)} {text}")
+        self._seen.note(value, path)
+        return {KIND: "held", "c": class_name(type(value)), "h": digest}

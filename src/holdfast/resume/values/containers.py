@@ -1,0 +1,101 @@
+"""Takes containers of Python's own by their items; of long ones that nobody changes, a digest."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from .baseline import Comparing
+from .digests import items_digest
+from .nodes import DICTS, KIND, SCALARS, Node, Seen, Take, class_name, last_name
+
+_MANY, _SOME = 4096, 256
+"""Items. A longer container is taken only if the source changes something of its name; after a
+pass, which may be short, the smaller number counts."""
+
+
+class Containers:
+    """Takes the containers of one look.
+
+    Args:
+        changes: whether the source changes something of this name.
+        comparing: with what was there before the first step.
+        seen: what the look has met.
+        inside: this is no look between two passes.
+    """
+
+    def __init__(
+        self, changes: Callable[[str], bool], comparing: Comparing, seen: Seen, *, inside: bool
+    ) -> None:
+        self._changes, self._comparing, self._seen = changes, comparing, seen
+        self._most = _MANY if inside else _SOME
+
+    def _large(self, value: Any, path: str) -> Node | None:
+        """The node of a container of so many items that they are only compared; None if few."""
+        if len(value) <= self._most or self._changes(last_name(path)):
+            return None
+        name, digest = type(value).__name__, items_digest(value)
+        return {KIND: "large", "n": len(value), "c": name, "h": digest}
+
+    def take_list(self, value: Any, path: str, take: Take) -> Node:
+        """A list, a set or a deque."""
+        self._seen.note(value, path)
+        large = self._large(value, path)
+        if large is not None:
+            return large
+        node: Node = {KIND: type(value).__name__, "v": _items(value, path, take)}
+        if isinstance(value, collections.deque):
+            node["m"] = value.maxlen
+        return node
+
+    def take_tuple(self, value: Any, path: str, take: Take) -> Node:
+        """A tuple, or a named one."""
+        large = self._large(value, path)
+        if large is not None:
+            return large
+        node: Node = {KIND: "tuple", "v": _items(value, path, take)}
+        if hasattr(type(value), "_fields"):
+            node["c"] = class_name(type(value))
+        elif type(value) is not tuple:
+            return self._comparing.held(value, path)
+        return node
+
+    def take_dict(self, value: Any, path: str, take: Take) -> Node:
+        """A dict, or one of its relatives in ``collections``."""
+        self._seen.note(value, path)
+        large = self._large(value, path)
+        if large is not None:
+            return large
+        pairs: list[Node] = []
+        for number, (key, one) in enumerate(value.items()):
+            if type(key) in SCALARS:
+                pairs.append([key, take(one, f"{path}[{key!r}]")])
+            else:
+                where = f"{path}[key {number}]"
+                pairs.append([take(key, where), take(one, f"{path}[{number}]")])
+        node: Node = {KIND: "dict", "t": type(value).__name__, "v": pairs}
+        if isinstance(value, collections.defaultdict):
+            factory = value.default_factory
+            node["f"] = getattr(factory, "__name__", "") if factory in (int, float, list) else ""
+        return node
+
+
+def _items(values: Any, path: str, take: Take) -> list[Node]:
+    if all(type(one) in SCALARS for one in values):
+        return list(values)
+    return [take(one, f"{path}[{i}]") for i, one in enumerate(values)]
+
+
+def _exactly(*kinds: type) -> Any:
+    """What ``isinstance`` takes for these classes alone, none that is made from them."""
+
+    class Exact(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return type(instance) in kinds
+
+    return Exact("Exact", (), {})
+
+
+EXACT_LISTS = _exactly(list, set, frozenset, collections.deque)
+EXACT_DICTS = _exactly(*DICTS.values())

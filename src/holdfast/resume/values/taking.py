@@ -1,0 +1,188 @@
+"""Takes what variables hold, as a tree that a checkpoint can save.
+
+Plain values are taken by value, objects by what they hold. What a resumed script makes again by
+itself (tensors that nobody has changed since training began, functions, loaders) is only named.
+What can neither be saved nor made again raises ``RefusedError``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import io
+import types
+import weakref
+from collections.abc import Callable, Collection
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ..refusal import RefusedError
+from . import generators, plain
+from .baseline import Baseline, Comparing
+from .containers import EXACT_DICTS, EXACT_LISTS, Containers
+from .nodes import KIND, SCALARS, Node, Seen, Take, ref, shown
+from .objects import Objects
+from .tensors import Known, Tensors
+
+# What the next process has again: code, and loops over loaders, whose place is saved with the pass.
+_NAMED = (
+    _BaseDataLoaderIter,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    property,
+    staticmethod,
+    classmethod,
+    weakref.ref,
+    np.ufunc,
+    torch._C.ScriptMethod,
+    torch._C.ScriptFunction,
+    argparse.ArgumentParser,
+)
+# What writes to the outside or is registered with torch: a resumed script opens or makes it again.
+_SINKS = {
+    *("tqdm", "logging", "rich", "wandb", "mlflow", "tensorboard", "tensorboardX", "matplotlib"),
+    *("csv", "threading", "_thread", "multiprocessing", "concurrent", "warnings", "re", "typing"),
+}
+_SINK_MODULES = (
+    "torch.utils.tensorboard",
+    "torch.profiler",
+    "torch.cuda",
+    "torch.amp.autocast",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.library",
+    "torch._library",
+    "torch._ops",
+)
+_ITERATORS = (
+    *(type(one) for one in (iter([]), iter(()), iter({}), iter(set[int]()), iter(range(0)))),
+    *(map, filter, zip, enumerate, reversed, types.GeneratorType),
+)
+_CONSTANTS = (torch.dtype, torch.device)
+_DEPTH = 60
+_NODES = 2_000_000
+
+
+class Taking:
+    """One look at the variables.
+
+    Args:
+        known: tensors that are saved elsewhere.
+        baseline: what was there before the first step.
+        changes: whether the source changes something of this name.
+        first: this look makes the baseline.
+        inside: look into modules and loaders, too.
+        inline: tensors become bytes, for a record that is compared with the next.
+        graphs: tensors may have a graph that was not used yet.
+        running: frames on the stack; generators among them are where the resumed script is, too.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        baseline: Baseline,
+        changes: Callable[[str], bool],
+        *,
+        first: bool = False,
+        inside: bool = True,
+        inline: bool = False,
+        graphs: bool = False,
+        running: Collection[FrameType] = (),
+    ) -> None:
+        seen = self._seen = Seen()
+        comparing = Comparing(baseline, seen, first=first, digests=inside)
+        tensors = self._tensors = Tensors(
+            known, comparing, seen, inside=inside, inline=inline, graphs=graphs
+        )
+        objects = self._objects = Objects(tensors, comparing, seen, inside=inside)
+        containers = Containers(changes, comparing, seen, inside=inside)
+        self._running = {id(frame) for frame in running}
+        # The first row that fits counts.
+        self._leaves: tuple[tuple[Any, Take], ...] = (
+            (_NAMED, lambda value, path: ref(value)),
+            (Tensor, tensors.tensor),
+            (np.ndarray, tensors.array),
+            (np.generic, tensors.number),
+            (plain.CLASSES, plain.take),
+            (torch.amp.GradScaler, objects.scaler),
+            (generators.CLASSES, objects.generator),
+            (io.IOBase, _file),
+            (_ITERATORS, _iterator),
+        )
+        self._holders: tuple[tuple[Any, Callable[[Any, str, Take], Node]], ...] = (
+            (nn.Module, objects.module),
+            (types.FunctionType, objects.function),
+            (types.MethodType, objects.method),
+            (Optimizer, objects.optimizer),
+            (LRScheduler, objects.plain),
+            (DataLoader, objects.loader),
+            (Dataset, objects.dataset),
+            (functools.partial, objects.partial),
+            (tuple, containers.take_tuple),
+            (EXACT_LISTS, containers.take_list),
+            (EXACT_DICTS, containers.take_dict),
+            ((list, dict), objects.derived),
+            (type, objects.class_of_user),
+        )
+        self._depth = 0
+        self._nodes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of tensors and arrays that were taken by value."""
+        return self._tensors.bytes
+
+    def take(self, value: Any, path: str) -> Node:
+        """The node of a value."""
+        if type(value) in SCALARS or isinstance(value, _CONSTANTS):
+            return value
+        if value in self._seen:
+            return {KIND: "same", "p": self._seen.path(value)}
+        self._nodes += 1
+        if self._depth > _DEPTH or self._nodes > _NODES:
+            raise RefusedError(f"{shown(path)} holds too much to be saved")
+        self._depth += 1
+        try:
+            return self._take(value, path)
+        finally:
+            self._depth -= 1
+
+    def _take(self, value: Any, path: str) -> Node:
+        if isinstance(value, types.GeneratorType) and id(value.gi_frame) in self._running:
+            return ref(value)
+        for kinds, take in self._leaves:
+            if isinstance(value, kinds):
+                return take(value, path)
+        for kinds, take_with in self._holders:
+            if isinstance(value, kinds):
+                return take_with(value, path, self.take)
+        if callable(value) and not hasattr(value, "__dict__"):
+            return ref(value)
+        module = str(getattr(type(value), "__module__", ""))
+        if module.split(".")[0] in _SINKS or module.startswith(_SINK_MODULES):
+            return ref(value)
+        if module.split(".")[0] == "itertools" or hasattr(type(value), "__next__"):
+            return _iterator(value, path)
+        return self._objects.other(value, path, self.take)
+
+
+def _file(value: Any, path: str) -> Node:
+    mode = str(getattr(value, "mode", ""))
+    if ("w" in mode or "x" in mode) and not value.closed:
+        text = "is a file that is opened for writing anew; a resumed run would begin it again"
+        raise RefusedError(f"{shown(path)} {text}")
+    return ref(value)
+
+
+def _iterator(value: Any, path: str) -> Node:
+    raise RefusedError(f"{shown(path)} is an iterator; its place cannot be saved")

@@ -1,0 +1,158 @@
+"""Takes tensors and arrays: by name where a resumed script has them again, by value elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..refusal import RefusedError
+from .baseline import Comparing
+from .nodes import KIND, Node, Seen, ref, shown
+
+_SHORT = 1 << 20
+_MOST = 2 << 30
+_GRAPH = 500
+
+
+@dataclass(slots=True)
+class Known:
+    """Tensors that the checkpoint saves with the models."""
+
+    ids: set[int] = field(default_factory=set[int])
+    storages: set[int] = field(default_factory=set[int])
+
+    @classmethod
+    def of(cls, models: Mapping[str, nn.Module]) -> Known:
+        """The parameters and buffers of some models."""
+        known = cls()
+        for model in models.values():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                known.ids.add(id(tensor))
+                known.storages.add(_storage(tensor))
+        return known
+
+
+class Tensors:
+    """Takes the tensors of one look.
+
+    Args:
+        known: tensors that are saved elsewhere.
+        comparing: with what was there before the first step.
+        seen: what the look has met.
+        inside: arrays of any size are taken.
+        inline: tensors become bytes, for a record that is compared with the next.
+        graphs: tensors may have a graph that was not used yet.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        comparing: Comparing,
+        seen: Seen,
+        *,
+        inside: bool,
+        inline: bool,
+        graphs: bool,
+    ) -> None:
+        self.bytes = 0
+        """Taken by value."""
+        self._known, self._comparing, self._seen = known, comparing, seen
+        self._inside, self._inline, self._graphs = inside, inline, graphs
+        self._storages: dict[int, str] = {}
+
+    def tensor(self, value: Tensor, path: str) -> Node:
+        """The node of a tensor that a variable holds."""
+        self._seen.note(value, path)
+        if id(value) in self._known.ids or _storage(value) in self._known.storages:
+            return ref(value)
+        if value.layout is not torch.strided or type(value) not in (Tensor, nn.Parameter):
+            raise RefusedError(f"{shown(path)} is a {_kind(value)}, which is not saved")
+        made = self._comparing.tensor(value, path)
+        if made is not None:
+            return made
+        if value.grad_fn is not None and not self._graphs and not _used(value):
+            raise RefusedError(f"{shown(path)} carries a graph from one batch to the next")
+        self._alone(value, path)
+        return self._saved(value) | {"g": value.requires_grad and value.is_leaf}
+
+    def of_module(self, value: Tensor, path: str) -> Node:
+        """The node of a parameter or buffer; None if it is saved with the models or elsewhere."""
+        if id(value) in self._known.ids or value in self._seen:
+            return None
+        if nn.parameter.is_lazy(value):
+            raise RefusedError(f"{shown(path)} has no shape yet")
+        self._seen.note(value, path)
+        return self._comparing.tensor(value, path) or self._saved(value)
+
+    def _saved(self, value: Tensor) -> dict[str, Any]:
+        copy = value.detach()
+        self.bytes += copy.numel() * copy.element_size()
+        if self.bytes > _MOST:
+            raise RefusedError(f"variables hold over {_MOST >> 30} GiB that would have to be saved")
+        where = str(copy.device)
+        if not self._inline:
+            return {KIND: "tensor", "v": copy.clone(), "d": where}
+        raw = copy.cpu().contiguous().reshape(-1).view(torch.uint8) if copy.numel() else None
+        data = b"" if raw is None else raw.numpy().tobytes()
+        return {KIND: "bytes", "v": data, "t": copy.dtype, "s": list(copy.shape), "d": where}
+
+    def _alone(self, value: Tensor, path: str) -> None:
+        """Refuse two tensors in one memory: they would be two afterwards."""
+        other = self._storages.setdefault(_storage(value), path)
+        if other != path and value.numel():
+            raise RefusedError(f"{shown(path)} and {shown(other)} share their memory")
+
+    def array(self, value: np.ndarray[Any, Any], path: str) -> Node:
+        """The node of an array."""
+        self._seen.note(value, path)
+        if value.dtype.kind not in "biufc":
+            return self._comparing.held(value, path)
+        if not self._inside and value.nbytes > _SHORT:
+            return ref(value)  # data, looked at with every checkpoint
+        made = self._comparing.array(value, path)
+        if made is not None:
+            return made
+        self.bytes += value.nbytes
+        return {KIND: "array", "v": value.copy()}
+
+    def number(self, value: Any, path: str) -> Node:
+        """The node of a number of numpy's."""
+        return value.copy() if value.dtype.kind in "biufc" else self._comparing.held(value, path)
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _kind(value: Tensor) -> str:
+    kind = type(value).__name__
+    return kind if kind not in ("Tensor", "Parameter") else f"{value.layout} tensor"
+
+
+def _used(value: Tensor) -> bool:
+    """Whether a backward pass has freed a part of the graph, so that nobody can use it again."""
+    todo, seen = [value.grad_fn], set[int]()
+    while todo and len(seen) < _GRAPH:
+        node = todo.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError as error:
+                    if "freed" in str(error):
+                        return True
+                except Exception:
+                    continue
+        todo += [one for one, _ in node.next_functions]
+    return False
