@@ -285,10 +285,9 @@ class Artifacts:
             cast(Any, self._kind),
             settings.normalization,
             channels,
-            max_events=most,
             overwrite=True,
         )
-        self._pass(self._objective.predict, writer)
+        self._pass(self._objective.predict, writer, most)
 
     def _export(self, folder: Path, name: str, checkpoint: Path) -> None:
         from .export import export

@@ -18,13 +18,13 @@ from ..settings import NormalizationSettings
 
 TREES = {"reg": "val_tree", "mae": "tree", "inp": "tree", "dead": "tree"}
 
-_F, _I, _L, _U = "<f4", "<i4", "<i8", "|u1"
+_F, _I, _L, _U = torch.float32, torch.int32, torch.int64, torch.uint8
 _OUTPUTS = ("theta", "phi", "energy", "timing", "u", "v", "w", "dir_x", "dir_y", "dir_z")
 _VECTORS = ("truth_npho", "truth_time", "mask", "masked_npho", "masked_time", "pred_npho",
             "err_npho", "pred_time", "err_time")  # fmt: skip
 _CHANNELS = ("npho", "time")
 
-COLUMNS: Mapping[str, Mapping[str, tuple[str, bool]]] = {
+COLUMNS: Mapping[str, Mapping[str, tuple[torch.dtype, bool]]] = {
     "reg": {
         "run_id": (_L, False),
         "event_id": (_L, False),
