@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from holdfast import HoldfastError
 from holdfast.training import Place, Task, load_weights, predict
 
+from .assembly import Objective
 from .data.batches import inputs_of
 from .data.normalization import NOT_AVAILABLE, Inputs, npho_from_scale, time_from_scale
 from .evaluation.saliency import face_weights, saliency
@@ -31,7 +32,6 @@ from .model.fillings import NeighbourMean, SolidAngleMean
 from .model.masking import valid_of
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective
-from .objectives.regression import RegressionObjective
 from .run_settings import AnyRun
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ _PICTURES, _TABLES = "pictures", "tables"
 _WORST_DRAWN, _KEPT = 5, 128
 _EARLY = 300.0  # seconds in which nothing is drawn: a run that ends so soon is drawn then
 _RAW = ("npho_raw", "time_raw")
-
-Objective = RegressionObjective | ReconstructionObjective
 
 
 class Rows:
@@ -89,7 +87,6 @@ class Artifacts:
     """Makes them.
 
     Args:
-        kind: "reg", "mae" or "inp".
         model: as it is when one of the methods is called.
         settings: of the run.
         validation: events.
@@ -97,14 +94,9 @@ class Artifacts:
     """
 
     def __init__(
-        self,
-        kind: str,
-        model: nn.Module,
-        settings: AnyRun,
-        validation: Dataset[Any],
-        objective: Objective,
+        self, model: nn.Module, settings: AnyRun, validation: Dataset[Any], objective: Objective
     ) -> None:
-        self._kind, self._model, self._settings = kind, model, settings
+        self._model, self._settings = model, settings
         self._validation, self._objective = validation, objective
         self._began = time.monotonic()
 
@@ -121,7 +113,7 @@ class Artifacts:
                 self._draw(folder, "")
             if output.predictions:
                 self._write_predictions(folder)
-            if self._kind == "reg" and output.onnx is not None:
+            if self._settings.kind == "reg" and output.onnx is not None:
                 self._export(folder, output.onnx, checkpoint)
 
     @contextlib.contextmanager
@@ -150,7 +142,11 @@ class Artifacts:
         from .figures.pictures import need_matplotlib, write_pictures
 
         need_matplotlib()
-        makers = self._of_regressor(folder, suffix) if self._kind == "reg" else self._of_hidden()
+        makers = (
+            self._of_regressor(folder, suffix)
+            if self._settings.kind == "reg"
+            else self._of_hidden()
+        )
         from .figures.learning import learning_curves
 
         makers = {"learning curves": partial(learning_curves, folder), **makers}
@@ -215,7 +211,7 @@ class Artifacts:
 
         def compare() -> Drawn:
             fillings = {"neighbours": "neighbours", "solid angle": "solid_angle"}
-            said = {self._kind: chosen["predicted"]}
+            said = {self._settings.kind: chosen["predicted"]}
             said |= {name: chosen[key] for name, key in fillings.items() if key in chosen}
             scores: Scores = score(chosen["truth"], said, face_R, event_R.numpy())
             return hidden_figures.baselines(scores)
@@ -277,12 +273,12 @@ class Artifacts:
         from .predictions.root_writer import RootPredictions
 
         settings = self._settings
-        channels = () if self._kind == "reg" else settings.model.predict_channels  # type: ignore[union-attr]
-        most = settings.output.max_events if self._kind == "mae" else None
+        channels = () if self._settings.kind == "reg" else settings.model.predict_channels  # type: ignore[union-attr]
+        most = settings.output.max_events if self._settings.kind == "mae" else None
         name = {"reg": "predictions", "mae": "mae_predictions", "inp": "inpainter_predictions"}
         writer = RootPredictions(
-            folder / f"{name[self._kind]}.root",
-            cast(Any, self._kind),
+            folder / f"{name[self._settings.kind]}.root",
+            cast(Any, self._settings.kind),
             settings.normalization,
             channels,
             overwrite=True,

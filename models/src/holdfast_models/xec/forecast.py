@@ -20,17 +20,16 @@ _HALF_SHARE = 0.7  # of fp32, measured on an H200 with batches of 1024 and 2048:
 _QUICK = 0.25  # seconds of an event, from which on one of them has told enough
 
 
-def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
+def forecast_of(settings: AnyRun, place: Place) -> Forecast:
     """Memory of a training step; on a CPU also its time, by a trial with few events.
 
     Args:
-        kind: which model.
         settings: of the run.
         place: whose memory and speed count.
     """
     with torch.device("meta"):
         # Index tables come from the host all the same.
-        model = make_model(kind, settings).to("meta")
+        model = make_model(settings).to("meta")
     for block in model.modules():
         if isinstance(block, ConvNeXtBlock):
             block.fused = by_kernels(settings, place)
@@ -56,7 +55,7 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         steps = max(1, per_epoch) * settings.train.epochs
     seconds = None
     if enough and place.device.type == "cpu":
-        seconds = _trial(kind, settings) * batch * settings.train.accumulate
+        seconds = _trial(settings) * batch * settings.train.accumulate
     return Forecast(
         memory=memory,
         fits=fits,
@@ -74,10 +73,10 @@ def _saved_bytes(model: nn.Module, settings: AnyRun) -> float:
     return kept_bytes(lambda: model.train()(*arguments), model.parameters()) / 2
 
 
-def _trial(kind: str, settings: AnyRun) -> float:
+def _trial(settings: AnyRun) -> float:
     """Seconds of an event in a training step on this CPU."""
     with torch.random.fork_rng(devices=[]):
-        model = make_model(kind, settings).train()
+        model = make_model(settings).train()
         best = _seconds(model, _arguments(1, settings))
         if best < _QUICK:
             best = _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL

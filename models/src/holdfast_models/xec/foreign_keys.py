@@ -10,12 +10,8 @@ from holdfast.training import Deprecated, Ignored
 Read = str | Callable[[Any], Mapping[str, Any]] | Ignored | Deprecated
 
 _SCHEDULES = {
-    None: "constant",
-    "none": "constant",
-    "cosine": "cosine",
-    "onecycle": "onecycle",
-    "plateau": "plateau",
-    "cosine_restarts": "restarts",
+    **{name: name for name in ("cosine", "onecycle", "plateau")},
+    **{None: "constant", "none": "constant", "cosine_restarts": "restarts"},
 }
 
 
@@ -104,32 +100,25 @@ REGRESSOR_READS: Mapping[str, Read] = {
     "export.onnx": "output.onnx",
 }
 
+_LOSS = (
+    "npho_weight", "time.weight", "time.mask_ratio_scale", "time.use_npho_weight",
+    "time.npho_threshold", "auto_channel_weight", "npho_loss_weight.enabled",
+    "npho_loss_weight.alpha", "intensity_reweighting.enabled", "intensity_reweighting.nbins",
+    "intensity_reweighting.target",
+)  # fmt: skip
+_OLD = {
+    "training.time_weight": "weight",
+    "training.use_npho_time_weight": "use_npho_weight",
+    "training.npho_threshold": "npho_threshold",
+    "model.time_mask_ratio_scale": "mask_ratio_scale",
+}
 HIDDEN_READS: Mapping[str, Read] = {
     **_COMMON,
+    **{f"training.{name}": f"loss.{name}" for name in _LOSS},
     "training.loss_fn": "loss.fn",
     "training.loss_beta": "loss.beta",
-    "training.npho_weight": "loss.npho_weight",
-    "training.time.weight": "loss.time.weight",
-    "training.time.mask_ratio_scale": "loss.time.mask_ratio_scale",
-    "training.time.use_npho_weight": "loss.time.use_npho_weight",
-    "training.time.npho_threshold": "loss.time.npho_threshold",
-    "training.auto_channel_weight": "loss.auto_channel_weight",
-    "training.npho_loss_weight.enabled": "loss.npho_loss_weight.enabled",
-    "training.npho_loss_weight.alpha": "loss.npho_loss_weight.alpha",
-    "training.intensity_reweighting.enabled": "loss.intensity_reweighting.enabled",
-    "training.intensity_reweighting.nbins": "loss.intensity_reweighting.nbins",
-    "training.intensity_reweighting.target": "loss.intensity_reweighting.target",
     "training.track_mae_rmse": Ignored("errors are always measured"),
     "training.track_metrics": Ignored("errors are always measured"),
     "training.mae_checkpoint": "init.encoder",
-    "training.time_weight": Deprecated("loss.time.weight", "training.time.weight"),
-    "training.use_npho_time_weight": Deprecated(
-        "loss.time.use_npho_weight", "training.time.use_npho_weight"
-    ),
-    "training.npho_threshold": Deprecated(
-        "loss.time.npho_threshold", "training.time.npho_threshold"
-    ),
-    "model.time_mask_ratio_scale": Deprecated(
-        "loss.time.mask_ratio_scale", "training.time.mask_ratio_scale"
-    ),
+    **{old: Deprecated(f"loss.time.{new}", f"training.time.{new}") for old, new in _OLD.items()},
 }

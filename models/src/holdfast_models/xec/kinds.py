@@ -20,7 +20,6 @@ FACTS = "xec.json"
 class SavedRun(NamedTuple):
     """What is known of a run without its weights."""
 
-    kind: str
     settings: AnyRun
     folder: Path
     geometry: str | None
@@ -52,7 +51,7 @@ def saved_run(source: str | os.PathLike[str]) -> SavedRun:
     settings = resolve(recipe_of(kind), saved_config(run.path), platform="none")
     facts = folder / FACTS
     known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
-    return SavedRun(kind, settings, run.path, known.get("geometry"))
+    return SavedRun(settings, run.path, known.get("geometry"))
 
 
 def keep_facts(folder: Path, kind: str) -> None:

@@ -21,7 +21,6 @@ from .run_settings import AnyRun
 class Loaded(NamedTuple):
     """A model in evaluation mode, and where it comes from."""
 
-    kind: str
     settings: AnyRun
     model: nn.Module
     checkpoint: Path
@@ -48,6 +47,6 @@ def load_run(
         raise HoldfastError(
             f"{source} was trained on another geometry ({saved.geometry}, here {geometry_hash()})"
         )
-    model = make_model(saved.kind, saved.settings)
+    model = make_model(saved.settings)
     checkpoint = load_weights(model, source, best=best, averaged=averaged)
-    return Loaded(saved.kind, saved.settings, model.to(device).eval(), checkpoint, saved.folder)
+    return Loaded(saved.settings, model.to(device).eval(), checkpoint, saved.folder)

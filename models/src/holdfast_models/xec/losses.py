@@ -20,7 +20,6 @@ from .settings import HiddenLossSettings, IntensitySettings, LossName, Normaliza
 _LEAST_RELATIVE = 1e-3  # of a scale: a target of nothing has no relative error
 _LOG_VARIANCE = 10.0  # largest that is believed, either way
 _NLL_BETA = 0.5
-_DEGREE = torch.pi / 180
 
 
 def elementwise(
@@ -59,13 +58,6 @@ def elementwise(
             return d_BK.square() / size_BK.square()
         case _:
             raise ValueError(f"{name} is no loss of single components")
-
-
-def direction(angles_B2: Tensor) -> Tensor:
-    """Unit vectors of (theta, phi) in degrees."""
-    theta_B, phi_B = (angles_B2 * _DEGREE).unbind(-1)
-    sine_B = theta_B.sin()
-    return torch.stack((-sine_B * phi_B.cos(), sine_B * phi_B.sin(), theta_B.cos()), dim=-1)
 
 
 def one_minus_cosine(pred_B3: Tensor, target_B3: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ class Transferred(NamedTuple):
         return f"{self.source}: {self.loaded} tensors loaded, {self.new} new"
 
 
-def apply_init(model: nn.Module, settings: AnyRun, kind: str) -> list[str]:
+def apply_init(model: nn.Module, settings: AnyRun) -> list[str]:
     """Begin with the weights that ``settings.init`` names; lines for people."""
-    source = check_init(settings, kind)
+    source = check_init(settings)
     if source is None:
         return []
     weights, checkpoint = read_weights(source)
@@ -52,7 +52,7 @@ def apply_init(model: nn.Module, settings: AnyRun, kind: str) -> list[str]:
     return [_put(model, part, str(checkpoint), prefix=prefix).line]
 
 
-def check_init(settings: AnyRun, kind: str) -> str | None:
+def check_init(settings: AnyRun) -> str | None:
     """The run or checkpoint that ``settings.init`` names, if any; without its weights.
 
     Raises:
@@ -67,9 +67,10 @@ def check_init(settings: AnyRun, kind: str) -> str | None:
     if source is None:
         return None
     saved = saved_run(source)
-    if init.weights is not None and saved.kind != kind:
+    was, now = saved.settings.kind, settings.kind
+    if init.weights is not None and was != now:
         raise HoldfastError(
-            f"init.weights={source} is a run of xec.{saved.kind}, not of xec.{kind}; "
+            f"init.weights={source} is a run of xec.{was}, not of xec.{now}; "
             f"its encoder alone can be used: set init.encoder={source}"
         )
     _refuse_differences(source, saved, settings)

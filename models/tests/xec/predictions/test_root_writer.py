@@ -144,7 +144,7 @@ def test_the_metadata_has_one_entry_with_text_and_numbers(tmp_path: Path) -> Non
 
 def test_only_so_many_events_of_the_autoencoder_are_written(tmp_path, parts_of, rows_of) -> None:
     settings, model, objective = parts_of("mae", "output.max_events=3")
-    made = Artifacts("mae", model, settings, rows_of(8), objective)
+    made = Artifacts(model, settings, rows_of(8), objective)
     made._write_predictions(tmp_path)
     assert arrays(tmp_path / "mae_predictions.root")["event_id"].tolist() == [0, 1, 2]
 

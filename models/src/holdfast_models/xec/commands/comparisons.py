@@ -62,7 +62,7 @@ def _bench(args: argparse.Namespace) -> int:
     if args.kind == "inp":
         more.append("model.freeze_encoder=false")
     found = bench(
-        args.kind, settings_of(args.kind, args, more), steps=args.steps, device=args.device,
+        settings_of(args.kind, args, more), steps=args.steps, device=args.device,
         files=args.files, find_batch=args.find_batch, say=say,
     )  # fmt: skip
     answer(args, found, figures(found))

@@ -43,22 +43,22 @@ def described_run(source: str | os.PathLike[str]) -> dict[str, Any]:
     found = {"run": str(loaded.folder), "checkpoint": loaded.checkpoint.name}
     if step is not None:
         found["step"] = str(step)
-    return found | described(loaded.kind, loaded.settings, loaded.model)
+    return found | described(loaded.settings, loaded.model)
 
 
-def described_model(kind: str, settings: AnyRun) -> dict[str, Any]:
+def described_model(settings: AnyRun) -> dict[str, Any]:
     """Of settings alone; no memory is taken."""
     with torch.device("meta"):
-        return described(kind, settings, make_model(kind, settings))
+        return described(settings, make_model(settings))
 
 
-def described(kind: str, settings: AnyRun, model: nn.Module) -> dict[str, Any]:
+def described(settings: AnyRun, model: nn.Module) -> dict[str, Any]:
     """The facts, by name."""
     return {
-        "kind": _NAMES[kind],
+        "kind": _NAMES[settings.kind],
         "tokens": ", ".join(model.encoder.tokens),  # type: ignore[union-attr,arg-type]
         "parameters": _parts(model),
-        "can be used": "; ".join(_USES[kind]),
+        "can be used": "; ".join(_USES[settings.kind]),
         "settings": dataclasses.asdict(settings),
     }
 

@@ -96,7 +96,7 @@ def _predict(args: argparse.Namespace) -> int:
         done = study_files(models[0], models[1], args.files, args.out, dead=args.dead, **how)
     else:
         predictor = load_predictor(args.source, device=args.device, averaged=averaged)
-        most = args.max_events or (1000 if predictor.kind == "mae" else None)
+        most = args.max_events or (1000 if predictor.settings.kind == "mae" else None)
         done = predict_files(predictor, args.files, args.out, max_events=most, **how)
     plain = {"file": args.out, **dataclasses.asdict(done)}
     again = f", {done.before} of them before" if done.before else ""
@@ -149,7 +149,7 @@ def _info(args: argparse.Namespace) -> int:
         preset = args.preset or (None if args.config or args.set else "synthetic")
         args.preset = preset if args.kind != "inp" else args.preset
         more = ["model.freeze_encoder=false"] if args.kind == "inp" else []
-        found = described_model(args.kind, settings_of(args.kind, args, more))
+        found = described_model(settings_of(args.kind, args, more))
     else:
         found = described_run(args.source)
     settings = found.pop("settings", None)

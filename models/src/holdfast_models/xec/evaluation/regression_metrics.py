@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from ..geometry.positions import direction_of, xyz_of
+from ..geometry.coordinates import angle_between, direction_of, xyz_of
 from .resolution import SHARE, core_fit, effective_sigma
 
 Floats = NDArray[Any]
@@ -79,8 +79,10 @@ def residual_of(columns: Columns, name: str) -> Floats:
 
 def opening_angle(columns: Columns) -> Floats:
     """Degrees between predicted and true direction."""
-    predicted, true = (_stacked(columns, side, QUANTITIES["angle"]) for side in _SIDES)
-    return np.degrees(_between(direction_of(predicted), direction_of(true)))
+    predicted, true = (
+        direction_of(_stacked(columns, side, QUANTITIES["angle"])) for side in _SIDES
+    )
+    return angle_between(predicted, true).rad2deg().numpy()
 
 
 def _angle(columns: Columns) -> dict[str, float]:
@@ -134,9 +136,9 @@ def _position(columns: Columns) -> dict[str, float]:
         found[f"uvw_{name}_res_68pct"] = _quantile(residual)
         found |= {f"uvw_{key}": value for key, value in _calibration(columns, name).items()}
     predicted, true = (xyz_of(_stacked(columns, side, QUANTITIES["uvwFI"])) for side in _SIDES)
-    found["uvw_dist_68pct"] = _quantile(np.linalg.norm(predicted - true, axis=-1))
+    found["uvw_dist_68pct"] = _quantile((predicted - true).norm(dim=-1).numpy())
     # Seen from the target, in the middle of the detector.
-    found["cos_pos"] = _mean(1 - np.cos(_between(predicted, true)))
+    found["cos_pos"] = _mean(1 - angle_between(predicted, true).cos().numpy())
     return found
 
 
@@ -163,12 +165,6 @@ def _known(column: Floats) -> NDArray[np.bool_]:
 
 def _stacked(columns: Columns, side: str, names: tuple[str, ...]) -> Floats:
     return np.stack([columns[f"{side}_{name}"] for name in names], axis=-1)
-
-
-def _between(some: Floats, others: Floats) -> Floats:
-    """Angle between vectors; exact also where it is tiny, unlike an arc cosine."""
-    cross = np.linalg.norm(np.cross(some, others), axis=-1)
-    return np.arctan2(cross, (some * others).sum(-1))
 
 
 def _calibration(columns: Columns, name: str, *, unit: float = 1.0) -> dict[str, float]:

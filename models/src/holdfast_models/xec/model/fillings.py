@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry import layout
+from ..geometry.coordinates import xyz_of
 from ..geometry.neighbours import ABSENT, within_hops
-from ..geometry.positions import R_INNER, areas, normals, positions
+from ..geometry.positions import areas, normals, positions
 
 _TINY = 1e-12
 
@@ -78,9 +79,7 @@ class SolidAngleMean(nn.Module):
 
     def forward(self, npho_BS: Tensor, usable_BS: Tensor, uvw_B3: Tensor) -> Tensor:
         """A value for every sensor; its own is never used."""
-        omega_BS = solid_angles(
-            xyz_of_uvw(uvw_B3.float()), self.place_S3, self.normal_S3, self.area_S
-        )
+        omega_BS = solid_angles(xyz_of(uvw_B3.float()), self.place_S3, self.normal_S3, self.area_S)
         light_BS = torch.where(usable_BS, npho_BS.float(), 0.0)
         seen_BS = torch.where(usable_BS, omega_BS, 0.0)
         filled_BS = _face_mean(light_BS, usable_BS, self.face_S)
@@ -108,13 +107,6 @@ def solid_angles(xyz_B3: Tensor, place_S3: Tensor, normal_S3: Tensor, area_S: Te
     # 1 - 1 / sqrt(1 + x) without the cancellation that far sensors would suffer.
     root_BS = torch.sqrt(1 + x_BS)
     return 0.5 * x_BS / (root_BS * (root_BS + 1))
-
-
-def xyz_of_uvw(uvw_B3: Tensor) -> Tensor:
-    """Cartesian coordinates on the device; as ``geometry.positions.xyz_of``."""
-    u_B, v_B, w_B = uvw_B3.unbind(-1)
-    r_B, phi_B = R_INNER + w_B, v_B / R_INNER
-    return torch.stack((-r_B * phi_B.cos(), r_B * phi_B.sin(), u_B), dim=-1)
 
 
 def _codes() -> Tensor:

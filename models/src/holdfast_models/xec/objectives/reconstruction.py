@@ -70,9 +70,8 @@ class ReconstructionObjective:
         told: dict[str, Tensor | float] = {
             f"loss_{channel}": mean_F.sum().detach() for channel, mean_F in found.faces.items()
         }
-        hidden_BS, maskable_BS = done.hidden
-        told["actual_mask_ratio"] = hidden_BS.sum() / maskable_BS.sum().clamp(min=1)
-        told |= hidden_numbers(hidden_BS, done.inputs.npho_valid_BS)
+        told["actual_mask_ratio"] = done.hidden.actual_ratio()
+        told |= hidden_numbers(done.hidden.hidden_BS, done.inputs.npho_valid_BS)
         return found.total, told | self._health.numbers(done.inputs)
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ from ..data.branches import import_uproot
 from ..geometry.layout import SENSORS
 from ..settings import NormalizationSettings
 from .columns import COLUMNS, TREES, file_rows
-
-Kind = Literal["reg", "mae", "inp", "dead"]
 
 _AT_ONCE = 8 << 20  # bytes of rows that are written together
 _LEVEL = 1  # of zstd: five times as fast as zlib; ROOT reads it since 6.20
@@ -52,7 +50,7 @@ class RootPredictions(TensorPredictions):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        kind: Kind,
+        kind: str,
         normalization: NormalizationSettings,
         channels: tuple[str, ...] = (),
         *,
@@ -125,7 +123,7 @@ class RootPredictions(TensorPredictions):
             os.fsync(file.fileno())
 
 
-def _checked(kind: Kind, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _checked(kind: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """In the order and types of the file."""
     known = COLUMNS[kind]
     strange = [name for name in columns if name not in known]
