@@ -15,6 +15,8 @@ from holdfast import HoldfastError
 __all__ = [
     "Verb",
     "add_format",
+    "add_output",
+    "add_settings",
     "answer",
     "changed",
     "figures",
@@ -59,6 +61,22 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         "--json", dest="format", action="store_const", const="json",
         default=argparse.SUPPRESS, help=argparse.SUPPRESS,
     )  # fmt: skip
+
+
+def add_settings(parser: argparse.ArgumentParser, presets: str) -> None:
+    """``--config``, ``--preset`` and ``--set``, as of ``holdfast train``."""
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+    parser.add_argument("--preset", metavar="NAME", help=presets)
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="one setting, e.g. train.data.batch=32 (repeatable)",
+    )  # fmt: skip
+
+
+def add_output(parser: argparse.ArgumentParser, help: str, **how: Any) -> None:
+    """``--output``, and ``--out``, its short name: ``args.out``."""
+    how = {"metavar": "FILE", **how}
+    parser.add_argument("--output", "--out", dest="out", help=help, **how)
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -23,19 +23,20 @@ from holdfast.training import Place, Task, load_weights, predict
 
 from .assembly import Objective
 from .data.batches import inputs_of
-from .data.normalization import NOT_AVAILABLE, Inputs, npho_from_scale, time_from_scale
+from .data.normalization import NOT_AVAILABLE, Inputs, time_from_scale
 from .evaluation.saliency import face_weights, saliency
-from .evaluation.scoring import Scores, score
+from .evaluation.scoring import score_hidden
 from .evaluation.worst import WorstEvents
 from .geometry.layout import face_of_sensor
-from .model.fillings import NeighbourMean, SolidAngleMean
+from .model.fillings import baselines
 from .model.masking import valid_of
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective
+from .predictions.columns import physical
 from .run_settings import AnyRun
 
 if TYPE_CHECKING:
-    from .figures.drawing import Drawn
+    from ..drawing import Drawn
     from .figures.pictures import Maker
 
 MOST_EVENTS, MOST_FILLED = 20_000, 1000
@@ -177,7 +178,7 @@ class Artifacts:
 
         def look() -> Drawn:
             nothing_BS = torch.zeros_like(inputs.npho_valid_BS)
-            found = saliency(model, [(inputs.x_BSC, nothing_BS, valid_of(inputs))])
+            found = saliency(model, inputs.x_BSC, nothing_BS, valid_of(inputs))
             return saliency_profile(found.outputs, found.shares_KFC.numpy())
 
         weights = face_weights(dict(model.heads.items()), model.encoder.tokens)
@@ -202,21 +203,19 @@ class Artifacts:
             )
         }
         found = rows.columns()
-        event_R, sensor_R = found["hidden"].nonzero(as_tuple=True)
-        face_R = face_of_sensor()[sensor_R.numpy()]
-        chosen = {name: one[event_R, sensor_R].numpy() for name, one in found.items()}
-        makers["residuals"] = lambda: hidden_figures.residuals(
-            chosen["truth"], chosen["predicted"], face_R
+        kind, truth_BS, hidden_BS = self._settings.kind, found.pop("truth"), found.pop("hidden")
+        said = {kind: found.pop("predicted"), **found}
+
+        def residuals() -> Drawn:
+            truth_R, pred_R = (one[hidden_BS].numpy() for one in (truth_BS, said[kind]))
+            face_R = face_of_sensor()[hidden_BS.nonzero()[:, 1].numpy()]
+            return hidden_figures.residuals(truth_R, pred_R, face_R)
+
+        makers["residuals"] = residuals
+        makers["baselines"] = lambda: hidden_figures.baselines(
+            score_hidden(truth_BS, hidden_BS, said)
         )
-
-        def compare() -> Drawn:
-            fillings = {"neighbours": "neighbours", "solid angle": "solid_angle"}
-            said = {self._settings.kind: chosen["predicted"]}
-            said |= {name: chosen[key] for name, key in fillings.items() if key in chosen}
-            scores: Scores = score(chosen["truth"], said, face_R, event_R.numpy())
-            return hidden_figures.baselines(scores)
-
-        return makers | {"baselines": compare} | self._of_inputs(self._inputs_of(rows))
+        return makers | self._of_inputs(self._inputs_of(rows))
 
     def _of_inputs(self, inputs: Inputs) -> dict[str, Maker]:
         from .figures.detector_figures import dead_channels, input_distributions
@@ -244,20 +243,14 @@ class Artifacts:
         """Photons of every sensor: true, predicted and filled by the baselines."""
         objective = cast(ReconstructionObjective, self._objective)
         done = objective.hide_and_fill(net, batch)
-        inputs, usable_BS = done.inputs, done.shown.npho_valid_BS
-        pred_BS = done.pred_BSC[..., 0].float()
-        if self._settings.normalization.npho_scheme in ("sqrt", "anscombe"):
-            pred_BS = pred_BS.clamp(min=0.0)  # a root below zero is no photon, not some
-        near = NeighbourMean().to(pred_BS.device)
+        inputs, normalization = done.inputs, self._settings.normalization
         rows = {
             "truth": torch.where(inputs.npho_valid_BS, inputs.npho_BS, NOT_AVAILABLE),
             "hidden": done.hidden.hidden_BS,
-            "predicted": npho_from_scale(pred_BS, self._settings.normalization),
-            "neighbours": near(inputs.npho_BS, usable_BS),
+            "predicted": physical(done.pred_BSC[..., 0], normalization, "npho"),
         }
-        if "uvwFI" in batch:
-            angles = SolidAngleMean().to(pred_BS.device)
-            rows["solid_angle"] = angles(inputs.npho_BS, usable_BS, batch["uvwFI"])
+        usable_BS = done.shown.npho_valid_BS
+        rows |= baselines(inputs.npho_BS, usable_BS, batch.get("uvwFI"))
         return rows | self._raw(inputs)
 
     def _raw(self, inputs: Inputs) -> dict[str, Tensor]:

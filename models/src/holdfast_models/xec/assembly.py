@@ -10,7 +10,7 @@ from .losses import Balance, HiddenLosses
 from .model.inpainter import Inpainter
 from .model.mae import MaskedAutoencoder
 from .model.regressor import Regressor
-from .objectives.reconstruction import ReconstructionObjective, reconstruction_objective
+from .objectives.reconstruction import ReconstructionObjective
 from .objectives.regression import RegressionObjective
 from .run_settings import AnyRun, MaeRun, RegressorRun
 
@@ -37,4 +37,4 @@ def make_objective(model: nn.Module, settings: AnyRun) -> Objective:
     """What the model is trained for: loss, measures, predictions."""
     if isinstance(settings, RegressorRun):
         return RegressionObjective(cast(Regressor, model), settings)
-    return reconstruction_objective(model, settings)
+    return ReconstructionObjective(model, settings)

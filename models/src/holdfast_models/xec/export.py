@@ -29,8 +29,7 @@ from holdfast.training import resolve
 from .data.normalization import normalise
 from .geometry.layout import SENSORS
 from .geometry.survey import geometry_hash
-from .kinds import recipe_of
-from .loading import Loaded
+from .loading import Loaded, recipe_of
 from .model.masking import valid_of, with_hidden
 from .predictions.columns import measured, physical
 from .run_settings import InpainterRun, RegressorRun

@@ -19,7 +19,7 @@ from .evaluation.regression_metrics import regression_metrics
 from .forecast import by_kernels, forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .kernels import check
-from .kinds import keep_facts
+from .loading import keep_facts
 from .run_settings import (
     INPAINTER_PRESETS,
     MAE_PRESETS,

@@ -28,10 +28,7 @@ class Fitted(NamedTuple):
 
 
 def fit_normalization(
-    settings: DataSettings,
-    normalization: NormalizationSettings,
-    path: str,
-    events: int = _EVENTS,
+    settings: DataSettings, normalization: NormalizationSettings, path: str, events: int = _EVENTS
 ) -> Fitted:
     """Scales with which the brightest sensors and the span of times become one.
 

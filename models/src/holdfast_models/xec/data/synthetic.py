@@ -52,11 +52,7 @@ class Photon(NamedTuple):
 
 
 def generate(
-    settings: SynthSettings,
-    count: int,
-    *,
-    first: int = 0,
-    device: torch.device | str = "cpu",
+    settings: SynthSettings, count: int, *, first: int = 0, device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """Events ``first`` to ``first + count`` of a set, as a raw batch with everything known."""
     sensors = sensors_of(settings, device)

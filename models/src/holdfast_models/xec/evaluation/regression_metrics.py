@@ -49,7 +49,7 @@ def regression_metrics(rows: Mapping[str, Tensor | Floats]) -> dict[str, float]:
     found: dict[str, float] = {}
     for task, measure in _MEASURES.items():
         if all(f"{side}_{name}" in columns for name in QUANTITIES[task] for side in _SIDES):
-            found |= measure(_finite(columns, QUANTITIES[task]))
+            found |= measure(known_rows(columns, task))
     if "pred_n_gamma" in columns and "true_n_gamma" in columns:
         right = columns["pred_n_gamma"] == columns["true_n_gamma"]
         found["n_gamma_accuracy"] = _mean(right.astype(float))
@@ -69,6 +69,13 @@ def as_columns(rows: Mapping[str, Tensor | Floats]) -> dict[str, Floats]:
             f"columns of predictions differ in length: {lengths}; every event is one row of each"
         )
     return columns
+
+
+def known_rows(columns: Columns, task: str) -> dict[str, Floats]:
+    """The rows in which predictions and truth of a task are finite numbers, and no sentinels."""
+    mine = [columns[f"{side}_{name}"] for name in QUANTITIES[task] for side in _SIDES]
+    known = np.logical_and.reduce([_known(one) for one in mine])
+    return {name: column[known] for name, column in columns.items()}
 
 
 def residual_of(columns: Columns, name: str) -> Floats:
@@ -144,14 +151,6 @@ def _position(columns: Columns) -> dict[str, float]:
 
 _SIDES = ("pred", "true")
 _MEASURES = {"angle": _angle, "energy": _energy, "timing": _timing, "uvwFI": _position}
-
-
-def _finite(columns: Columns, names: tuple[str, ...]) -> dict[str, Floats]:
-    """The columns of some quantities, of the rows in which all of them are known."""
-    mine = [f"{side}_{name}" for name in names for side in _SIDES]
-    known = np.logical_and.reduce([_known(columns[name]) for name in mine])
-    mine += [f"pred_{name}_log_var" for name in names if f"pred_{name}_log_var" in columns]
-    return {name: columns[name][known] for name in mine}
 
 
 def _column(name: str) -> str:

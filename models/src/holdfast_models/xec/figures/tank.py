@@ -16,9 +16,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.patheffects import withStroke
 
+from ...drawing import RED
 from ..geometry import layout
 from ..geometry.positions import R_INNER, positions, uvw_of
-from .drawing import RED, Floats
+from .drawing import Floats
 
 _INNER_CELL = (1.509772, 1.3496771)  # z in cm, azimuth in degrees
 _COARSE_CELL, _DENSE_CELL = (10.356, 5.23), (6.2, 3.486667)

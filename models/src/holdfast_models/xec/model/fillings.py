@@ -9,6 +9,7 @@ Shapes: B events, S sensors, K slots of a table of neighbours, N sensors of one 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -93,6 +94,20 @@ class SolidAngleMean(nn.Module):
             guess_BN = torch.where(count_BN > 0, guess_BN, filled_BS[:, ids])
             filled_BS = filled_BS.index_copy(1, ids, guess_BN)
         return filled_BS
+
+
+def baselines(npho_BS: Tensor, usable_BS: Tensor, uvw_B3: Tensor | None) -> dict[str, Tensor]:
+    """What every filling says, by name; light by solid angle only where the place is known."""
+    near, angles = _modules(npho_BS.device)
+    found = {"neighbours": near(npho_BS, usable_BS)}
+    if uvw_B3 is not None:
+        found["solid angle"] = angles(npho_BS, usable_BS, uvw_B3)
+    return found
+
+
+@functools.cache
+def _modules(device: torch.device) -> tuple[NeighbourMean, SolidAngleMean]:
+    return NeighbourMean().to(device), SolidAngleMean().to(device)
 
 
 def solid_angles(xyz_B3: Tensor, place_S3: Tensor, normal_S3: Tensor, area_S: Tensor) -> Tensor:

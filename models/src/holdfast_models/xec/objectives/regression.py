@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import inputs_of
+from ..evaluation.regression_metrics import QUANTITIES
 from ..geometry.coordinates import angle_between, direction_of
 from ..losses import Balance, elementwise, one_minus_cosine
 from ..model.masking import drop_sensors, valid_of
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Tensor]
 
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "angle": ("theta", "phi"),
-    "energy": ("energy",),
-    "timing": ("timing",),
-    "uvwFI": ("u", "v", "w"),
+    **QUANTITIES,
     "angleVec": ("dir_x", "dir_y", "dir_z"),
     "n_gamma": ("n_gamma",),
 }

@@ -112,12 +112,7 @@ def run_predictions(
     say: Say | None,
 ) -> Any:
     """Ask for every event, batch by batch."""
-    task = Task(
-        model=predictor.model,
-        loss=_no_loss,
-        train=events,
-        predict=predictor.ask,
-    )
+    task = Task(model=predictor.model, loss=_no_loss, train=events, predict=predictor.ask)
     train = predictor.settings.train
     # A loader of its own costs more than it gives for files that threads decompress.
     data = dataclasses.replace(train.data, batch=batch, workers=0, chunk=None)
