@@ -20,6 +20,7 @@ __all__ = [
     "answer",
     "changed",
     "figures",
+    "finite_only",
     "named_run",
     "say",
     "told_as",
@@ -99,7 +100,7 @@ def named_run(word: str) -> str:
 
 def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:
     """For programs with ``--json``, else for people."""
-    print(json.dumps(_finite(plain), indent=2) if args.format == "json" else "\n".join(lines))
+    print(json.dumps(finite_only(plain), indent=2) if args.format == "json" else "\n".join(lines))
 
 
 def figures(found: Mapping[str, Any], before: str = "") -> list[str]:
@@ -155,10 +156,10 @@ def yaml_lines(settings: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {json.dumps(value)}"
 
 
-def _finite(value: Any) -> Any:
+def finite_only(value: Any) -> Any:
     """The same without numbers that JSON has no word for."""
     if isinstance(value, dict):
-        return {str(key): _finite(inside) for key, inside in value.items()}
+        return {str(key): finite_only(inside) for key, inside in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inside) for inside in value]
+        return [finite_only(inside) for inside in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

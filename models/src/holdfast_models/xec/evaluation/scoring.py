@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...answers import finite_only
 from ..geometry.layout import FACES, face_of_sensor
 from .resolution import bootstrap_error
 
@@ -60,10 +61,11 @@ class Scores(NamedTuple):
         return lines
 
     def plain(self) -> list[dict[str, Any]]:
-        """For programs."""
+        """For JSON: what is no number is null."""
         keys = ("mae_error", "rmse_error", "bias_error")
         rows = [row._asdict() for row in self.rows]
-        return [row | dict(zip(keys, row.pop("errors"), strict=True)) for row in rows]
+        told = [row | dict(zip(keys, row.pop("errors"), strict=True)) for row in rows]
+        return finite_only(told)
 
 
 def score(
