@@ -12,7 +12,7 @@ from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_sec
 from .assembly import make_model
 from .geometry.layout import SENSORS
 from .model.blocks import ConvNeXtBlock
-from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
+from .run_settings import AnyRun, InpainterRun
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _TRIAL = 4  # events of a trial step on a CPU
@@ -36,7 +36,9 @@ def forecast_of(settings: AnyRun, place: Place) -> Forecast:
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (_HALF_SHARE if _half(settings, place) else 1.0)
     memory = {
-        "weights and optimizer": float(_STATE_BYTES * _count(model)),
+        "weights and optimizer": float(
+            _STATE_BYTES * sum(one.numel() for one in model.parameters())
+        ),
         f"activations of {batch} events": float(batch * bytes_each),
     }
     free = free_memory(place.device)
@@ -77,10 +79,8 @@ def _trial(settings: AnyRun) -> float:
     """Seconds of an event in a training step on this CPU."""
     with torch.random.fork_rng(devices=[]):
         model = make_model(settings).train()
-        best = _seconds(model, _arguments(1, settings))
-        if best < _QUICK:
-            best = _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
-    return best
+        one = _seconds(model, _arguments(1, settings))
+        return one if one >= _QUICK else _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
 
 
 def _seconds(model: nn.Module, arguments: tuple[Tensor, ...]) -> float:
@@ -95,11 +95,9 @@ def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
     """What the model of a run takes, of all sensors and with nothing hidden."""
     x_BSC = torch.zeros(events, SENSORS, 2)
     hidden_BS = torch.zeros(events, SENSORS, dtype=torch.bool)
-    match settings:
-        case RegressorRun() | MaeRun():
-            return x_BSC, hidden_BS
-        case InpainterRun():
-            return x_BSC, hidden_BS, ~hidden_BS
+    if isinstance(settings, InpainterRun):
+        return x_BSC, hidden_BS, ~hidden_BS
+    return x_BSC, hidden_BS
 
 
 def _half(settings: AnyRun, place: Place) -> bool:
@@ -111,7 +109,3 @@ def by_kernels(settings: AnyRun, place: Place) -> bool:
     """Whether blocks are to go through kernels, should these prove right on the device."""
     half = settings.train.precision in ("auto", "bf16")
     return settings.model.blocks == "auto" and half and place.device.type == "cuda"
-
-
-def _count(model: nn.Module) -> int:
-    return sum(one.numel() for one in model.parameters())

@@ -9,6 +9,7 @@ from holdfast.training import Deprecated, Ignored
 
 Read = str | Callable[[Any], Mapping[str, Any]] | Ignored | Deprecated
 
+_TRUE = (True, "true", "True")
 _SCHEDULES = {
     **{name: name for name in ("cosine", "onecycle", "plateau")},
     **{None: "constant", "none": "constant", "cosine_restarts": "restarts"},
@@ -25,18 +26,6 @@ def _schedule(name: Any) -> Mapping[str, Any]:
 def _compile(mode: Any) -> Mapping[str, Any]:
     named = {True: "reduce-overhead", False: "none", None: "none"}
     return {"train.compile.mode": named.get(mode, mode)}
-
-
-def _precision(amp: Any) -> Mapping[str, Any]:
-    return {"train.precision": "auto" if amp in (True, "true", "True") else "fp32"}
-
-
-def _clip(norm: Any) -> Mapping[str, Any]:
-    return {"train.clip": norm if norm and float(norm) > 0 else None}
-
-
-def _average(decay: Any) -> Mapping[str, Any]:
-    return {"train.average.decay": float(decay or 0.0)}
 
 
 def _skips(most: Any) -> Mapping[str, Any]:
@@ -64,9 +53,9 @@ _COMMON: Mapping[str, Read] = {
     "training.lr_factor": "train.schedule.factor",
     "training.lr_restart_period": "train.schedule.period_epochs",
     "training.lr_restart_mult": "train.schedule.mult",
-    "training.amp": _precision,
-    "training.ema_decay": _average,
-    "training.grad_clip": _clip,
+    "training.amp": lambda on: {"train.precision": "auto" if on in _TRUE else "fp32"},
+    "training.ema_decay": lambda decay: {"train.average.decay": float(decay or 0.0)},
+    "training.grad_clip": lambda most: {"train.clip": most if float(most or 0) > 0 else None},
     "training.grad_accum_steps": "train.accumulate",
     "training.compile": _compile,
     "training.compile_fullgraph": "train.compile.fullgraph",

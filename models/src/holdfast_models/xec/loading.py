@@ -23,14 +23,6 @@ FACTS = "xec.json"
 """In the run folder: what the settings do not say."""
 
 
-class SavedRun(NamedTuple):
-    """What is known of a run without its weights."""
-
-    settings: AnyRun
-    folder: Path
-    geometry: str | None
-
-
 def recipe_of(kind: str) -> Recipe:
     """The recipe of "reg", "mae" or "inp"."""
     # Late: the recipes load other runs through this file.
@@ -44,11 +36,11 @@ def settings_of(kind: str, args: argparse.Namespace, more: Sequence[str] = ()) -
     return resolve(recipe_of(kind), args.config, args.preset, [*args.set, *more], "none")
 
 
-def saved_run(source: str | os.PathLike[str]) -> SavedRun:
-    """The run of a folder, or of a checkpoint in it.
+def saved_run(source: str | os.PathLike[str]) -> tuple[AnyRun, Path]:
+    """The settings and the folder of a run, or of that of a checkpoint.
 
     Raises:
-        HoldfastError: it is no run of this family.
+        HoldfastError: it is no run of this family, or of another geometry.
     """
     path = Path(source)
     if not path.exists():
@@ -62,7 +54,12 @@ def saved_run(source: str | os.PathLike[str]) -> SavedRun:
     settings = resolve(recipe_of(kind), saved_config(run.path), platform="none")
     facts = folder / FACTS
     known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
-    return SavedRun(settings, run.path, known.get("geometry"))
+    if known.get("geometry") not in (None, geometry_hash()):
+        raise HoldfastError(
+            f"{source} was trained on another geometry ({known['geometry']}, here "
+            f"{geometry_hash()}); its sensors are elsewhere, so its weights mean nothing here"
+        )
+    return settings, run.path
 
 
 def keep_facts(folder: Path, kind: str) -> None:
@@ -95,11 +92,7 @@ def load_run(
         best: the weights that were best in validation; the newest if False.
         averaged: the running average; where there is one by default.
     """
-    saved = saved_run(source)
-    if saved.geometry not in (None, geometry_hash()):
-        raise HoldfastError(
-            f"{source} was trained on another geometry ({saved.geometry}, here {geometry_hash()})"
-        )
-    model = make_model(saved.settings)
+    settings, folder = saved_run(source)
+    model = make_model(settings)
     checkpoint = load_weights(model, source, best=best, averaged=averaged)
-    return Loaded(saved.settings, model.to(device).eval(), checkpoint, saved.folder)
+    return Loaded(settings, model.to(device).eval(), checkpoint, folder)

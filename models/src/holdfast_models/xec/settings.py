@@ -33,17 +33,12 @@ class NormalizationSettings(Section):
     npho_threshold: float = bounded(100.0, 0.0)  # photons below which a time means nothing
 
 
+_SQRT: Mapping[str, Any] = {"npho_scheme": "sqrt", "npho_scale": 20000.0, "npho_scale2": 1.0}
 NORMALIZATIONS: Mapping[str, Mapping[str, Any]] = {
     "legacy": {"npho_scale": 0.58, "npho_scale2": 1.0, "time_scale": 6.5e-8, "time_shift": 0.5},
     "current": {},
-    "sqrt": {"npho_scheme": "sqrt", "npho_scale": 20000.0, "npho_scale2": 1.0},
-    "synthetic": {
-        "npho_scheme": "sqrt",
-        "npho_scale": 20000.0,
-        "npho_scale2": 1.0,
-        "time_scale": 2e-8,
-        "time_shift": 0.0,
-    },
+    "sqrt": _SQRT,
+    "synthetic": {**_SQRT, "time_scale": 2e-8, "time_shift": 0.0},
 }
 """By name; what is not given is as in ``NormalizationSettings``."""
 

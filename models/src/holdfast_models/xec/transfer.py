@@ -13,8 +13,7 @@ from torch import nn
 from holdfast import HoldfastError
 from holdfast.training import load_weights
 
-from .geometry.survey import geometry_hash
-from .loading import SavedRun, saved_run
+from .loading import saved_run
 from .run_settings import AnyRun, InpainterRun, RegressorRun
 
 _ENCODER = "encoder."
@@ -51,8 +50,8 @@ def check_init(settings: AnyRun) -> str | None:
     source = init.encoder if init.weights is None else init.weights
     if source is None:
         return None
-    saved = saved_run(source)
-    was, now = saved.settings.kind, settings.kind
+    saved, _ = saved_run(source)
+    was, now = saved.kind, settings.kind
     if init.weights is not None and was != now:
         raise HoldfastError(
             f"init.weights={source} is a run of xec.{was}, not of xec.{now}; "
@@ -60,7 +59,7 @@ def check_init(settings: AnyRun) -> str | None:
         )
     _refuse_differences(source, saved, settings)
     if init.weights is not None:
-        _refuse_other_meanings(source, saved.settings, settings)
+        _refuse_other_meanings(source, saved, settings)
     return source
 
 
@@ -71,20 +70,15 @@ def normalization_differences(one: AnyRun, other: AnyRun) -> list[str]:
     return found + _differing("data", one.data, other.data, ("npho_branch", "time_branch"))
 
 
-def _refuse_differences(source: str, saved: SavedRun, settings: AnyRun) -> None:
-    if saved.geometry not in (None, geometry_hash()):
-        raise HoldfastError(
-            f"{source} was trained on another geometry ({saved.geometry}, here "
-            f"{geometry_hash()}); its sensors are elsewhere, so its weights mean nothing here"
-        )
-    found = _differing("model", saved.settings.model, settings.model, _SHAPING, "run", "now")
+def _refuse_differences(source: str, saved: AnyRun, settings: AnyRun) -> None:
+    found = _differing("model", saved.model, settings.model, _SHAPING, "run", "now")
     if found:
         raise HoldfastError(
             f"the encoder of {source} does not fit: {', '.join(found)}; set the model as it was"
         )
     if settings.init.allow_norm_mismatch:
         return
-    found = normalization_differences(saved.settings, settings)
+    found = normalization_differences(saved, settings)
     if found:
         raise HoldfastError(
             f"{source} read its events differently: {', '.join(found)}; set them alike, or "

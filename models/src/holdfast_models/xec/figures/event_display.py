@@ -85,13 +85,9 @@ def event_display(event: Event, *, name: str = "event") -> Drawn:
 
 
 def _title(event: Event) -> str:
-    parts: list[str] = []
-    if event.run is not None:
-        parts.append(f"run {event.run}")
-    if event.number is not None:
-        parts.append(f"event {event.number}")
-    if event.loss is not None:
-        parts.append(f"loss {event.loss:.4g}")
+    loss = None if event.loss is None else f"{event.loss:.4g}"
+    facts = {"run": event.run, "event": event.number, "loss": loss}
+    parts = [f"{name} {value}" for name, value in facts.items() if value is not None]
     lines = [", ".join(parts) or "event"]
     told: list[str] = []
     for who, energy, uvw in (

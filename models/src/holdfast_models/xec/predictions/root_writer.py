@@ -25,7 +25,7 @@ from holdfast.training import MappedTensors, TensorPredictions
 from ..data.branches import import_uproot
 from ..geometry.layout import SENSORS
 from ..settings import NormalizationSettings
-from .columns import COLUMNS, TREES, file_rows
+from .columns import COLUMNS, TREES, VECTORS, file_rows
 
 _AT_ONCE = 8 << 20  # bytes of rows that are written together
 _LEVEL = 1  # of zstd: five times as fast as zlib; ROOT reads it since 6.20
@@ -129,9 +129,9 @@ def _checked(kind: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     strange = [name for name in columns if name not in known]
     if strange:
         raise HoldfastError(f"predictions of {kind} have no column {strange[0]}")
-    rows = {name: columns[name].to(known[name][0]) for name in known if name in columns}
+    rows = {name: columns[name].to(known[name]) for name in known if name in columns}
     for name, value in rows.items():
-        if value.shape[1:] != ((SENSORS,) if known[name][1] else ()):
+        if value.shape[1:] != ((SENSORS,) if kind == "mae" and name in VECTORS else ()):
             raise HoldfastError(f"{name} has rows of the shape {tuple(value.shape[1:])}")
     return rows
 
