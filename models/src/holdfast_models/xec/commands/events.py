@@ -96,8 +96,7 @@ def _synth(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from ..data.checking import check_data
-    from ..data.fitting import fit_normalization
+    from ..data.checking import check_data, fit_normalization
     from ..loading import settings_of
 
     settings = settings_of("mae", args)
