@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...answers import (
     Verb,
@@ -170,7 +170,7 @@ def _config(args: argparse.Namespace) -> int:
     settings = dataclasses.asdict(settings_of(args.kind, args))
     if not args.full:
         # Made of the fields: there is no regressor without a task.
-        fields = dataclasses.fields(recipe_of(args.kind).settings)
+        fields = dataclasses.fields(cast(Any, recipe_of(args.kind).settings))
         usual: dict[str, Any] = {field.name: field.default for field in fields}
         sections = {n: v for n, v in usual.items() if dataclasses.is_dataclass(v)}
         usual |= {name: dataclasses.asdict(one) for name, one in sections.items()}

@@ -35,7 +35,7 @@ def finite(values: Floats) -> Floats:
 
 def color_bar(panel: Axes, image: Any, label: str, **how: Any) -> None:
     """What the colours of an image mean."""
-    bar = panel.get_figure(root=True).colorbar(image, ax=panel, pad=0.01, **how)
+    bar = panel.figure.colorbar(image, ax=panel, pad=0.01, **how)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
 

@@ -9,6 +9,7 @@ Shapes: B events, S sensors, K slots of a table of neighbours, N sensors of one 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -98,16 +99,21 @@ class SolidAngleMean(nn.Module):
 
 def baselines(npho_BS: Tensor, usable_BS: Tensor, uvw_B3: Tensor | None) -> dict[str, Tensor]:
     """What every filling says, by name; light by solid angle only where the place is known."""
-    near, angles = _modules(npho_BS.device)
-    found = {"neighbours": near(npho_BS, usable_BS)}
+    found = {"neighbours": _filling(NeighbourMean, npho_BS.device)(npho_BS, usable_BS)}
     if uvw_B3 is not None:
+        angles = _filling(SolidAngleMean, npho_BS.device)
         found["solid angle"] = angles(npho_BS, usable_BS, uvw_B3)
     return found
 
 
+def _filling(kind: type[nn.Module], device: torch.device) -> nn.Module:
+    """Its tables take a second to make, and stay on the host: a device has no room for them."""
+    return copy.deepcopy(_made(kind)).to(device)
+
+
 @functools.cache
-def _modules(device: torch.device) -> tuple[NeighbourMean, SolidAngleMean]:
-    return NeighbourMean().to(device), SolidAngleMean().to(device)
+def _made(kind: type[nn.Module]) -> nn.Module:
+    return kind()
 
 
 def solid_angles(xyz_B3: Tensor, place_S3: Tensor, normal_S3: Tensor, area_S: Tensor) -> Tensor:

@@ -25,26 +25,29 @@ VECTORS = ("truth_npho", "truth_time", "mask", "masked_npho", "masked_time", "pr
            "err_npho", "pred_time", "err_time")  # fmt: skip
 """Columns of the autoencoder that hold a value for every sensor."""
 
-_all = dict.fromkeys
 COLUMNS: Mapping[str, Mapping[str, torch.dtype]] = {
     "reg": {
-        **_all(("run_id", "event_id"), _L),
-        **_all((f"{what}_{name}" for name in _OUTPUTS for what in ("pred", "true")), _F),
-        **_all((f"{name}_log_var" for name in _OUTPUTS), _F),
-        **_all(("pred_n_gamma", "true_n_gamma"), _I),
-        **_all(("opening_angle", "x_vtx", "y_vtx", "z_vtx"), _F),
+        **dict.fromkeys(("run_id", "event_id"), _L),
+        **dict.fromkeys((f"{what}_{name}" for name in _OUTPUTS for what in ("pred", "true")), _F),
+        **dict.fromkeys((f"{name}_log_var" for name in _OUTPUTS), _F),
+        **dict.fromkeys(("pred_n_gamma", "true_n_gamma"), _I),
+        **dict.fromkeys(("opening_angle", "x_vtx", "y_vtx", "z_vtx"), _F),
     },
-    "mae": {**_all(("event_id", "run", "event"), _L), **_all(VECTORS, _F), "mask": _U},
+    "mae": {
+        **dict.fromkeys(("event_id", "run", "event"), _L),
+        **dict.fromkeys(VECTORS, _F),
+        "mask": _U,
+    },
     "inp": {
         "event_idx": _I,
-        **_all(("run_number", "event_number"), _L),
-        **_all(("sensor_id", "face"), _I),
-        **_all((f"{w}_{c}" for c in _CHANNELS for w in ("truth", "pred", "error")), _F),
+        **dict.fromkeys(("run_number", "event_number"), _L),
+        **dict.fromkeys(("sensor_id", "face"), _I),
+        **dict.fromkeys((f"{w}_{c}" for c in _CHANNELS for w in ("truth", "pred", "error")), _F),
     },
     "dead": {
-        **_all(("run", "event"), _L),
+        **dict.fromkeys(("run", "event"), _L),
         "n_dead": _I,
-        **_all((f"energy_{how}" for how in ("raw", "neighavg", "inpainted", "true")), _F),
+        **dict.fromkeys((f"energy_{how}" for how in ("raw", "neighavg", "inpainted", "true")), _F),
     },
 }
 """Type of each column, in their order."""
