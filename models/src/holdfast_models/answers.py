@@ -15,9 +15,12 @@ from holdfast import HoldfastError
 __all__ = [
     "Verb",
     "add_format",
+    "add_output",
+    "add_settings",
     "answer",
     "changed",
     "figures",
+    "finite_only",
     "named_run",
     "say",
     "told_as",
@@ -61,6 +64,22 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_settings(parser: argparse.ArgumentParser, presets: str) -> None:
+    """``--config``, ``--preset`` and ``--set``, as of ``holdfast train``."""
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML")
+    parser.add_argument("--preset", metavar="NAME", help=presets)
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="one setting, e.g. train.data.batch=32 (repeatable)",
+    )  # fmt: skip
+
+
+def add_output(parser: argparse.ArgumentParser, help: str, **how: Any) -> None:
+    """``--output``, and ``--out``, its short name: ``args.out``."""
+    how = {"metavar": "FILE", **how}
+    parser.add_argument("--output", "--out", dest="out", help=help, **how)
+
+
 def whole(least: int) -> Callable[[str], int]:
     """Reads a whole number that is not below ``least``."""
 
@@ -81,7 +100,7 @@ def named_run(word: str) -> str:
 
 def answer(args: argparse.Namespace, plain: Any, lines: Sequence[str]) -> None:
     """For programs with ``--json``, else for people."""
-    print(json.dumps(_finite(plain), indent=2) if args.format == "json" else "\n".join(lines))
+    print(json.dumps(finite_only(plain), indent=2) if args.format == "json" else "\n".join(lines))
 
 
 def figures(found: Mapping[str, Any], before: str = "") -> list[str]:
@@ -137,10 +156,10 @@ def yaml_lines(settings: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {json.dumps(value)}"
 
 
-def _finite(value: Any) -> Any:
+def finite_only(value: Any) -> Any:
     """The same without numbers that JSON has no word for."""
     if isinstance(value, dict):
-        return {str(key): _finite(inside) for key, inside in value.items()}
+        return {str(key): finite_only(inside) for key, inside in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inside) for inside in value]
+        return [finite_only(inside) for inside in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,6 +19,7 @@ from .curves import Curve
 
 __all__ = [
     "BLUE",
+    "COLOURS",
     "GREEN",
     "GREY",
     "ORANGE",
@@ -27,12 +28,14 @@ __all__ = [
     "label",
     "line",
     "paper",
+    "sheet",
     "symmetric",
     "whole_numbers",
 ]
 
 # Also told apart by those who do not see red and green as different.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
+COLOURS = (BLUE, RED, GREEN, ORANGE, "#cc79a7", "#56b4e9", "#000000")
 
 _WIDTH, _HEIGHT = 9.6, 3.7
 
@@ -41,7 +44,7 @@ class Drawn(NamedTuple):
     """A picture and what is said about it.
 
     Args:
-        name: of the file.
+        name: of the file, without ending; may begin with a folder.
         title: a few words.
         caption: one sentence: what is to be seen.
         figure: drawn, not yet written.
@@ -53,13 +56,20 @@ class Drawn(NamedTuple):
     figure: Figure
 
 
-def paper(*widths: float, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure without any window, with panels of these relative widths side by side."""
+def sheet(
+    inches: tuple[float, float], rows: int = 1, columns: int = 1, **grid: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure without any window, and its panels row by row."""
     # Not through pyplot: it keeps figures, and looks for a screen.
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
+    figure = Figure(figsize=inches, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    grid: Any = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)
-    panels = list(grid[0])
+    panels: Any = figure.subplots(rows, columns, squeeze=False, **grid)
+    return figure, list(panels.ravel())
+
+
+def paper(*widths: float, height: float = _HEIGHT) -> tuple[Figure, list[Axes]]:
+    """A sheet with panels of these relative widths side by side."""
+    figure, panels = sheet((_WIDTH, height), 1, len(widths), width_ratios=widths)
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.training import resolve, run_recipe
-from holdfast_models.xec.assembly import make_model
+from holdfast_models.xec.assembly import make_model, make_objective
 from holdfast_models.xec.data.synth_files import ensure_synth
 from holdfast_models.xec.data.synthetic import generate
-from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.loading import recipe_of
 from holdfast_models.xec.model.fillings import SolidAngleMean
-from holdfast_models.xec.objectives.reconstruction import reconstruction_objective
-from holdfast_models.xec.objectives.regression import RegressionObjective
 from holdfast_models.xec.settings import NORMALIZATIONS, NormalizationSettings, SynthSettings
 
 TINY = [
@@ -147,10 +145,8 @@ def parts_of(settings_of: Callable[..., Any]) -> Callable[..., Parts]:
         settings = settings_of(kind, *more)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model: Any = make_model(kind, settings).train()
-        if kind == "reg":
-            return Parts(settings, model, RegressionObjective(model, settings))
-        return Parts(settings, model, reconstruction_objective(model, settings))
+            model = make_model(settings).train()
+        return Parts(settings, model, make_objective(model, settings))
 
     return make
 

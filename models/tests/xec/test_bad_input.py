@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast_models.xec.data.synth_files import write_batches
-from holdfast_models.xec.kinds import FACTS
+from holdfast_models.xec.loading import FACTS
 
 pytest.importorskip("uproot")
 

@@ -25,7 +25,7 @@ from holdfast_models.xec.export import (
 )
 from holdfast_models.xec.loading import Loaded
 from holdfast_models.xec.model.masking import valid_of
-from holdfast_models.xec.run_settings import InpainterRun, RegressorRun
+from holdfast_models.xec.run_settings import InpainterRun, MaeRun, RegressorRun
 from holdfast_models.xec.settings import (
     NORMALIZATIONS,
     DataSettings,
@@ -75,9 +75,9 @@ def inpainter(folder: Path, head: Any = "cross_attention", **model: Any) -> Load
 def _loaded(kind: str, settings: Any, folder: Path, seed: int) -> Loaded:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = make_model(kind, settings).eval()
+        model = make_model(settings).eval()
     folder.mkdir(parents=True, exist_ok=True)
-    return Loaded(kind, settings, model, folder / "step-0000000001.safetensors", folder)
+    return Loaded(settings, model, folder / "step-0000000001.safetensors", folder)
 
 
 def raw(synth: Any, count: int) -> torch.Tensor:
@@ -130,7 +130,7 @@ def test_only_regressors_and_inpainters_are_exported(tmp_path: Path) -> None:
     assert default_path(loaded).name == "model.onnx"
     assert default_path(inpainter(tmp_path)).name == "model.pt2"
     with pytest.raises(HoldfastError, match=r"run of xec\.mae"):
-        default_path(loaded._replace(kind="mae"))
+        default_path(loaded._replace(settings=MaeRun()))
 
 
 def test_a_difference_or_a_change_elsewhere_is_no_agreement() -> None:

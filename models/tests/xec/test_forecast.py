@@ -18,7 +18,7 @@ from holdfast.training.batch_size.memory import HostMemory
 from holdfast.training.forecast import announce
 from holdfast_models.xec import forecast as family
 from holdfast_models.xec.forecast import forecast_of
-from holdfast_models.xec.kinds import recipe_of
+from holdfast_models.xec.loading import recipe_of
 
 GPU = Place(torch.device("cuda"))
 CPU = Place(torch.device("cpu"))
@@ -51,7 +51,7 @@ def test_the_default_size_is_forecast_without_memory_for_it(
     monkeypatch.setattr(family, "free_memory", lambda device: 40e9)
     monkeypatch.setattr(family, "_trial", lambda *_: pytest.fail("a model was built"))
     began = time.thread_time()
-    found = forecast_of(kind, settings, GPU)
+    found = forecast_of(settings, GPU)
     assert time.thread_time() - began < 5
     weights = {"reg": 25.9e6, "mae": 45.0e6, "inp": 27.2e6}[kind]
     assert found.memory["weights and optimizer"] / 16 == pytest.approx(weights, rel=0.1)
@@ -68,7 +68,7 @@ def test_blocks_by_kernels_keep_a_fraction_of_what_plain_ones_do(
     kept: list[float] = []
     for blocks in ("plain", "auto"):
         more = [*given, f"model.blocks={blocks}"]
-        found = forecast_of("reg", resolve(recipe_of("reg"), None, None, more, "none"), GPU)
+        found = forecast_of(resolve(recipe_of("reg"), None, None, more, "none"), GPU)
         kept.append(found.memory["activations of 256 events"])
     assert kept[0] > 4 * kept[1]
 
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_refused_with_a_setting_that_does(
     recipe = recipe_of("reg")
     free(10)
     monkeypatch.setattr(family, "_trial", lambda *_: pytest.fail("a model was built"))
-    found = forecast_of("reg", resolve(recipe, None, None, given, "none"), CPU)
+    found = forecast_of(resolve(recipe, None, None, given, "none"), CPU)
     with pytest.raises(HoldfastError, match=r"train\.data\.batch=") as refused:
         announce("xec.reg", found, CPU, print)
     line = str(refused.value)
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_with_a_setting_that_does(
     settings = resolve(recipe, None, None, [*given, *advice], "none")
     assert settings.train.data.batch * settings.train.accumulate == 256
     said: list[str] = []
-    announce("xec.reg", forecast_of("reg", settings, CPU), CPU, said.append)
+    announce("xec.reg", forecast_of(settings, CPU), CPU, said.append)
     assert "of memory" in said[0] and "a step" in said[0]
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from holdfast_models.xec.geometry import layout
+from holdfast_models.xec.geometry.coordinates import direction_of
 from holdfast_models.xec.losses import (
     Balance,
     HiddenLosses,
-    direction,
     elementwise,
     intensity_weights,
     one_minus_cosine,
@@ -74,7 +74,7 @@ def test_a_target_of_nothing_has_a_finite_relative_error() -> None:
 def test_directions() -> None:
     angles = torch.tensor([[90.0, 0.0], [90.0, 90.0], [0.0, 0.0]])
     expected = torch.tensor([[-1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
-    assert torch.allclose(direction(angles), expected, atol=1e-6)
+    assert torch.allclose(direction_of(angles), expected, atol=1e-6)
     assert torch.allclose(one_minus_cosine(expected, expected.roll(1, 0)), torch.ones(3), atol=1e-6)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from holdfast.training import Place, Task, Trainer, read_weights
 from holdfast.training.loop.progress import Progress
+from holdfast_models.xec import recipes
 from holdfast_models.xec.artifacts import Artifacts
-from holdfast_models.xec.recipes import reconstruction_task, regression_task
 
 QUIET = Place(torch.device("cpu"), rank=1)
 ENERGY = ["tasks.angle.enabled=false", "model.encoder_dim=64"]
@@ -30,11 +30,10 @@ MakeTask = Callable[..., Task]
 def task_of(rows_of: Any) -> MakeTask:
     """A task of some settings on the first events, with the same weights each time."""
 
-    def make(kind: str, settings: Any, count: int = 8, validation: int = 0) -> Task:
+    def make(settings: Any, count: int = 8, validation: int = 0) -> Task:
         torch.manual_seed(0)
-        build: Any = regression_task if kind == "reg" else reconstruction_task
         held = rows_of(validation, 64) if validation else None
-        return build(settings, QUIET, rows_of(count), held)
+        return recipes.task_of(settings, QUIET, rows_of(count), held)
 
     return make
 
@@ -70,9 +69,9 @@ def test_10_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     if kind == "reg":
         more.append("model.channel_dropout_rate=0.1")
     settings = settings_of(kind, *more)
-    whole = task_of(kind, settings, 4, 1)
+    whole = task_of(settings, 4, 1)
     fit(whole, settings, tmp_path / "whole")
-    cut = task_of(kind, settings, 4, 1)
+    cut = task_of(settings, 4, 1)
 
     def stepped(step: int) -> None:
         if step == 3:
@@ -81,7 +80,7 @@ def test_10_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     cut.stepped = stepped
     result = fit(cut, settings, tmp_path / "cut")
     assert result.interrupted and result.step == 3
-    again = task_of(kind, settings, 4, 1)
+    again = task_of(settings, 4, 1)
     result = fit(again, settings, tmp_path / "cut", resume=True)
     assert result.step == 4
     for averaged in (False, True):
@@ -111,12 +110,12 @@ def test_19_8_four_parts_are_one_batch(settings_of: Any, task_of: MakeTask, tmp_
             "reg", *PLAIN, f"train.data.batch={batch}", f"train.accumulate={parts}",
             "train.steps=1", "train.clip=null", "train.optimizer.lr=0.01",
         )  # fmt: skip
-        task = without_dropout(task_of("reg", settings, 16))
+        task = without_dropout(task_of(settings, 16))
         fit(task, settings, tmp_path / f"{parts}")
         found.append(weights(task))
     for name, one in found[0].items():
         assert torch.allclose(one, found[1][name], rtol=0, atol=1e-6), name
-    began = weights(task_of("reg", settings_of("reg", *PLAIN), 16))
+    began = weights(task_of(settings_of("reg", *PLAIN), 16))
     moved = max(float((one - began[name]).abs().max()) for name, one in found[0].items())
     assert moved > 1e-3, "a thousand times what they may differ by"
 
@@ -133,7 +132,7 @@ def test_17_9_an_event_without_a_number_is_left_out_with_its_whole_window(
         "reg", *PLAIN, "train.data.batch=2", f"train.accumulate={parts}", "train.steps=2",
         "train.holdfast.guard.replay=false", "train.holdfast.guard.explain=false",
     )  # fmt: skip
-    task = without_dropout(task_of("reg", settings, 4 * parts))
+    task = without_dropout(task_of(settings, 4 * parts))
     rows: Any = task.train
     rows.events["energy"][0] = math.nan
     after = [weights(task)]
@@ -142,7 +141,7 @@ def test_17_9_an_event_without_a_number_is_left_out_with_its_whole_window(
     assert result.skipped == 1 and len(after) == 3
     assert _same(after[0], after[1]) and not _same(after[1], after[2])
     # What follows is what it would have been without the bad window.
-    alone = without_dropout(task_of("reg", settings, 4 * parts))
+    alone = without_dropout(task_of(settings, 4 * parts))
     alone.train.events = {  # type: ignore[attr-defined]
         name: one[2 * parts :] for name, one in rows.events.items()
     }
@@ -156,7 +155,7 @@ def test_sensors_without_a_number_are_dead_ones_and_nothing_is_left_out(
     settings_of: Any, task_of: MakeTask, tmp_path: Path
 ) -> None:
     settings = settings_of("reg", *PLAIN, "train.data.batch=2", "train.steps=1")
-    task = task_of("reg", settings, 2)
+    task = task_of(settings, 2)
     events = task.train.events  # type: ignore[attr-defined]
     events["npho"][0, :50], events["time"][1, 7] = math.nan, math.inf
     result = fit(task, settings, tmp_path / "run")
@@ -180,7 +179,7 @@ def test_17_8_pictures_are_made_when_it_improves_and_not_when_it_gets_worse(
         "reg", *ENERGY, "train.data.batch=2", "train.steps=4", "train.validation.steps=1",
         "output.artifacts=true",
     )  # fmt: skip
-    task = task_of("reg", settings, 8, 2)
+    task = task_of(settings, 8, 2)
     measure, losses = task.measure, iter([2.0, 50.0, 3.0, 1.0, 1.0])
     assert measure is not None
 

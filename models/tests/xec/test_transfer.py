@@ -16,7 +16,7 @@ from holdfast import HoldfastError
 from holdfast.training import Place, Trainer, read_weights
 from holdfast.training.loop.progress import Progress
 from holdfast_models.xec.assembly import make_model
-from holdfast_models.xec.recipes import reconstruction_task, regression_task
+from holdfast_models.xec.recipes import task_of
 from holdfast_models.xec.transfer import apply_init, check_init
 
 QUIET = Place(torch.device("cpu"), rank=1)
@@ -32,9 +32,9 @@ def test_19_4_an_autoencoder_gives_its_encoder_to_a_regressor(
 ) -> None:
     settings = settings_of("reg", f"init.encoder={run_of('mae')}")
     torch.manual_seed(3)
-    fresh = make_model("reg", settings).state_dict()
+    fresh = make_model(settings).state_dict()
     torch.manual_seed(3)
-    task = regression_task(settings, Place(torch.device("cpu")), rows_of(1), None)
+    task = task_of(settings, Place(torch.device("cpu")), rows_of(1), None)
     found, saved = task.model.state_dict(), read_weights(run_of("mae"))[0]
     encoder = encoder_of(found)
     assert encoder and all(torch.equal(one, saved[name]) for name, one in encoder.items())
@@ -51,8 +51,8 @@ def test_a_regressor_gives_its_encoder_to_an_autoencoder_averaged(
 ) -> None:
     """The weights that were validated, which are not those of the last step."""
     settings = settings_of("mae", f"init.encoder={run_of('reg')}")
-    model = make_model("mae", settings)
-    (line,) = apply_init(model, settings, "mae")
+    model = make_model(settings)
+    (line,) = apply_init(model, settings)
     averaged = read_weights(run_of("reg"), averaged=True)[0]
     plain = read_weights(run_of("reg"), averaged=False)[0]
     encoder = encoder_of(model.state_dict())
@@ -68,7 +68,7 @@ def test_a_frozen_encoder_does_not_change_and_stays_in_evaluation_mode(
         "inp", f"init.encoder={run_of('mae')}", "model.freeze_encoder=true", "train.steps=2",
         "train.data.batch=1", "train.optimizer.weight_decay=0.5",
     )  # fmt: skip
-    task = reconstruction_task(settings, QUIET, rows_of(2), None)
+    task = task_of(settings, QUIET, rows_of(2), None)
     before = {name: one.clone() for name, one in task.model.state_dict().items()}
     modes: list[tuple[bool, bool]] = []
 
@@ -101,7 +101,7 @@ def test_19_4_what_does_not_fit_is_refused_with_its_key(
 ) -> None:
     settings = settings_of("reg", f"init.encoder={run_of('mae')}", now)
     with pytest.raises(HoldfastError) as refused:
-        check_init(settings, "reg")
+        check_init(settings)
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -111,43 +111,43 @@ def test_another_normalisation_may_be_allowed_and_another_shape_may_not(
     allowed = [f"init.encoder={run_of('mae')}", "init.allow_norm_mismatch=true",
                "normalization.npho_scale=10000"]  # fmt: skip
     settings = settings_of("reg", *allowed)
-    task = regression_task(settings, QUIET, rows_of(2), None)
+    task = task_of(settings, QUIET, rows_of(2), None)
     with torch.no_grad():
         found: Any = task.loss(task.model, batch_of(2))
     assert found[1]["norm_mismatch"] == 1.0, "the record keeps that somebody allowed it"
     with pytest.raises(HoldfastError, match=r"model\.pool run adaptive, now bilinear"):
-        check_init(settings_of("reg", *allowed, "model.pool=bilinear"), "reg")
+        check_init(settings_of("reg", *allowed, "model.pool=bilinear"))
 
 
 def test_whole_weights_do_not_go_where_heads_mean_something_else(
     run_of: RunOf, settings_of: Any
 ) -> None:
     weights = f"init.weights={run_of('reg')}"
-    check_init(settings_of("reg", weights), "reg")
-    check_init(settings_of("reg", f"init.encoder={run_of('reg')}", "tasks.energy.scale=[1]"), "reg")
+    check_init(settings_of("reg", weights))
+    check_init(settings_of("reg", f"init.encoder={run_of('reg')}", "tasks.energy.scale=[1]"))
     with pytest.raises(HoldfastError, match=r"tasks\.energy\.against_light run True, now False"):
-        check_init(settings_of("reg", weights, "tasks.energy.against_light=false"), "reg")
+        check_init(settings_of("reg", weights, "tasks.energy.against_light=false"))
     with pytest.raises(HoldfastError, match=r"tasks\.energy\.scale run None, now \(1\.0,\)"):
-        check_init(settings_of("reg", weights, "tasks.energy.scale=[1]"), "reg")
+        check_init(settings_of("reg", weights, "tasks.energy.scale=[1]"))
 
 
 def test_whole_weights_go_to_the_same_model_alone(run_of: RunOf, settings_of: Any) -> None:
     mae = run_of("mae")
     settings = settings_of("mae", f"init.weights={mae}")
-    model = make_model("mae", settings)
-    (line,) = apply_init(model, settings, "mae")
+    model = make_model(settings)
+    (line,) = apply_init(model, settings)
     saved = read_weights(mae)[0]
     assert all(torch.equal(one, saved[name]) for name, one in model.state_dict().items())
     assert line.endswith(" 0 new")
     with pytest.raises(
         HoldfastError, match=r"a run of xec\.mae, not of xec\.reg; .*init\.encoder="
     ):
-        check_init(settings_of("reg", f"init.weights={mae}"), "reg")
+        check_init(settings_of("reg", f"init.weights={mae}"))
     with pytest.raises(HoldfastError, match="both given"):
-        check_init(settings_of("mae", f"init.weights={mae}", f"init.encoder={mae}"), "mae")
+        check_init(settings_of("mae", f"init.weights={mae}", f"init.encoder={mae}"))
     with pytest.raises(HoldfastError, match="decoder") as refused:
         wider = settings_of("mae", f"init.weights={mae}", "model.decoder_dim=16")
-        apply_init(make_model("mae", wider), wider, "mae")
+        apply_init(make_model(wider), wider)
     assert "instead of" in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -157,7 +157,7 @@ def test_another_family_and_no_run_at_all_are_one_line(
     (tmp_path / "empty").mkdir()
     for source in ("nowhere", "empty"):
         with pytest.raises(HoldfastError) as refused:
-            check_init(settings_of("reg", f"init.encoder={tmp_path / source}"), "reg")
+            check_init(settings_of("reg", f"init.encoder={tmp_path / source}"))
         assert source in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -168,7 +168,7 @@ def test_training_begins_anew_from_foreign_weights(
     settings = settings_of("reg", f"init.encoder={run_of('mae')}", "train.data.batch=2",
                            "train.average.decay=0.9")  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
-        task = regression_task(settings, QUIET, rows_of(2), None)
+        task = task_of(settings, QUIET, rows_of(2), None)
     began = {name: one.clone() for name, one in task.model.state_dict().items()}
     result = Trainer.of(task, settings.train, run_dir=tmp_path / "run", progress=Progress()).fit()
     assert result.step == 1

@@ -17,6 +17,8 @@ from ..errors import CheckpointError, RunFolderError
 from ..run import Run
 from .loop.validation_schedule import BEST
 
+_NAMED = 4  # tensors of each kind that do not fit
+
 
 def read_weights(
     source: str | os.PathLike[str],
@@ -49,6 +51,7 @@ def load_weights(
     *,
     best: bool = True,
     averaged: bool | None = None,
+    part: str = "",
 ) -> Path:
     """Put the weights of a run into a model; returns the checkpoint they came from.
 
@@ -57,29 +60,39 @@ def load_weights(
         source: see ``read_weights``, as the other arguments.
         best: see there.
         averaged: see there.
+        part: only what has a name that begins so, such as "encoder."; the rest stays as it is.
     """
     weights, entry = read_weights(source, best=best, averaged=averaged)
-    mine = model.state_dict()
+    every = model.state_dict()
+    mine = {name: value for name, value in every.items() if name.startswith(part)}
     # A checkpoint also holds buffers that are not persistent, and what is tied only once.
-    derived = {name for name, _ in model.named_buffers(remove_duplicate=False)} - mine.keys()
-    weights = {name: value for name, value in weights.items() if name not in derived}
+    derived = {name for name, _ in model.named_buffers(remove_duplicate=False)} - every.keys()
+    weights = {n: value for n, value in weights.items() if n.startswith(part) and n not in derived}
     saved = {mine[name].data_ptr(): value for name, value in weights.items() if name in mine}
     for name in mine.keys() - weights.keys():
         if mine[name].data_ptr() in saved:
             weights[name] = saved[mine[name].data_ptr()]
-    for name in [*mine, *weights]:
-        if name not in weights or name not in mine:
-            where = "model" if name in weights else entry.name
-            raise CheckpointError(
-                f"{where} has no {name}; build the model with the settings of the run ({source})"
-            )
-        if mine[name].shape != weights[name].shape:
-            raise CheckpointError(
-                f"{name} has the shape {tuple(weights[name].shape)} in {entry.name} and "
-                f"{tuple(mine[name].shape)} in the model; build it with the settings of the run"
-            )
+    trouble = {
+        "missing": [name for name in mine if name not in weights],
+        "unexpected": [name for name in weights if name not in mine],
+        "shape": [
+            f"{name} {tuple(weights[name].shape)} instead of {tuple(value.shape)}"
+            for name, value in mine.items()
+            if name in weights and weights[name].shape != value.shape
+        ],
+    }
+    told = [
+        f"{what}: {', '.join(names[:_NAMED])}{' …' * (len(names) > _NAMED)}"
+        for what, names in trouble.items()
+        if names
+    ]
+    if told:
+        raise CheckpointError(
+            f"the weights of {entry} do not fit; {'; '.join(told)}; "
+            "build the model with the settings of the run"
+        )
     with torch.no_grad():
-        model.load_state_dict(weights)
+        model.load_state_dict(every | weights)
     return entry
 
 

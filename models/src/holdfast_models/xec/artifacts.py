@@ -21,21 +21,22 @@ from torch.utils.data import Dataset
 from holdfast import HoldfastError
 from holdfast.training import Place, Task, load_weights, predict
 
+from .assembly import Objective
 from .data.batches import inputs_of
-from .data.normalization import NOT_AVAILABLE, Inputs, npho_from_scale, time_from_scale
+from .data.normalization import NOT_AVAILABLE, Inputs, time_from_scale
 from .evaluation.saliency import face_weights, saliency
-from .evaluation.scoring import Scores, score
+from .evaluation.scoring import score_hidden
 from .evaluation.worst import WorstEvents
 from .geometry.layout import face_of_sensor
-from .model.fillings import NeighbourMean, SolidAngleMean
+from .model.fillings import baselines
 from .model.masking import valid_of
 from .model.regressor import Regressor
 from .objectives.reconstruction import ReconstructionObjective
-from .objectives.regression import RegressionObjective
+from .predictions.columns import physical
 from .run_settings import AnyRun
 
 if TYPE_CHECKING:
-    from .figures.drawing import Drawn
+    from ..drawing import Drawn
     from .figures.pictures import Maker
 
 MOST_EVENTS, MOST_FILLED = 20_000, 1000
@@ -45,8 +46,6 @@ _PICTURES, _TABLES = "pictures", "tables"
 _WORST_DRAWN, _KEPT = 5, 128
 _EARLY = 300.0  # seconds in which nothing is drawn: a run that ends so soon is drawn then
 _RAW = ("npho_raw", "time_raw")
-
-Objective = RegressionObjective | ReconstructionObjective
 
 
 class Rows:
@@ -89,7 +88,6 @@ class Artifacts:
     """Makes them.
 
     Args:
-        kind: "reg", "mae" or "inp".
         model: as it is when one of the methods is called.
         settings: of the run.
         validation: events.
@@ -97,14 +95,9 @@ class Artifacts:
     """
 
     def __init__(
-        self,
-        kind: str,
-        model: nn.Module,
-        settings: AnyRun,
-        validation: Dataset[Any],
-        objective: Objective,
+        self, model: nn.Module, settings: AnyRun, validation: Dataset[Any], objective: Objective
     ) -> None:
-        self._kind, self._model, self._settings = kind, model, settings
+        self._model, self._settings = model, settings
         self._validation, self._objective = validation, objective
         self._began = time.monotonic()
 
@@ -121,7 +114,7 @@ class Artifacts:
                 self._draw(folder, "")
             if output.predictions:
                 self._write_predictions(folder)
-            if self._kind == "reg" and output.onnx is not None:
+            if self._settings.kind == "reg" and output.onnx is not None:
                 self._export(folder, output.onnx, checkpoint)
 
     @contextlib.contextmanager
@@ -150,7 +143,11 @@ class Artifacts:
         from .figures.pictures import need_matplotlib, write_pictures
 
         need_matplotlib()
-        makers = self._of_regressor(folder, suffix) if self._kind == "reg" else self._of_hidden()
+        makers = (
+            self._of_regressor(folder, suffix)
+            if self._settings.kind == "reg"
+            else self._of_hidden()
+        )
         from .figures.learning import learning_curves
 
         makers = {"learning curves": partial(learning_curves, folder), **makers}
@@ -181,7 +178,7 @@ class Artifacts:
 
         def look() -> Drawn:
             nothing_BS = torch.zeros_like(inputs.npho_valid_BS)
-            found = saliency(model, [(inputs.x_BSC, nothing_BS, valid_of(inputs))])
+            found = saliency(model, inputs.x_BSC, nothing_BS, valid_of(inputs))
             return saliency_profile(found.outputs, found.shares_KFC.numpy())
 
         weights = face_weights(dict(model.heads.items()), model.encoder.tokens)
@@ -206,21 +203,19 @@ class Artifacts:
             )
         }
         found = rows.columns()
-        event_R, sensor_R = found["hidden"].nonzero(as_tuple=True)
-        face_R = face_of_sensor()[sensor_R.numpy()]
-        chosen = {name: one[event_R, sensor_R].numpy() for name, one in found.items()}
-        makers["residuals"] = lambda: hidden_figures.residuals(
-            chosen["truth"], chosen["predicted"], face_R
+        kind, truth_BS, hidden_BS = self._settings.kind, found.pop("truth"), found.pop("hidden")
+        said = {kind: found.pop("predicted"), **found}
+
+        def residuals() -> Drawn:
+            truth_R, pred_R = (one[hidden_BS].numpy() for one in (truth_BS, said[kind]))
+            face_R = face_of_sensor()[hidden_BS.nonzero()[:, 1].numpy()]
+            return hidden_figures.residuals(truth_R, pred_R, face_R)
+
+        makers["residuals"] = residuals
+        makers["baselines"] = lambda: hidden_figures.baselines(
+            score_hidden(truth_BS, hidden_BS, said)
         )
-
-        def compare() -> Drawn:
-            fillings = {"neighbours": "neighbours", "solid angle": "solid_angle"}
-            said = {self._kind: chosen["predicted"]}
-            said |= {name: chosen[key] for name, key in fillings.items() if key in chosen}
-            scores: Scores = score(chosen["truth"], said, face_R, event_R.numpy())
-            return hidden_figures.baselines(scores)
-
-        return makers | {"baselines": compare} | self._of_inputs(self._inputs_of(rows))
+        return makers | self._of_inputs(self._inputs_of(rows))
 
     def _of_inputs(self, inputs: Inputs) -> dict[str, Maker]:
         from .figures.detector_figures import dead_channels, input_distributions
@@ -248,20 +243,14 @@ class Artifacts:
         """Photons of every sensor: true, predicted and filled by the baselines."""
         objective = cast(ReconstructionObjective, self._objective)
         done = objective.hide_and_fill(net, batch)
-        inputs, usable_BS = done.inputs, done.shown.npho_valid_BS
-        pred_BS = done.pred_BSC[..., 0].float()
-        if self._settings.normalization.npho_scheme in ("sqrt", "anscombe"):
-            pred_BS = pred_BS.clamp(min=0.0)  # a root below zero is no photon, not some
-        near = NeighbourMean().to(pred_BS.device)
+        inputs, normalization = done.inputs, self._settings.normalization
         rows = {
             "truth": torch.where(inputs.npho_valid_BS, inputs.npho_BS, NOT_AVAILABLE),
             "hidden": done.hidden.hidden_BS,
-            "predicted": npho_from_scale(pred_BS, self._settings.normalization),
-            "neighbours": near(inputs.npho_BS, usable_BS),
+            "predicted": physical(done.pred_BSC[..., 0], normalization, "npho"),
         }
-        if "uvwFI" in batch:
-            angles = SolidAngleMean().to(pred_BS.device)
-            rows["solid_angle"] = angles(inputs.npho_BS, usable_BS, batch["uvwFI"])
+        usable_BS = done.shown.npho_valid_BS
+        rows |= baselines(inputs.npho_BS, usable_BS, batch.get("uvwFI"))
         return rows | self._raw(inputs)
 
     def _raw(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -277,18 +266,17 @@ class Artifacts:
         from .predictions.root_writer import RootPredictions
 
         settings = self._settings
-        channels = () if self._kind == "reg" else settings.model.predict_channels  # type: ignore[union-attr]
-        most = settings.output.max_events if self._kind == "mae" else None
+        channels = () if self._settings.kind == "reg" else settings.model.predict_channels  # type: ignore[union-attr]
+        most = settings.output.max_events if self._settings.kind == "mae" else None
         name = {"reg": "predictions", "mae": "mae_predictions", "inp": "inpainter_predictions"}
         writer = RootPredictions(
-            folder / f"{name[self._kind]}.root",
-            cast(Any, self._kind),
+            folder / f"{name[self._settings.kind]}.root",
+            cast(Any, self._settings.kind),
             settings.normalization,
             channels,
-            max_events=most,
             overwrite=True,
         )
-        self._pass(self._objective.predict, writer)
+        self._pass(self._objective.predict, writer, most)
 
     def _export(self, folder: Path, name: str, checkpoint: Path) -> None:
         from .export import export

@@ -1,4 +1,4 @@
-"""The model of a run from its settings, for training and for loading."""
+"""The model of a run and what it is asked, from its settings; for training and for loading."""
 
 from __future__ import annotations
 
@@ -10,21 +10,31 @@ from .losses import Balance, HiddenLosses
 from .model.inpainter import Inpainter
 from .model.mae import MaskedAutoencoder
 from .model.regressor import Regressor
-from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
+from .objectives.reconstruction import ReconstructionObjective
+from .objectives.regression import RegressionObjective
+from .run_settings import AnyRun, MaeRun, RegressorRun
+
+Objective = RegressionObjective | ReconstructionObjective
 
 
-def make_model(kind: str, settings: AnyRun) -> nn.Module:
+def make_model(settings: AnyRun) -> nn.Module:
     """A model with fresh weights; what its loss learns is part of it."""
-    if kind == "reg":
-        run = cast(RegressorRun, settings)
-        regressor = Regressor(run.model, run.tasks, run.normalization)
-        if run.loss_balance == "auto":
-            regressor.balance = Balance(tuple(run.tasks.active()))
+    if isinstance(settings, RegressorRun):
+        regressor = Regressor(settings.model, settings.tasks, settings.normalization)
+        if settings.loss_balance == "auto":
+            regressor.balance = Balance(tuple(settings.tasks.active()))
         return regressor
-    run = cast(MaeRun | InpainterRun, settings)
-    if isinstance(run, MaeRun):
-        model: nn.Module = MaskedAutoencoder(run.model)
+    if isinstance(settings, MaeRun):
+        model: nn.Module = MaskedAutoencoder(settings.model)
     else:
-        model = Inpainter(run.model, run.normalization)
-    model.losses = HiddenLosses(run.loss, run.model.predict_channels, run.normalization)
+        model = Inpainter(settings.model, settings.normalization)
+    channels = settings.model.predict_channels
+    model.losses = HiddenLosses(settings.loss, channels, settings.normalization)
     return model
+
+
+def make_objective(model: nn.Module, settings: AnyRun) -> Objective:
+    """What the model is trained for: loss, measures, predictions."""
+    if isinstance(settings, RegressorRun):
+        return RegressionObjective(cast(Regressor, model), settings)
+    return ReconstructionObjective(model, settings)

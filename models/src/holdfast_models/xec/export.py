@@ -29,8 +29,7 @@ from holdfast.training import resolve
 from .data.normalization import normalise
 from .geometry.layout import SENSORS
 from .geometry.survey import geometry_hash
-from .kinds import recipe_of
-from .loading import Loaded
+from .loading import Loaded, recipe_of
 from .model.masking import valid_of, with_hidden
 from .predictions.columns import measured, physical
 from .run_settings import InpainterRun, RegressorRun
@@ -86,12 +85,13 @@ class InpainterGraph(nn.Module):
 
 def default_path(loaded: Loaded) -> Path:
     """Where an export of a run goes unless somebody says otherwise."""
-    if loaded.kind not in _FORMS:
+    kind = loaded.settings.kind
+    if kind not in _FORMS:
         raise HoldfastError(
-            f"{loaded.folder} is a run of xec.{loaded.kind}; regressors are exported to ONNX and "
+            f"{loaded.folder} is a run of xec.{kind}; regressors are exported to ONNX and "
             "inpainters to .pt2, the encoder of an autoencoder is used with init.encoder"
         )
-    return loaded.folder / f"model{_FORMS[loaded.kind]}"
+    return loaded.folder / f"model{_FORMS[kind]}"
 
 
 def export(loaded: Loaded, path: Path, *, raw_input: bool = False) -> None:
@@ -108,7 +108,7 @@ def export(loaded: Loaded, path: Path, *, raw_input: bool = False) -> None:
     config = json.dumps(_config(loaded, raw_input=raw_input))
     beside = path.with_name(f".{path.name}.writing")
     with torch.no_grad(), _quiet():
-        if loaded.kind == "reg":
+        if loaded.settings.kind == "reg":
             settings = cast(RegressorRun, loaded.settings)
             _write_onnx(RegressorGraph(model, settings, raw=raw_input), beside, config)
         else:
@@ -166,7 +166,7 @@ def load_program(path: Path, folder: Path) -> nn.Module:
 
 def _config(loaded: Loaded, *, raw_input: bool) -> dict[str, Any]:
     return {
-        "kind": loaded.kind,
+        "kind": loaded.settings.kind,
         "format": 1,
         "settings": dataclasses.asdict(loaded.settings),
         "geometry": geometry_hash(),

@@ -12,7 +12,7 @@ from holdfast.training import Forecast, Place, free_memory, kept_bytes, step_sec
 from .assembly import make_model
 from .geometry.layout import SENSORS
 from .model.blocks import ConvNeXtBlock
-from .run_settings import AnyRun, InpainterRun, MaeRun, RegressorRun
+from .run_settings import AnyRun, InpainterRun
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _TRIAL = 4  # events of a trial step on a CPU
@@ -20,24 +20,25 @@ _HALF_SHARE = 0.7  # of fp32, measured on an H200 with batches of 1024 and 2048:
 _QUICK = 0.25  # seconds of an event, from which on one of them has told enough
 
 
-def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
+def forecast_of(settings: AnyRun, place: Place) -> Forecast:
     """Memory of a training step; on a CPU also its time, by a trial with few events.
 
     Args:
-        kind: which model.
         settings: of the run.
         place: whose memory and speed count.
     """
     with torch.device("meta"):
         # Index tables come from the host all the same.
-        model = make_model(kind, settings).to("meta")
+        model = make_model(settings).to("meta")
     for block in model.modules():
         if isinstance(block, ConvNeXtBlock):
             block.fused = by_kernels(settings, place)
     batch = settings.train.data.batch // place.world
     bytes_each = _saved_bytes(model, settings) * (_HALF_SHARE if _half(settings, place) else 1.0)
     memory = {
-        "weights and optimizer": float(_STATE_BYTES * _count(model)),
+        "weights and optimizer": float(
+            _STATE_BYTES * sum(one.numel() for one in model.parameters())
+        ),
         f"activations of {batch} events": float(batch * bytes_each),
     }
     free = free_memory(place.device)
@@ -56,7 +57,7 @@ def forecast_of(kind: str, settings: AnyRun, place: Place) -> Forecast:
         steps = max(1, per_epoch) * settings.train.epochs
     seconds = None
     if enough and place.device.type == "cpu":
-        seconds = _trial(kind, settings) * batch * settings.train.accumulate
+        seconds = _trial(settings) * batch * settings.train.accumulate
     return Forecast(
         memory=memory,
         fits=fits,
@@ -74,14 +75,12 @@ def _saved_bytes(model: nn.Module, settings: AnyRun) -> float:
     return kept_bytes(lambda: model.train()(*arguments), model.parameters()) / 2
 
 
-def _trial(kind: str, settings: AnyRun) -> float:
+def _trial(settings: AnyRun) -> float:
     """Seconds of an event in a training step on this CPU."""
     with torch.random.fork_rng(devices=[]):
-        model = make_model(kind, settings).train()
-        best = _seconds(model, _arguments(1, settings))
-        if best < _QUICK:
-            best = _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
-    return best
+        model = make_model(settings).train()
+        one = _seconds(model, _arguments(1, settings))
+        return one if one >= _QUICK else _seconds(model, _arguments(_TRIAL, settings)) / _TRIAL
 
 
 def _seconds(model: nn.Module, arguments: tuple[Tensor, ...]) -> float:
@@ -96,11 +95,9 @@ def _arguments(events: int, settings: AnyRun) -> tuple[Tensor, ...]:
     """What the model of a run takes, of all sensors and with nothing hidden."""
     x_BSC = torch.zeros(events, SENSORS, 2)
     hidden_BS = torch.zeros(events, SENSORS, dtype=torch.bool)
-    match settings:
-        case RegressorRun() | MaeRun():
-            return x_BSC, hidden_BS
-        case InpainterRun():
-            return x_BSC, hidden_BS, ~hidden_BS
+    if isinstance(settings, InpainterRun):
+        return x_BSC, hidden_BS, ~hidden_BS
+    return x_BSC, hidden_BS
 
 
 def _half(settings: AnyRun, place: Place) -> bool:
@@ -112,7 +109,3 @@ def by_kernels(settings: AnyRun, place: Place) -> bool:
     """Whether blocks are to go through kernels, should these prove right on the device."""
     half = settings.train.precision in ("auto", "bf16")
     return settings.model.blocks == "auto" and half and place.device.type == "cuda"
-
-
-def _count(model: nn.Module) -> int:
-    return sum(one.numel() for one in model.parameters())

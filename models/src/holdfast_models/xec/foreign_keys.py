@@ -9,13 +9,10 @@ from holdfast.training import Deprecated, Ignored
 
 Read = str | Callable[[Any], Mapping[str, Any]] | Ignored | Deprecated
 
+_TRUE = (True, "true", "True")
 _SCHEDULES = {
-    None: "constant",
-    "none": "constant",
-    "cosine": "cosine",
-    "onecycle": "onecycle",
-    "plateau": "plateau",
-    "cosine_restarts": "restarts",
+    **{name: name for name in ("cosine", "onecycle", "plateau")},
+    **{None: "constant", "none": "constant", "cosine_restarts": "restarts"},
 }
 
 
@@ -29,18 +26,6 @@ def _schedule(name: Any) -> Mapping[str, Any]:
 def _compile(mode: Any) -> Mapping[str, Any]:
     named = {True: "reduce-overhead", False: "none", None: "none"}
     return {"train.compile.mode": named.get(mode, mode)}
-
-
-def _precision(amp: Any) -> Mapping[str, Any]:
-    return {"train.precision": "auto" if amp in (True, "true", "True") else "fp32"}
-
-
-def _clip(norm: Any) -> Mapping[str, Any]:
-    return {"train.clip": norm if norm and float(norm) > 0 else None}
-
-
-def _average(decay: Any) -> Mapping[str, Any]:
-    return {"train.average.decay": float(decay or 0.0)}
 
 
 def _skips(most: Any) -> Mapping[str, Any]:
@@ -68,9 +53,9 @@ _COMMON: Mapping[str, Read] = {
     "training.lr_factor": "train.schedule.factor",
     "training.lr_restart_period": "train.schedule.period_epochs",
     "training.lr_restart_mult": "train.schedule.mult",
-    "training.amp": _precision,
-    "training.ema_decay": _average,
-    "training.grad_clip": _clip,
+    "training.amp": lambda on: {"train.precision": "auto" if on in _TRUE else "fp32"},
+    "training.ema_decay": lambda decay: {"train.average.decay": float(decay or 0.0)},
+    "training.grad_clip": lambda most: {"train.clip": most if float(most or 0) > 0 else None},
     "training.grad_accum_steps": "train.accumulate",
     "training.compile": _compile,
     "training.compile_fullgraph": "train.compile.fullgraph",
@@ -104,32 +89,25 @@ REGRESSOR_READS: Mapping[str, Read] = {
     "export.onnx": "output.onnx",
 }
 
+_LOSS = (
+    "npho_weight", "time.weight", "time.mask_ratio_scale", "time.use_npho_weight",
+    "time.npho_threshold", "auto_channel_weight", "npho_loss_weight.enabled",
+    "npho_loss_weight.alpha", "intensity_reweighting.enabled", "intensity_reweighting.nbins",
+    "intensity_reweighting.target",
+)  # fmt: skip
+_OLD = {
+    "training.time_weight": "weight",
+    "training.use_npho_time_weight": "use_npho_weight",
+    "training.npho_threshold": "npho_threshold",
+    "model.time_mask_ratio_scale": "mask_ratio_scale",
+}
 HIDDEN_READS: Mapping[str, Read] = {
     **_COMMON,
+    **{f"training.{name}": f"loss.{name}" for name in _LOSS},
     "training.loss_fn": "loss.fn",
     "training.loss_beta": "loss.beta",
-    "training.npho_weight": "loss.npho_weight",
-    "training.time.weight": "loss.time.weight",
-    "training.time.mask_ratio_scale": "loss.time.mask_ratio_scale",
-    "training.time.use_npho_weight": "loss.time.use_npho_weight",
-    "training.time.npho_threshold": "loss.time.npho_threshold",
-    "training.auto_channel_weight": "loss.auto_channel_weight",
-    "training.npho_loss_weight.enabled": "loss.npho_loss_weight.enabled",
-    "training.npho_loss_weight.alpha": "loss.npho_loss_weight.alpha",
-    "training.intensity_reweighting.enabled": "loss.intensity_reweighting.enabled",
-    "training.intensity_reweighting.nbins": "loss.intensity_reweighting.nbins",
-    "training.intensity_reweighting.target": "loss.intensity_reweighting.target",
     "training.track_mae_rmse": Ignored("errors are always measured"),
     "training.track_metrics": Ignored("errors are always measured"),
     "training.mae_checkpoint": "init.encoder",
-    "training.time_weight": Deprecated("loss.time.weight", "training.time.weight"),
-    "training.use_npho_time_weight": Deprecated(
-        "loss.time.use_npho_weight", "training.time.use_npho_weight"
-    ),
-    "training.npho_threshold": Deprecated(
-        "loss.time.npho_threshold", "training.time.npho_threshold"
-    ),
-    "model.time_mask_ratio_scale": Deprecated(
-        "loss.time.mask_ratio_scale", "training.time.mask_ratio_scale"
-    ),
+    **{old: Deprecated(f"loss.time.{new}", f"training.time.{new}") for old, new in _OLD.items()},
 }

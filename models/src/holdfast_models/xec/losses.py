@@ -20,7 +20,6 @@ from .settings import HiddenLossSettings, IntensitySettings, LossName, Normaliza
 _LEAST_RELATIVE = 1e-3  # of a scale: a target of nothing has no relative error
 _LOG_VARIANCE = 10.0  # largest that is believed, either way
 _NLL_BETA = 0.5
-_DEGREE = torch.pi / 180
 
 
 def elementwise(
@@ -43,29 +42,19 @@ def elementwise(
         mean_BK, log_variance_BK = pred_BK.chunk(2, dim=-1)
         return _gaussian_nll(mean_BK - target_BK, log_variance_BK)
     d_BK = pred_BK - target_BK
-    size_BK = (target_BK if size_BK is None else size_BK).abs().clamp(min=_LEAST_RELATIVE)
-    match name:
+    match name.removeprefix("relative_"):
         case "smooth_l1" | "huber":
-            return _smooth_l1(d_BK, beta_K)
+            loss_BK, power = _smooth_l1(d_BK, beta_K), 1
         case "l1":
-            return d_BK.abs()
+            loss_BK, power = d_BK.abs(), 1
         case "mse" | "l2":
-            return d_BK.square()
-        case "relative_l1":
-            return d_BK.abs() / size_BK
-        case "relative_smooth_l1":
-            return _smooth_l1(d_BK, beta_K) / size_BK
-        case "relative_mse":
-            return d_BK.square() / size_BK.square()
+            loss_BK, power = d_BK.square(), 2
         case _:
             raise ValueError(f"{name} is no loss of single components")
-
-
-def direction(angles_B2: Tensor) -> Tensor:
-    """Unit vectors of (theta, phi) in degrees."""
-    theta_B, phi_B = (angles_B2 * _DEGREE).unbind(-1)
-    sine_B = theta_B.sin()
-    return torch.stack((-sine_B * phi_B.cos(), sine_B * phi_B.sin(), theta_B.cos()), dim=-1)
+    if not name.startswith("relative_"):
+        return loss_BK
+    size_BK = (target_BK if size_BK is None else size_BK).abs().clamp(min=_LEAST_RELATIVE)
+    return loss_BK / size_BK**power
 
 
 def one_minus_cosine(pred_B3: Tensor, target_B3: Tensor) -> Tensor:

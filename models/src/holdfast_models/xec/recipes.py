@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 from torch.utils.data import Dataset
@@ -12,7 +11,7 @@ from torch.utils.data import Dataset
 from holdfast.training import Forecast, Place, Recipe, Task
 
 from .artifacts import Artifacts
-from .assembly import make_model
+from .assembly import make_model, make_objective
 from .data.events import need_files, open_events
 from .data.synth_files import ensure_synth
 from .evaluation.hidden_metrics import hidden_metrics
@@ -20,10 +19,7 @@ from .evaluation.regression_metrics import regression_metrics
 from .forecast import by_kernels, forecast_of
 from .foreign_keys import HIDDEN_READS, REGRESSOR_READS
 from .kernels import check
-from .kinds import keep_facts
-from .model.regressor import Regressor
-from .objectives.reconstruction import ReconstructionObjective, reconstruction_objective
-from .objectives.regression import RegressionObjective
+from .loading import keep_facts
 from .run_settings import (
     INPAINTER_PRESETS,
     MAE_PRESETS,
@@ -34,7 +30,6 @@ from .run_settings import (
     MaeRun,
     RegressorRun,
 )
-from .settings import SynthSettings
 from .transfer import apply_init, check_init
 
 HEADLINE = (
@@ -49,86 +44,56 @@ _MAY_CHANGE = ("data.train_path", "data.val_path", "data.cache*", "data.num_thre
     "init.*")  # fmt: skip
 
 
-def build_regressor(settings: RegressorRun, place: Place) -> Task:
-    """Events with their truth, encoder and heads."""
-    events = _events(settings, tuple(settings.tasks.active()), place)
-    return regression_task(settings, place, *events)
+def build(settings: AnyRun, place: Place) -> Task:
+    """Events, encoder, and what the model is for."""
+    return task_of(settings, place, *_events(settings, place))
 
 
-def build_reconstruction(settings: MaeRun | InpainterRun, place: Place) -> Task:
-    """Events, encoder, and what fills in hidden sensors."""
-    return reconstruction_task(settings, place, *_events(settings, (), place))
-
-
-def regression_task(
-    settings: RegressorRun, place: Place, train: Dataset[Any], validation: Dataset[Any] | None
+def task_of(
+    settings: AnyRun, place: Place, train: Dataset[Any], validation: Dataset[Any] | None
 ) -> Task:
-    """The task of a regressor on events that are open already."""
-    model = cast(Regressor, _model("reg", settings, place))
-    objective = RegressionObjective(model, settings)
-    return _task("reg", settings, model, objective, regression_metrics, train, validation)
-
-
-def reconstruction_task(
-    settings: MaeRun | InpainterRun,
-    place: Place,
-    train: Dataset[Any],
-    validation: Dataset[Any] | None,
-) -> Task:
-    """The task of an autoencoder or inpainter on events that are open already."""
-    kind = "mae" if isinstance(settings, MaeRun) else "inp"
-    model = _model(kind, settings, place)
-    objective = reconstruction_objective(model, settings)
-    return _task(kind, settings, model, objective, hidden_metrics, train, validation)
-
-
-def _task(
-    kind: str,
-    settings: AnyRun,
-    model: nn.Module,
-    objective: RegressionObjective | ReconstructionObjective,
-    summarize: Any,
-    train: Dataset[Any],
-    validation: Dataset[Any] | None,
-) -> Task:
+    """The task of a run on events that are open already."""
+    model = _model(settings, place)
+    objective = make_objective(model, settings)
     artifacts = None
     if validation is not None:
-        artifacts = Artifacts(kind, model, settings, validation, objective)
+        artifacts = Artifacts(model, settings, validation, objective)
     return Task(
         model=model,
         loss=objective.loss,
         train=train,
         validation=validation,
         measure=objective.measure,
-        summarize=summarize,
+        summarize=regression_metrics if settings.kind == "reg" else hidden_metrics,
         headline=HEADLINE,
         predict=objective.predict,
-        opened=partial(keep_facts, kind=kind),
+        opened=partial(keep_facts, kind=settings.kind),
         improved=None if artifacts is None else artifacts.improved,
         ended=None if artifacts is None else artifacts.ended,
     )
 
 
-def _forecast(kind: str, settings: AnyRun, place: Place) -> Forecast:
+def _forecast(settings: AnyRun, place: Place) -> Forecast:
     """What a run takes; paths that lead nowhere are said before that."""
     need_files(settings.data)
-    check_init(settings, kind)
-    return forecast_of(kind, settings, place)
+    check_init(settings)
+    return forecast_of(settings, place)
 
 
-def _events(
-    settings: AnyRun, truths: Sequence[str], place: Place
-) -> tuple[Dataset[Any], Dataset[Any] | None]:
+def _events(settings: AnyRun, place: Place) -> tuple[Dataset[Any], Dataset[Any] | None]:
     """What to train and to validate on; anything wrong with it is said before a model is built."""
     data = settings.data
     train_path, val_path = data.train_path, data.val_path
     need_files(data)
-    if not train_path:
-        train_path, val_path = _generated(data.synth, place)
-    reweighting = settings.reweighting if isinstance(settings, RegressorRun) else None
     say = print if place.main else _nobody
-    # For prediction files; for the baseline that shares light by solid angle.
-    optional = ("uvwFI",) if reweighting is None else ("xyzVTX",)
+    if not train_path:
+        # The first rank generates, the others wait for the files.
+        train_path, val_path = ensure_synth(data.synth, say=say)
+    # The place: for the baseline that shares light by solid angle; the vertex: for predictions.
+    truths, optional, reweighting = (), ("uvwFI",), None
+    if isinstance(settings, RegressorRun):
+        truths, optional = tuple(settings.tasks.active()), ("xyzVTX",)
+        reweighting = settings.reweighting
     opened = partial(open_events, data, settings.normalization, optional=optional, say=say)
     train = opened(train_path, truths, weights=reweighting)
     if not val_path:
@@ -138,18 +103,13 @@ def _events(
     return train, opened(val_path, truths)
 
 
-def _generated(settings: SynthSettings, place: Place) -> tuple[str, str]:
-    """The first rank generates, the others wait for the files."""
-    return ensure_synth(settings, say=print if place.main else _nobody)
-
-
 def _nobody(line: str) -> None:
     """Other ranks say nothing."""
 
 
-def _model(kind: str, settings: AnyRun, place: Place) -> nn.Module:
-    model = make_model(kind, settings)
-    for line in apply_init(model, settings, kind):
+def _model(settings: AnyRun, place: Place) -> nn.Module:
+    model = make_model(settings)
+    for line in apply_init(model, settings):
         if place.main:
             print(line)
     if by_kernels(settings, place):
@@ -159,36 +119,27 @@ def _model(kind: str, settings: AnyRun, place: Place) -> nn.Module:
     return model
 
 
-REGRESSOR = Recipe(
+_recipe = partial(
+    Recipe, build=build, forecast=_forecast, platforms=PLATFORMS, may_change=_MAY_CHANGE
+)
+REGRESSOR = _recipe(
     name="xec.reg",
     summary="energy, time, position and direction of a photon from 4760 sensors",
     settings=RegressorRun,
-    build=build_regressor,
-    forecast=partial(_forecast, "reg"),
     presets=REGRESSOR_PRESETS,
-    platforms=PLATFORMS,
     reads=REGRESSOR_READS,
-    may_change=_MAY_CHANGE,
 )
-MAE = Recipe(
+MAE = _recipe(
     name="xec.mae",
     summary="an encoder of calorimeter events that learns without labels",
     settings=MaeRun,
-    build=build_reconstruction,
-    forecast=partial(_forecast, "mae"),
     presets=MAE_PRESETS,
-    platforms=PLATFORMS,
     reads=HIDDEN_READS,
-    may_change=_MAY_CHANGE,
 )
-INPAINTER = Recipe(
+INPAINTER = _recipe(
     name="xec.inp",
     summary="fills in what dead sensors of a calorimeter would have seen",
     settings=InpainterRun,
-    build=build_reconstruction,
-    forecast=partial(_forecast, "inp"),
     presets=INPAINTER_PRESETS,
-    platforms=PLATFORMS,
     reads=HIDDEN_READS,
-    may_change=_MAY_CHANGE,
 )

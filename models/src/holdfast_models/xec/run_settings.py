@@ -44,25 +44,34 @@ def _trained(epochs: int, batch: int, lr: float, schedule: ScheduleSettings) -> 
     )
 
 
-def _refuse_one_channel(model: EncoderSettings) -> None:
-    """encoder_dim / 32 channels: normalising a single one leaves nothing of the image."""
-    if model.encoder_dim < 64:
-        raise ValueError(f"model.encoder_dim is {model.encoder_dim}; give at least 64")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _XecRun(Section):
+    """What runs of all three models have."""
+
+    kind = ""
+    data: DataSettings = DataSettings()
+    normalization: NormalizationSettings = NormalizationSettings()
+    init: InitSettings = InitSettings()
+    output: OutputSettings = OutputSettings()
+    model: EncoderSettings = EncoderSettings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model.encoder_dim < 64:
+            # encoder_dim / 32 channels: normalising a single one leaves nothing of the image.
+            raise ValueError(f"model.encoder_dim is {self.model.encoder_dim}; give at least 64")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RegressorRun(Section):
+class RegressorRun(_XecRun):
     """A run of ``xec.reg``."""
 
-    data: DataSettings = DataSettings()
-    normalization: NormalizationSettings = NormalizationSettings()
+    kind = "reg"
     model: RegressorSettings = RegressorSettings()
     tasks: TasksSettings = TasksSettings()
     loss_balance: Literal["manual", "auto"] = "manual"
     loss_space: Literal["scaled", "physical"] = "scaled"
     reweighting: ReweightingSettings = ReweightingSettings()
-    init: InitSettings = InitSettings()
-    output: OutputSettings = OutputSettings()
     train: TrainSettings = dataclasses.replace(
         _trained(20, 256, 3e-4, ScheduleSettings(warmup_epochs=2, lowest=1e-7)),
         average=AverageSettings(decay=0.999),
@@ -70,7 +79,6 @@ class RegressorRun(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _refuse_one_channel(self.model)
         active = self.tasks.active()
         if not active:
             raise ValueError(
@@ -95,37 +103,26 @@ class RegressorRun(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaeRun(Section):
+class MaeRun(_XecRun):
     """A run of ``xec.mae``."""
 
-    data: DataSettings = DataSettings()
-    normalization: NormalizationSettings = NormalizationSettings()
+    kind = "mae"
     model: MaeSettings = MaeSettings()
     loss: HiddenLossSettings = HiddenLossSettings()
-    init: InitSettings = InitSettings()
-    output: OutputSettings = OutputSettings()
     train: TrainSettings = _trained(20, 1024, 1e-4, ScheduleSettings(lowest=1e-6))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _refuse_one_channel(self.model)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InpainterRun(Section):
+class InpainterRun(_XecRun):
     """A run of ``xec.inp``."""
 
-    data: DataSettings = DataSettings()
-    normalization: NormalizationSettings = NormalizationSettings()
+    kind = "inp"
     model: InpainterSettings = InpainterSettings()
     loss: HiddenLossSettings = HiddenLossSettings(beta=0.1)
-    init: InitSettings = InitSettings()
-    output: OutputSettings = OutputSettings()
     train: TrainSettings = _trained(50, 1024, 1e-4, ScheduleSettings(lowest=1e-6))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _refuse_one_channel(self.model)
         if self.model.freeze_encoder and self.init.encoder is None:
             raise ValueError(
                 "model.freeze_encoder is true and init.encoder null: an encoder that has learned "

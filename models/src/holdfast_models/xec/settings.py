@@ -12,14 +12,11 @@ from typing import Any, Literal
 
 from holdfast import Section, bounded
 
-from .geometry.layout import FACES
-
 Channel = Literal["npho", "time"]
 LossName = Literal[
     "smooth_l1", "huber", "l1", "mse", "l2", "relative_l1", "relative_smooth_l1", "relative_mse",
     "gaussian_nll", "cosine",
 ]  # fmt: skip
-TASKS = ("angle", "energy", "timing", "uvwFI", "angleVec", "n_gamma")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,17 +33,12 @@ class NormalizationSettings(Section):
     npho_threshold: float = bounded(100.0, 0.0)  # photons below which a time means nothing
 
 
+_SQRT: Mapping[str, Any] = {"npho_scheme": "sqrt", "npho_scale": 20000.0, "npho_scale2": 1.0}
 NORMALIZATIONS: Mapping[str, Mapping[str, Any]] = {
     "legacy": {"npho_scale": 0.58, "npho_scale2": 1.0, "time_scale": 6.5e-8, "time_shift": 0.5},
     "current": {},
-    "sqrt": {"npho_scheme": "sqrt", "npho_scale": 20000.0, "npho_scale2": 1.0},
-    "synthetic": {
-        "npho_scheme": "sqrt",
-        "npho_scale": 20000.0,
-        "npho_scale2": 1.0,
-        "time_scale": 2e-8,
-        "time_shift": 0.0,
-    },
+    "sqrt": _SQRT,
+    "synthetic": {**_SQRT, "time_scale": 2e-8, "time_shift": 0.0},
 }
 """By name; what is not given is as in ``NormalizationSettings``."""
 
@@ -169,8 +161,7 @@ class TasksSettings(Section):
 
     def active(self) -> dict[str, TaskSettings]:
         """Those that are on, by name."""
-        every = {name: getattr(self, name) for name in TASKS}
-        return {name: one for name, one in every.items() if one.enabled}
+        return {name: one for name, one in vars(self).items() if one.enabled}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,9 +184,7 @@ class ReweightingSettings(Section):
 
     def active(self) -> dict[str, HistogramSettings]:
         """Those that are on, by name."""
-        every = {"angle": self.angle, "energy": self.energy, "timing": self.timing}
-        every["uvwFI"] = self.uvwFI
-        return {name: one for name, one in every.items() if one.enabled}
+        return {name: one for name, one in vars(self).items() if one.enabled}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,8 +210,7 @@ class FaceRatios(Section):
 
     def given(self) -> dict[str, float]:
         """The shares of the faces that have one."""
-        every = {name: getattr(self, name) for name in FACES}
-        return {name: share for name, share in every.items() if share is not None}
+        return {name: share for name, share in vars(self).items() if share is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def verify(loaded: Loaded, path: Path) -> Verification:
     """Give the same events to the model of a run and to the file."""
     model = loaded.model.to("cpu").eval()
     with torch.no_grad():
-        if loaded.kind == "reg":
+        if loaded.settings.kind == "reg":
             settings = cast(RegressorRun, loaded.settings)
             compare = _regressors(model, settings, OnnxRegressor(path))
         else:

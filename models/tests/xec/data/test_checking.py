@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
-from holdfast_models.xec.data.checking import check_data
-from holdfast_models.xec.data.fitting import fit_normalization
+from holdfast_models.xec.data.checking import check_data, fit_normalization
 from holdfast_models.xec.data.normalization import normalise
 from holdfast_models.xec.data.synth_files import write_batches
 from holdfast_models.xec.settings import DataSettings

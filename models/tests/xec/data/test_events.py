@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 
 from holdfast import HoldfastError
 from holdfast.training import Place, Streamed
+from holdfast.training.data.loading import sample_bytes
 from holdfast_models.xec.data import events as events_module
 from holdfast_models.xec.data.batches import inputs_of
-from holdfast_models.xec.data.events import event_files, loader_memory, open_events
+from holdfast_models.xec.data.events import event_files, open_events
 from holdfast_models.xec.data.normalization import normalise
 from holdfast_models.xec.data.synth_files import write_batches
 from holdfast_models.xec.settings import DataSettings, FiducialSettings
@@ -196,19 +197,12 @@ def test_relative_npho_is_warned_of_once(synth, tmp_path: Path, caplog) -> None:
     ]
 
 
-def test_the_estimate_of_memory_counts_chunks_and_batches() -> None:
-    one = loader_memory(1, 1000, 2, 64)
-    assert one == 4760 * (1000 * (2 * 14 + 4) + 512 * 8 + 3 * 64 * 14)
-    assert loader_memory(4, 1000, 2, 64) == 4 * one
-    assert loader_memory(0, 1000, 2, 64, raw=True) == 4760 * 8 * (2 * 1000 + 512 + 2 * 64)
-
-
 def test_chunks_take_the_memory_that_was_estimated(synth) -> None:
-    """Two blocks as ``Streamed`` holds them, and the raw times of the second while it is made."""
+    """Two blocks as ``Streamed`` holds them, beside what the trainer says before it is taken."""
     (file,) = event_files(
         DataSettings(time_branch="time", num_threads=1), synth.normalization, synth.train
     )
     blocks = [file.__getitems__(range(at, at + 96)) for at in (0, 96)]
     held = sum(rows.nbytes for block in blocks for rows in block.batch.values())
-    times, baskets = 96 * 4760 * 4, 96 * 4760 * 8
-    assert held + times + baskets == pytest.approx(loader_memory(0, 96, 0, 0), rel=0.01)
+    assert sample_bytes(Streamed([file], chunk=96)) == 4760 * 14 + 16
+    assert held == 2 * 96 * (4760 * 14 + 16)

@@ -55,16 +55,12 @@ def test_nothing_found_is_an_error(tmp_path: Path, monkeypatch, path: str, said:
 def test_only_the_asked_range_is_read_into_plain_tensors(synth, monkeypatch) -> None:
     file = RootEvents(f"{synth.train}/000.root", SENSORS | dict(BRANCHES), threads=2)
     assert len(file) == 192 and file.boundaries == (0, 128, 192)
-    block = file.__getitems__(range(100, 150))
-    assert len(block) == 50
-    for name, rows in block.batch.items():
+    block = file.read(100, 150)
+    for name, rows in block.items():
         assert torch.equal(rows, synth.events[name][100:150].to(rows.dtype)), name
-    kinds = {name: rows.dtype for name, rows in block.batch.items()}
+    kinds = {name: rows.dtype for name, rows in block.items()}
     assert kinds["npho"] == kinds["energy"] == torch.float32
     assert kinds["run"] == kinds["n_gamma"] == torch.int64 and kinds["dead"] == torch.bool
-    assert torch.equal(file[-1]["time"], synth.events["time"][191])
-    with pytest.raises(IndexError):
-        file[192]
     monkeypatch.setattr(root_files, "BLOCK", 30)  # as larger files are read
     assert torch.equal(file.read(7, 180, ["npho"])["npho"], synth.events["npho"][7:180])
     assert [*file._steps(7, 180)] == [(7, 128), (128, 180)]  # no basket twice
@@ -80,7 +76,7 @@ def test_it_is_sent_to_another_process_without_its_file(synth) -> None:
     file = RootEvents(f"{synth.train}/000.root", SENSORS)
     sent = pickle.dumps(file)
     assert len(sent) < 2000
-    assert torch.equal(pickle.loads(sent)[5]["npho"], synth.events["npho"][5])
+    assert torch.equal(pickle.loads(sent).read(5, 6)["npho"], synth.events["npho"][5:6])
 
 
 def test_files_beyond_a_limit_are_closed_and_opened_again(tmp_path: Path, monkeypatch) -> None:
@@ -96,8 +92,8 @@ def test_files_beyond_a_limit_are_closed_and_opened_again(tmp_path: Path, monkey
 def test_float64_branches_come_as_float32(tmp_path: Path) -> None:
     wide = columns()
     wide["npho"] = wide["npho"].astype(np.float64)
-    found = RootEvents(write(tmp_path / "wide.root", wide), SENSORS)[1]
-    assert found["npho"].dtype == torch.float32 and found["npho"][0] == 4760.0
+    found = RootEvents(write(tmp_path / "wide.root", wide), SENSORS).read(1, 2)
+    assert found["npho"].dtype == torch.float32 and found["npho"][0, 0] == 4760.0
 
 
 def missing_branch(path: Path) -> Path:
@@ -181,7 +177,7 @@ def test_a_broken_basket_is_one_line_when_it_is_read(tmp_path: Path) -> None:
     path.write_bytes(data[: seek + 100] + bytes(1000) + data[seek + 1100 :])
     file = RootEvents(path, SENSORS)
     with pytest.raises(HoldfastError) as caught:
-        file.__getitems__(range(3))
+        file.read(0, 3)
     line = str(caught.value)
     assert line.startswith(f"{path}: entries 0 to 3 of branch 'npho' cannot be read")
     assert "\n" not in line
@@ -195,8 +191,8 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_17_3_tree_and_branch_names_are_honoured(tmp_path: Path) -> None:
     named = columns() | {"other": columns()["npho"] + 1}
     path = write(tmp_path / "rec.root", named, tree="rec")
-    found = RootEvents(path, SENSORS | {"npho": "other"}, tree_name="rec")[0]
-    assert found["npho"][0] == 1.0 and found["time"][0] == 0.0
+    found = RootEvents(path, SENSORS | {"npho": "other"}, tree_name="rec").read(0, 1)
+    assert found["npho"][0, 0] == 1.0 and found["time"][0, 0] == 0.0
 
 
 def test_uproot_missing_is_one_line_with_the_extra(monkeypatch, synth) -> None:

@@ -10,6 +10,7 @@ import torch
 from holdfast_models.xec.data.light import Deposits, light_on_sensors
 from holdfast_models.xec.data.synthetic import dead_sensors, generate, sensors_of
 from holdfast_models.xec.geometry import layout, positions
+from holdfast_models.xec.geometry.coordinates import angles_of, xyz_of
 from holdfast_models.xec.settings import SynthSettings
 
 PLAIN = SynthSettings(clean=True)
@@ -49,10 +50,10 @@ def test_truth_is_consistent(plain) -> None:
     assert energy.min() >= 0.015 and energy.max() <= 0.060
     assert (uvw[:, 0].abs() <= 23).all() and (uvw[:, 1].abs() <= 66).all()
     assert (uvw[:, 2] >= 0).all() and (uvw[:, 2] <= 38).all()
-    np.testing.assert_allclose(plain["xyzTruth"], positions.xyz_of(uvw.numpy()), atol=1e-4)
+    np.testing.assert_allclose(plain["xyzTruth"], xyz_of(uvw), atol=1e-4)
     direction = plain["angleVec"].numpy()
     np.testing.assert_allclose(np.linalg.norm(direction, axis=1), 1, atol=1e-6)
-    np.testing.assert_allclose(plain["angle"], positions.angles_of(direction), atol=1e-3)
+    np.testing.assert_allclose(plain["angle"], angles_of(direction), atol=1e-3)
     np.testing.assert_allclose(
         plain["xyzVTX"].numpy() + 70 * direction, plain["xyzTruth"], atol=1e-3
     )
@@ -99,7 +100,7 @@ def plain_light(sensors, xyz, light):
 
 def test_light_agrees_with_a_plain_computation() -> None:
     uvw = np.array([[3.0, -20.0, 2.0], [4.0, -18.0, 6.0], [-10.0, 40.0, 30.0]])
-    xyz, light = positions.xyz_of(uvw), np.array([1e6, 4e5, 0.0])
+    xyz, light = xyz_of(uvw).numpy(), np.array([1e6, 4e5, 0.0])
     sensors = sensors_of(PLAIN)
     deposits = Deposits(
         torch.tensor(xyz, dtype=torch.float32)[None],

@@ -19,7 +19,7 @@ from holdfast_models.xec.data.normalization import NOT_AVAILABLE
 from holdfast_models.xec.data.synth_files import write_batches
 from holdfast_models.xec.data.synthetic import generate
 from holdfast_models.xec.detectors import DETECTORS
-from holdfast_models.xec.recipes import REGRESSOR, build_regressor
+from holdfast_models.xec.recipes import REGRESSOR, build
 from holdfast_models.xec.settings import SynthSettings
 
 pytest.importorskip("uproot")
@@ -51,7 +51,7 @@ def findings(folder: Path, files: str, *more: str) -> list[Any]:
     given = [*TINY, f"data.train_path={folder / files}", *more]
     settings = resolve(REGRESSOR, None, "small", given, "none")
     torch.manual_seed(0)
-    task = build_regressor(settings, Place(torch.device("cpu"), rank=1))
+    task = build(settings, Place(torch.device("cpu"), rank=1))
     task = dataclasses.replace(task, improved=None, ended=None)
     Trainer.of(task, settings.train, run_dir=folder / "run", progress=Progress()).fit()
     found = replay(Run.open(folder / "run"), (*ALL, *DETECTORS)).findings

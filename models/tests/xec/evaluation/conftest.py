@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast_models.xec.model.fillings import SolidAngleMean, solid_angles, xyz_of_uvw
+from holdfast_models.xec.geometry.coordinates import xyz_of
+from holdfast_models.xec.model.fillings import SolidAngleMean, solid_angles
 
 MakeEvents = Callable[..., dict[str, Tensor]]
 
@@ -25,7 +26,7 @@ def make_events(shared_solid_angle: SolidAngleMean) -> MakeEvents:
 
         energy = uniform(0.015, 0.060)
         uvw = torch.stack((uniform(-22, 22), uniform(-60, 60), uniform(1.0, 12)), dim=-1)
-        xyz = xyz_of_uvw(uvw)
+        xyz = xyz_of(uvw)
         tables = shared_solid_angle
         share = solid_angles(xyz, tables.place_S3, tables.normal_S3, tables.area_S)
         mean = share * energy[:, None] * 3.45e7

@@ -9,7 +9,7 @@ import torch
 
 from holdfast import HoldfastError
 from holdfast_models.xec.evaluation.regression_metrics import opening_angle, regression_metrics
-from holdfast_models.xec.geometry.positions import direction_of, xyz_of
+from holdfast_models.xec.geometry.coordinates import direction_of, xyz_of
 
 NAMES = ("theta", "phi", "energy", "timing", "u", "v", "w")
 WIDTHS = {"theta": 3.0, "phi": 5.0, "energy": 5e-4, "timing": 4e-11, "u": 0.3, "v": 0.4, "w": 0.5}
@@ -42,7 +42,7 @@ def test_every_number_is_its_formula() -> None:
         third = ((residual - residual.mean()) ** 3).mean() / residual.std() ** 3
         assert found[f"{name}_skew"] == pytest.approx(third)
     vectors = [
-        direction_of(np.stack((rows[f"{side}_theta"], rows[f"{side}_phi"]), axis=1))
+        direction_of(np.stack((rows[f"{side}_theta"], rows[f"{side}_phi"]), axis=1)).numpy()
         for side in ("pred", "true")
     ]
     cosine = (vectors[0] * vectors[1]).sum(1)
@@ -60,7 +60,8 @@ def test_every_number_is_its_formula() -> None:
         assert found[f"uvw_{name}_bias"] == pytest.approx(off[name].mean())
         assert found[f"uvw_{name}_res_68pct"] == pytest.approx(p68(off[name]))
     places = [
-        xyz_of(np.stack([rows[f"{side}_{n}"] for n in "uvw"], 1)) for side in ("pred", "true")
+        xyz_of(np.stack([rows[f"{side}_{n}"] for n in "uvw"], 1)).numpy()
+        for side in ("pred", "true")
     ]
     distance = np.linalg.norm(places[0] - places[1], axis=1)
     assert found["uvw_dist_68pct"] == pytest.approx(p68(distance))

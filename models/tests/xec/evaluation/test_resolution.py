@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from holdfast import HoldfastError
-from holdfast_models.xec.evaluation.bootstrap import bootstrap_error
 from holdfast_models.xec.evaluation.resolution import (
+    bootstrap_error,
     core_fit,
     double_gaussian,
     effective_sigma,

@@ -15,13 +15,11 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(SENSORS, 2))
         self.drop = nn.Dropout(0.9)
-        self.calls = 0
         with torch.no_grad():
             self.weight[torch.tensor(sensors_of("us")), 0] = 1.0
             self.weight[torch.tensor(sensors_of("top")), 1] = -2.0
 
-    def forward(self, x_BSC: Tensor, scale: Tensor | None = None) -> dict[str, Tensor]:
-        self.calls += 1
+    def forward(self, x_BSC: Tensor, more: Tensor) -> dict[str, Tensor]:
         total_B = (self.drop(x_BSC) * self.weight).sum((1, 2))
         log_var_B = total_B * 1e6  # must not be looked at
         u_B3 = torch.stack((x_BSC[:, 0, 0], x_BSC[:, 0, 1], total_B), dim=-1)
@@ -30,7 +28,7 @@ class Linear(nn.Module):
 
 def test_shares_are_those_of_the_gradients() -> None:
     model = Linear().train()
-    found = saliency(model, [torch.randn(3, SENSORS, 2), torch.randn(2, SENSORS, 2)])
+    found = saliency(model, torch.randn(3, SENSORS, 2), torch.ones(1))
     assert found.outputs == ("energy", "uvwFI u", "uvwFI v", "uvwFI w")
     assert found.shares_KFC.shape == (4, 6, 2)
     torch.testing.assert_close(found.shares_KFC.sum((1, 2)), torch.ones(4))
@@ -39,14 +37,6 @@ def test_shares_are_those_of_the_gradients() -> None:
     assert float(energy[FACES.index("top"), 1]) == pytest.approx(2 / 3, rel=1e-4)
     assert float(found.shares_KFC[2, 0, 1]) == pytest.approx(1.0)
     assert model.training and model.weight.grad is None
-
-
-def test_no_more_batches_than_asked_for_and_further_arguments_are_passed() -> None:
-    model = Linear()
-    batches = ((torch.randn(1, SENSORS, 2), torch.ones(1)) for _ in range(100))
-    saliency(model, batches, most_batches=3)
-    assert model.calls == 3
-    assert saliency(model, []).outputs == ()
 
 
 def test_weights_of_faces_are_norms_by_token() -> None:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from holdfast import Run
+from holdfast_models.drawing import Drawn
 from holdfast_models.xec.evaluation.scoring import score
 from holdfast_models.xec.figures.detector_figures import (
     dead_channels,
@@ -17,7 +18,7 @@ from holdfast_models.xec.figures.detector_figures import (
     input_distributions,
     saliency_profile,
 )
-from holdfast_models.xec.figures.drawing import Drawn, paper
+from holdfast_models.xec.figures.drawing import paper
 from holdfast_models.xec.figures.event_display import Event, event_display, event_of
 from holdfast_models.xec.figures.hidden_figures import baselines, reconstruction, residuals
 from holdfast_models.xec.figures.learning import learning_curves
@@ -136,12 +137,12 @@ def test_resolution_of_few_events_is_drawn(make_rows: MakeRows, count: int) -> N
         rendered(drawn)
 
 
-def test_reconstructions_of_photons_and_times(npho_S: Any) -> None:
+def test_reconstructions_of_photons(npho_S: Any) -> None:
     hidden = np.arange(SENSORS) % 2 == 0
     drawn = reconstruction(npho_S, hidden, npho_S + 1)
     assert "2,380 sensors were hidden" in drawn.caption and "photons" in texts(drawn)
     dead = np.full(SENSORS, 1e10)
-    rendered(reconstruction(dead, hidden, dead, unit="ns", name="reconstruction_time"))
+    rendered(reconstruction(dead, hidden, dead))
 
 
 def test_fillings_and_their_baselines(npho_S: Any) -> None:

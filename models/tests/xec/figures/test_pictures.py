@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import HoldfastError
-from holdfast_models.xec.figures.drawing import Drawn, paper
+from holdfast_models.drawing import Drawn
+from holdfast_models.xec.figures.drawing import paper
 from holdfast_models.xec.figures.pictures import write_pictures
 
 

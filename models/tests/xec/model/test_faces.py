@@ -23,7 +23,7 @@ def numbered() -> torch.Tensor:
 def test_every_image_shows_the_sensors_of_its_table():
     images = faces(outer_mode="split")(numbered())
     assert list(images) == ["inner", "outer_coarse", "outer_center", "us", "ds", "top", "bottom"]
-    tables = (layout.inner(), layout.outer_coarse(), layout.outer_dense(), layout.upstream())
+    tables = (layout.inner(), layout.outer_coarse(), layout.outer_dense(), layout.sides("us"))
     for image, table in zip(images.values(), tables, strict=False):
         assert image[0, ..., 0].long().tolist() == table.tolist()
     assert images["top"][0, :, 1].long().tolist() == list(range(4596, 4669))

@@ -6,12 +6,8 @@ import torch
 from torch import Tensor
 
 from holdfast_models.xec.geometry import layout, positions
-from holdfast_models.xec.model.fillings import (
-    NeighbourMean,
-    SolidAngleMean,
-    solid_angles,
-    xyz_of_uvw,
-)
+from holdfast_models.xec.geometry.coordinates import xyz_of
+from holdfast_models.xec.model.fillings import NeighbourMean, SolidAngleMean, solid_angles
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +61,7 @@ def test_more_hops_reach_further(light: Tensor) -> None:
 
 def test_places_and_solid_angles_are_those_of_the_geometry() -> None:
     uvw = np.array([[3.0, -20.0, 5.0], [0.0, 0.0, 1.0]])
-    np.testing.assert_allclose(
-        xyz_of_uvw(torch.tensor(uvw)).numpy(), positions.xyz_of(uvw), rtol=1e-9
-    )
+    np.testing.assert_allclose(positions.uvw_of(xyz_of(uvw).numpy()), uvw, rtol=1e-9)
     # A disc seen from its axis: half of 1 minus the cosine of its half angle.
     place, normal, area = torch.zeros(1, 3), torch.tensor([[0.0, 0, 1]]), torch.tensor([16.6])
     for distance in (0.5, 5.0, 500.0):
@@ -81,7 +75,7 @@ def test_places_and_solid_angles_are_those_of_the_geometry() -> None:
 def test_light_by_solid_angle_is_filled_exactly(shared_solid_angle: SolidAngleMean) -> None:
     fill = shared_solid_angle
     uvw = torch.tensor([[3.0, -20.0, 5.0]])
-    omega = solid_angles(xyz_of_uvw(uvw), fill.place_S3, fill.normal_S3, fill.area_S)
+    omega = solid_angles(xyz_of(uvw), fill.place_S3, fill.normal_S3, fill.area_S)
     usable = torch.rand(omega.shape, generator=torch.Generator().manual_seed(3)) > 0.2
     given = torch.where(usable, omega * 1e5, 1e10)
     torch.testing.assert_close(fill(given, usable, uvw), omega * 1e5, rtol=1e-3, atol=1e-3)
@@ -90,7 +84,7 @@ def test_light_by_solid_angle_is_filled_exactly(shared_solid_angle: SolidAngleMe
 def test_the_solid_angle_mean_by_hand(light: Tensor, shared_solid_angle: SolidAngleMean) -> None:
     fill = shared_solid_angle
     uvw = torch.tensor([[3.0, -20.0, 5.0], [10.0, -25.0, 3.0]])
-    omega = solid_angles(xyz_of_uvw(uvw), fill.place_S3, fill.normal_S3, fill.area_S)
+    omega = solid_angles(xyz_of(uvw), fill.place_S3, fill.normal_S3, fill.area_S)
     usable = torch.rand(light.shape, generator=torch.Generator().manual_seed(3)) > 0.5
     filled = fill(light, usable, uvw)
     face, where = layout.face_of_sensor(), positions.positions()
@@ -107,7 +101,7 @@ def test_the_solid_angle_mean_by_hand(light: Tensor, shared_solid_angle: SolidAn
 def test_fillings_beat_the_mean_of_the_face(shared_solid_angle: SolidAngleMean) -> None:
     tables = shared_solid_angle
     where = torch.tensor([[0.0, 0.0, 5.0], [10.0, -30.0, 8.0], [-15.0, 40.0, 3.0]])
-    npho = solid_angles(xyz_of_uvw(where), tables.place_S3, tables.normal_S3, tables.area_S) * 1e6
+    npho = solid_angles(xyz_of(where), tables.place_S3, tables.normal_S3, tables.area_S) * 1e6
     usable = torch.rand(npho.shape, generator=torch.Generator().manual_seed(3)) > 0.05
     filled = NeighbourMean()(npho, usable)
     hidden = ~usable & (torch.arange(layout.SENSORS) < 4092)

@@ -9,19 +9,24 @@ from holdfast import HoldfastError
 from holdfast_models.xec.geometry.layout import outer_fine, sensors_of
 from holdfast_models.xec.geometry.neighbours import nearest, within_hops
 from holdfast_models.xec.model.faces import Faces
-from holdfast_models.xec.model.inpainting.attention_heads import (
-    AttentionHexHead,
-    AttentionImageHead,
-    AttentionOuterHead,
-)
+from holdfast_models.xec.model.inpainter import Inpainter
 from holdfast_models.xec.model.inpainting.cross_attention import (
     CrossAttentionHead,
     encoded_positions,
 )
+from holdfast_models.xec.model.inpainting.face_heads import (
+    LocalHexHead,
+    LocalImageHead,
+    TokenNodeHead,
+)
 from holdfast_models.xec.model.inpainting.features import CellPooling, ImageFeatures
-from holdfast_models.xec.model.inpainting.local_heads import LocalHexHead, LocalImageHead
-from holdfast_models.xec.model.inpainting.token_heads import TokenNodeHead
 from holdfast_models.xec.settings import EncoderSettings, InpainterSettings
+
+
+def attention_head(face: str) -> torch.nn.Module:
+    """The head that an inpainter has for a face."""
+    settings = InpainterSettings(encoder_dim=32, head_type="masked_attention", freeze_encoder=False)
+    return Inpainter(settings).heads[face]
 
 
 def attended(own: torch.Tensor, seen: torch.Tensor, face: str, sharpness: float) -> torch.Tensor:
@@ -40,17 +45,13 @@ def attended(own: torch.Tensor, seen: torch.Tensor, face: str, sharpness: float)
 @pytest.mark.parametrize("face", ["us", "top", "outer"])
 def test_a_sensor_attends_to_those_within_two_steps_that_are_seen(face):
     shape = {"us": (24, 6), "top": (73,), "outer": (45, 72)}[face]
-    head = {
-        "us": lambda: AttentionImageHead(32, 1),
-        "top": lambda: AttentionHexHead(32, 1, "top"),
-        "outer": lambda: AttentionOuterHead(32, 1, Faces(EncoderSettings(encoder_dim=32))),
-    }[face]()
+    head = attention_head(face)
     torch.nn.init.constant_(head.attention.sharpness, 3.0)
     x, token = torch.randn(1, *shape, 2), torch.randn(1, 32)
     seen = torch.rand(1, len(sensors_of(face))) < 0.5
     seen[:, :20] = False  # some have nobody around them
     features, token_BC = head.features(x, token)
-    if isinstance(head, AttentionOuterHead):
+    if head.pooling is not None:
         features = head.pooling(features)
     own = features.reshape(-1, features.shape[-1])
     read = attended(own, seen[0], face, 3.0)

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast_models.xec.model.decoders import ConvDecoder, HexDecoder, PixelDecoder
-from holdfast_models.xec.model.mae import MaskedAutoencoder
+from holdfast_models.xec.model.mae import ConvDecoder, HexDecoder, MaskedAutoencoder, PixelDecoder
 from holdfast_models.xec.model.masking import hide_random, valid_of, with_hidden
 from holdfast_models.xec.settings import MaeSettings
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from holdfast import HoldfastError
+from holdfast_models.xec.artifacts import Artifacts
 from holdfast_models.xec.data.normalization import NOT_AVAILABLE, normalise
 from holdfast_models.xec.predictions.columns import physical
 from holdfast_models.xec.predictions.root_writer import RootPredictions
@@ -141,19 +142,17 @@ def test_the_metadata_has_one_entry_with_text_and_numbers(tmp_path: Path) -> Non
     assert found["time_scale"][0] == 2e-8 and found["sentinel_time"][0] == -1.0
 
 
-def test_only_so_many_events_of_the_autoencoder_are_written(tmp_path: Path) -> None:
-    rows = predicted(BOTH)
-    writer = RootPredictions(tmp_path / "a.root", "mae", NORM, BOTH, max_events=4)
-    for _ in range(3):
-        writer.append(rows, 3)
-    writer.close(finished=True)
-    assert arrays(tmp_path / "a.root")["event_id"].tolist() == [0, 1, 2, 3]
+def test_only_so_many_events_of_the_autoencoder_are_written(tmp_path, parts_of, rows_of) -> None:
+    settings, model, objective = parts_of("mae", "output.max_events=3")
+    made = Artifacts(model, settings, rows_of(8), objective)
+    made._write_predictions(tmp_path)
+    assert arrays(tmp_path / "mae_predictions.root")["event_id"].tolist() == [0, 1, 2]
 
 
 def test_rows_that_disagree_are_refused_by_name(tmp_path: Path) -> None:
     rows = {"run_id": torch.arange(3), "pred_u": torch.rand(3), "pred_v": torch.rand(6)}
     writer = RootPredictions(tmp_path / "a.root", "reg", NORM)
-    with pytest.raises(HoldfastError, match=r"different lengths.*'pred_v': 6"):
+    with pytest.raises(HoldfastError, match=r"unequal lengths.*pred_v 6"):
         writer.append(rows, 3)
     with pytest.raises(HoldfastError, match="no column surprise"):
         writer.append(rows | {"surprise": rows["pred_u"]}, 3)
@@ -219,7 +218,7 @@ def test_after_a_kill_the_same_command_writes_the_same_rows(tmp_path: Path) -> N
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    assert not (tmp_path / "cut.root").exists() and (tmp_path / "cut.parts.json").exists()
+    assert not (tmp_path / "cut.root").exists() and (tmp_path / "cut.parts").exists()
     write_some(tmp_path / "cut.root", dies=False)
     whole, cut = arrays(tmp_path / "whole.root"), arrays(tmp_path / "cut.root")
     assert len(whole["face"]) == 30 * 11 and whole["event_idx"][-1] == 59

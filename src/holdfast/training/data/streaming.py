@@ -71,8 +71,9 @@ class Streamed(IterableDataset[Any]):
             keys: of folders of tensors, which; see ``MappedTensors``.
             form: of folders of tensors, "tuple" or "dict" samples.
         """
-        self._shards = [opened(shard, keys, form) for shard in shards]
-        if not self._shards:
+        self.shards = [opened(shard, keys, form) for shard in shards]
+        """What is read, in its order."""
+        if not self.shards:
             raise UsageError("a stream of no shards; give at least one")
         if length is not None and length < 1:
             raise UsageError(f"a stream of length {length}; give at least 1, or None for all")
@@ -80,7 +81,7 @@ class Streamed(IterableDataset[Any]):
             raise UsageError(f"a stream with a buffer of {buffer}; give at least 1")
         if chunk is not None and chunk < 1:
             raise UsageError(f"a stream in chunks of {chunk}; give at least 1")
-        sizes = [len(shard) if is_sized(shard) else None for shard in self._shards]
+        sizes = [len(shard) if is_sized(shard) else None for shard in self.shards]
         self._sizes = None if None in sizes else [size or 0 for size in sizes]
         self._asked = length
         self._shuffle = shuffle
@@ -130,7 +131,7 @@ class Streamed(IterableDataset[Any]):
     @property
     def gathers(self) -> bool:
         """Whether it can give whole batches: it reads chunks, and each shard a chunk at once."""
-        at_once = all(hasattr(shard, "__getitems__") for shard in self._shards)
+        at_once = all(hasattr(shard, "__getitems__") for shard in self.shards)
         return self.chunk is not None and self._sizes is not None and at_once
 
     def in_batches(self, *, drop_last: bool) -> Streamed:
@@ -174,7 +175,7 @@ class Streamed(IterableDataset[Any]):
 
     def first(self) -> Any:
         """The first sample of the first shard that has one; ``StopIteration`` where none has."""
-        return next(sample for shard in self._shards for sample in samples_of(shard))
+        return next(sample for shard in self.shards for sample in samples_of(shard))
 
     def __len__(self) -> int:
         """Samples of this rank in an epoch; batches where it gives whole ones."""
@@ -222,10 +223,10 @@ class Streamed(IterableDataset[Any]):
         if self.chunk is None:
             positions = ((shard, index) for shard, *ends in pieces for index in range(*ends))
             where = self._mixed(positions, epoch, worker)
-            return (self._shards[shard][index] for shard, index in where)
+            return (self.shards[shard][index] for shard, index in where)
         salt = (_SAMPLES, epoch, self._place.rank, worker)
         drawn = generator(self._seed, *salt) if self._shuffles else None
-        found = windows(self._shards, pieces, drawn)
+        found = windows(self.shards, pieces, drawn)
         if self._whole:
             return batches(found, self._batch, drop_last=self._drop_last)
         return samples(found)
@@ -251,7 +252,7 @@ class Streamed(IterableDataset[Any]):
         assert self._sizes is not None
         pieces = [
             (number, first, last)
-            for number, (shard, size) in enumerate(zip(self._shards, self._sizes, strict=True))
+            for number, (shard, size) in enumerate(zip(self.shards, self._sizes, strict=True))
             for first, last in cut(size, self.chunk or size, getattr(shard, "boundaries", ()))
         ]
         if self._shuffles:
@@ -270,7 +271,7 @@ class Streamed(IterableDataset[Any]):
         while not again or endless:
             order = self._order(epoch, again)
             mine = order[slot::slots] if len(order) >= slots else order
-            samples = (sample for shard in mine for sample in samples_of(self._shards[shard]))
+            samples = (sample for shard in mine for sample in samples_of(self.shards[shard]))
             empty = True
             for sample in samples if len(order) >= slots else islice(samples, slot, None, slots):
                 empty = False
@@ -283,7 +284,7 @@ class Streamed(IterableDataset[Any]):
             again += 1
 
     def _order(self, epoch: int, again: int) -> list[int]:
-        order = list(range(len(self._shards)))
+        order = list(range(len(self.shards)))
         if self._shuffles:
             random.Random(mixed(self._seed, _SHARDS, epoch, again)).shuffle(order)
         return order

@@ -193,6 +193,7 @@ class MappedTensors(Dataset[Any]):
         keys: Sequence[str] | None = None,
         *,
         form: Literal["tuple", "dict"] = "tuple",
+        kept: bool = False,
     ) -> None:
         """Open a folder; everything but the numbers is checked now.
 
@@ -200,10 +201,11 @@ class MappedTensors(Dataset[Any]):
             folder: what ``write_tensors`` wrote.
             keys: which tensors, in which order; all by default, as they were written.
             form: what a sample is.
+            kept: of a folder whose writer has stopped behind its last ``keep``, what is there.
         """
         self.folder = Path(folder)
         self.form = form
-        self._length, kinds = _read_header(self.folder)
+        self._length, kinds = _read_header(self.folder, PARTIAL if kept else HEADER)
         missing = [key for key in keys or () if key not in kinds]
         if missing:
             raise UsageError(

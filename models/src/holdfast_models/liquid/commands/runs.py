@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import HoldfastError
 
-from ...answers import Verb, answer, named_run, whole, yaml_lines
+from ...answers import Verb, add_output, answer, named_run, whole, yaml_lines
 
 _MEASURES = ("accuracy", "backward_transfer", "forward_transfer", "forgetting")
 
@@ -30,9 +30,7 @@ def add_run_verbs(verb: Verb) -> None:
     _add_run(one, nargs="+")
 
     one = verb("export", "Write the network as .pt2 or ONNX, and verify the file.", _export)
-    one.add_argument(
-        "--output", "--out", dest="out", metavar="FILE", help="default: model.pt2 in the run"
-    )
+    add_output(one, "default: model.pt2 in the run")
     _add_run(one)
 
 

@@ -14,24 +14,9 @@ from ..loading import load_run
 from ..run_settings import AnyRun
 
 _USES = {
-    "reg": [
-        "holdfast train xec.reg --resume RUN: goes on",
-        "init.weights=RUN of xec.reg: the same tasks anew",
-        "init.encoder=RUN of xec.reg, xec.mae or xec.inp: its encoder alone",
-        "holdfast xec export RUN: ONNX; holdfast xec predict RUN FILES",
-    ],
-    "mae": [
-        "holdfast train xec.mae --resume RUN: goes on",
-        "init.weights=RUN of xec.mae",
-        "init.encoder=RUN of xec.reg or xec.inp: its encoder, with new heads",
-        "holdfast xec predict RUN FILES",
-    ],
-    "inp": [
-        "holdfast train xec.inp --resume RUN: goes on",
-        "init.weights=RUN of xec.inp",
-        "init.encoder=RUN of xec.reg, xec.mae or xec.inp: its encoder alone",
-        "holdfast xec export RUN: .pt2; holdfast xec predict REG FILES --inpainter RUN",
-    ],
+    "reg": "holdfast xec export RUN: ONNX; holdfast xec predict RUN FILES",
+    "mae": "holdfast xec predict RUN FILES",
+    "inp": "holdfast xec export RUN: .pt2; holdfast xec predict REG FILES --inpainter RUN",
 }
 _NAMES = {"reg": "regressor", "mae": "mae", "inp": "inpainter"}
 
@@ -43,22 +28,30 @@ def described_run(source: str | os.PathLike[str]) -> dict[str, Any]:
     found = {"run": str(loaded.folder), "checkpoint": loaded.checkpoint.name}
     if step is not None:
         found["step"] = str(step)
-    return found | described(loaded.kind, loaded.settings, loaded.model)
+    return found | described(loaded.settings, loaded.model)
 
 
-def described_model(kind: str, settings: AnyRun) -> dict[str, Any]:
+def described_model(settings: AnyRun) -> dict[str, Any]:
     """Of settings alone; no memory is taken."""
     with torch.device("meta"):
-        return described(kind, settings, make_model(kind, settings))
+        return described(settings, make_model(settings))
 
 
-def described(kind: str, settings: AnyRun, model: nn.Module) -> dict[str, Any]:
+def _uses(kind: str) -> str:
+    return (
+        f"holdfast train xec.{kind} --resume RUN: goes on; init.weights=RUN of xec.{kind}: its "
+        "weights, trained anew; init.encoder=RUN of xec.reg, xec.mae or xec.inp: its encoder "
+        f"alone, with new heads; {_USES[kind]}"
+    )
+
+
+def described(settings: AnyRun, model: nn.Module) -> dict[str, Any]:
     """The facts, by name."""
     return {
-        "kind": _NAMES[kind],
+        "kind": _NAMES[settings.kind],
         "tokens": ", ".join(model.encoder.tokens),  # type: ignore[union-attr,arg-type]
         "parameters": _parts(model),
-        "can be used": "; ".join(_USES[kind]),
+        "can be used": _uses(settings.kind),
         "settings": dataclasses.asdict(settings),
     }
 

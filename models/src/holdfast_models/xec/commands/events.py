@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...answers import Verb, answer, say, whole
-from .settings_options import set_option, settings_of
+from ...answers import Verb, add_settings, answer, say, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,14 +22,16 @@ def add_event_verbs(verb: Verb) -> None:
     one.add_argument("--seed", metavar="N", type=whole(0), default=1, help="also of dead sensors")
     one.add_argument("--energy", choices=("flat", "mono"), default="flat", help="15-60, 52.8 MeV")
     one.add_argument("--energy-mev", metavar="E", type=float, default=52.8, help="of mono")
-    one.add_argument("--origin", choices=("gun", "target"), default="gun", help="of the photons")
+    one.add_argument("--origin", dest="source", choices=("gun", "target"), default="gun",
+                     help="of the photons")  # fmt: skip
     one.add_argument("--deposit", choices=("shower", "point"), default="shower")
     one.add_argument("--dead-share", metavar="P", type=float, default=0.013, help="of sensors")
     one.add_argument("--dead-blocks", metavar="N", type=whole(0), default=0, help="2 x 2 SiPMs")
     one.add_argument("--dead-rows", metavar="N", type=whole(0), default=0, help="rows of 8 SiPMs")
     one.add_argument("--dead-per-run", metavar="N", type=whole(0), default=0, help="more, by run")
     one.add_argument("--pileup", metavar="P", type=float, default=0.0, help="share of events")
-    one.add_argument("--corrupt", metavar="P", type=float, default=0.0, help="share with NaN, Inf")
+    one.add_argument("--corrupt", dest="corrupted", metavar="P", type=float, default=0.0,
+                     help="share with NaN, Inf")  # fmt: skip
     one.add_argument("--clean", action="store_true", help="also what dead sensors would have seen")
     one.add_argument("--device", metavar="NAME", default="cpu", help="cpu, cuda (default: cpu)")
     one.add_argument("--overwrite", action="store_true", help="replace files that are there")
@@ -39,7 +41,7 @@ def add_event_verbs(verb: Verb) -> None:
     one.add_argument("files", metavar="FILES", help="file, folder or pattern")
     one.add_argument("--events", metavar="N", type=whole(1), help="so many; default: all")
     one.add_argument("--fit", action="store_true", help="also suggest a normalisation")
-    set_option(one)
+    add_settings(one, "such as synthetic or small")
 
     one = verb("geometry", "Compare the formulas with the survey; draw an event.", _geometry)
     one.add_argument("--check", action="store_true", help="exit code 1 where they disagree")
@@ -68,14 +70,9 @@ def _synth(args: argparse.Namespace) -> int:
     from ..data.synthetic import GROUP
     from ..settings import SynthSettings
 
+    known = {field.name for field in dataclasses.fields(SynthSettings)}
     try:
-        settings = SynthSettings(
-            events=args.events, validation=max(args.val, 1), seed=args.seed, energy=args.energy,
-            energy_mev=args.energy_mev, source=args.origin, deposit=args.deposit,
-            dead_share=args.dead_share, dead_blocks=args.dead_blocks, dead_rows=args.dead_rows,
-            dead_per_run=args.dead_per_run, pileup=args.pileup, corrupted=args.corrupt,
-            clean=args.clean,
-        )  # fmt: skip
+        settings = SynthSettings(**{k: v for k, v in vars(args).items() if k in known})
     except ValueError as error:
         raise HoldfastError(f"synth: {error}") from None
     out = Path(args.out)
@@ -99,8 +96,8 @@ def _synth(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from ..data.checking import check_data
-    from ..data.fitting import fit_normalization
+    from ..data.checking import check_data, fit_normalization
+    from ..loading import settings_of
 
     settings = settings_of("mae", args)
     found = check_data(settings.data, settings.normalization, args.files, args.events)
@@ -166,9 +163,8 @@ def _filled(events: dict[str, Tensor], ratio: float) -> Any:
     import torch
 
     from ..data.normalization import normalise
-    from ..evaluation.scoring import score
-    from ..geometry.layout import face_of_sensor
-    from ..model.fillings import NeighbourMean, SolidAngleMean
+    from ..evaluation.scoring import score_hidden
+    from ..model.fillings import baselines
     from ..settings import NormalizationSettings
 
     inputs = normalise(events["npho"], events["time"], NormalizationSettings())
@@ -176,16 +172,8 @@ def _filled(events: dict[str, Tensor], ratio: float) -> Any:
     chosen_BS = torch.rand(inputs.npho_BS.shape, generator=generator) < ratio
     hidden_BS = chosen_BS & inputs.npho_valid_BS
     usable_BS = inputs.npho_valid_BS & ~hidden_BS
-    event_R, sensor_R = hidden_BS.nonzero(as_tuple=True)
-    said = {
-        "neighbours": NeighbourMean()(inputs.npho_BS, usable_BS),
-        "solid angle": SolidAngleMean()(inputs.npho_BS, usable_BS, events["uvwFI"]),
-    }
-    return score(
-        inputs.npho_BS[hidden_BS].numpy(),
-        {name: one[hidden_BS].numpy() for name, one in said.items()},
-        face_of_sensor()[sensor_R.numpy()],
-        event_R.numpy(),
+    return score_hidden(
+        inputs.npho_BS, hidden_BS, baselines(inputs.npho_BS, usable_BS, events["uvwFI"])
     )
 
 

@@ -8,8 +8,17 @@ import signal
 from pathlib import Path
 from typing import Any, cast
 
-from ...answers import Verb, answer, changed, named_run, say, whole, yaml_lines
-from .settings_options import set_option, settings_of
+from ...answers import (
+    Verb,
+    add_output,
+    add_settings,
+    answer,
+    changed,
+    named_run,
+    say,
+    whole,
+    yaml_lines,
+)
 
 _KINDS = ("reg", "mae", "inp")
 _TABLES = "tables"  # in a run folder
@@ -22,9 +31,7 @@ def add_model_verbs(verb: Verb) -> None:
         "source", metavar="RUN", type=named_run, help="run folder, checkpoint, or exported .onnx"
     )
     one.add_argument("files", metavar="FILES", help="file, folder or pattern of events")
-    one.add_argument(
-        "--output", "--out", dest="out", metavar="FILE", required=True, help="ROOT file to write"
-    )
+    add_output(one, "ROOT file to write", required=True)
     one.add_argument(
         "--entries", metavar="FIRST:LAST", default=":", help="these events alone (default: all)"
     )
@@ -45,13 +52,7 @@ def add_model_verbs(verb: Verb) -> None:
     what = "Write a regressor as ONNX, an inpainter as .pt2, and verify the file."
     one = verb("export", what, _export, "  holdfast xec export RUN --out angle.onnx --raw-input")
     one.add_argument("run", metavar="RUN", type=named_run, help="run folder or checkpoint")
-    one.add_argument(
-        "--output",
-        "--out",
-        dest="out",
-        metavar="FILE",
-        help="default: model.onnx or model.pt2 in the run",
-    )
+    add_output(one, "default: model.onnx or model.pt2 in the run")
     one.add_argument("--raw-input", action="store_true", help="normalise inside the file (ONNX)")
     one.add_argument("--no-ema", action="store_true", help="the weights, not their average")
     one.add_argument("--verify-only", action="store_true", help="compare a file that is there")
@@ -65,12 +66,12 @@ def add_model_verbs(verb: Verb) -> None:
         "source", metavar="RUN", type=named_run, nargs="?", help="run folder or checkpoint"
     )
     one.add_argument("--kind", choices=_KINDS, default="reg", help="without RUN (default: reg)")
-    set_option(one)
+    add_settings(one, "such as synthetic or small")
 
     one = verb("config", "Print settings as YAML that `holdfast train` reads.", _config)
     one.add_argument("kind", choices=_KINDS, help="of which model")
     one.add_argument("--full", action="store_true", help="also what is as by default")
-    set_option(one)
+    add_settings(one, "such as synthetic or small")
 
 
 _HOW = """\
@@ -96,7 +97,7 @@ def _predict(args: argparse.Namespace) -> int:
         done = study_files(models[0], models[1], args.files, args.out, dead=args.dead, **how)
     else:
         predictor = load_predictor(args.source, device=args.device, averaged=averaged)
-        most = args.max_events or (1000 if predictor.kind == "mae" else None)
+        most = args.max_events or (1000 if predictor.settings.kind == "mae" else None)
         done = predict_files(predictor, args.files, args.out, max_events=most, **how)
     plain = {"file": args.out, **dataclasses.asdict(done)}
     again = f", {done.before} of them before" if done.before else ""
@@ -143,13 +144,14 @@ def _plot(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
+    from ..loading import settings_of
     from .described import described_model, described_run
 
     if args.source is None:
         preset = args.preset or (None if args.config or args.set else "synthetic")
         args.preset = preset if args.kind != "inp" else args.preset
         more = ["model.freeze_encoder=false"] if args.kind == "inp" else []
-        found = described_model(args.kind, settings_of(args.kind, args, more))
+        found = described_model(settings_of(args.kind, args, more))
     else:
         found = described_run(args.source)
     settings = found.pop("settings", None)
@@ -163,22 +165,18 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
+    from ..loading import recipe_of, settings_of
+
     settings = dataclasses.asdict(settings_of(args.kind, args))
     if not args.full:
-        settings = changed(settings, _defaults(args.kind))
+        # Made of the fields: there is no regressor without a task.
+        fields = dataclasses.fields(cast(Any, recipe_of(args.kind).settings))
+        usual: dict[str, Any] = {field.name: field.default for field in fields}
+        sections = {n: v for n, v in usual.items() if dataclasses.is_dataclass(v)}
+        usual |= {name: dataclasses.asdict(one) for name, one in sections.items()}
+        settings = changed(settings, usual)
     answer(args, settings, [*yaml_lines(settings)] or ["# everything is as by default"])
     return 0
-
-
-def _defaults(kind: str) -> dict[str, Any]:
-    from ..kinds import recipe_of
-
-    fields = dataclasses.fields(cast(Any, recipe_of(kind).settings))
-    found: dict[str, Any] = {field.name: field.default for field in fields}
-    return {
-        name: dataclasses.asdict(cast(Any, value)) if dataclasses.is_dataclass(value) else value
-        for name, value in found.items()
-    }
 
 
 def _entries(text: str) -> tuple[int, int | None]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..settings import NormalizationSettings
-from .normalization import Inputs, normalise, npho_from_scale
+from .normalization import Inputs, marked, normalise, npho_from_scale
 
 NORMALISED = ("x", "npho_valid", "time_valid", "npho")
 """Names of a normalised batch, in the order of ``Inputs``."""
@@ -44,12 +44,5 @@ def unpacked(values_BSC: Tensor, masks_BS: Tensor, settings: NormalizationSettin
     """What was packed, in float32; photon counts come from the inverse of the normalisation."""
     npho_valid_BS, time_valid_BS = (masks_BS & _NPHO) > 0, (masks_BS & _TIME) > 0
     npho_BS, time_BS = values_BSC.float().unbind(-1)
-    x_BSC = torch.stack(
-        (
-            torch.where(npho_valid_BS, npho_BS, settings.sentinel_npho),
-            torch.where(time_valid_BS, time_BS, settings.sentinel_time),
-        ),
-        dim=-1,
-    )
     measured_BS = torch.where(npho_valid_BS, npho_from_scale(npho_BS, settings), 0.0)
-    return Inputs(x_BSC, npho_valid_BS, time_valid_BS, measured_BS)
+    return marked(npho_BS, time_BS, npho_valid_BS, time_valid_BS, measured_BS, settings)

@@ -1,6 +1,7 @@
 """Events as the trainer reads them: which files, which quantities, in what form.
 
-Peak memory is bounded by chunks, whatever the size of the files; see ``loader_memory``.
+Peak memory is bounded by chunks, whatever the size of the files; the trainer says at the start how
+much they take.
 """
 
 from __future__ import annotations
@@ -15,20 +16,17 @@ from torch.utils.data import Dataset
 from holdfast import HoldfastError
 from holdfast.training import Streamed
 
-from ..geometry.layout import SENSORS
 from ..settings import DataSettings, FiducialSettings, NormalizationSettings, ReweightingSettings
 from .branches import BRANCHES
 from .caching import cached_events
 from .event_files import EventFile, logger
 from .made_once import stamps
 from .reweighting import event_weights
-from .root_files import BLOCK, RootEvents, find_files
+from .root_files import RootEvents, find_files
 
 CHUNK = 2048
 """Events read at once where the trainer's ``data.chunk`` says nothing."""
 
-_TOGETHER = 2  # chunks of which ``Streamed`` mixes the events
-_RAW, _NORMALISED, _TIME = 8 * SENSORS, 14 * SENSORS, 4 * SENSORS  # bytes of an event
 _ALWAYS = ("npho", "time", "run", "event")
 
 
@@ -133,19 +131,6 @@ def open_roots(
         RootEvents(file, branches, settings.tree_name, settings.num_threads, optional=more)
         for file in find_files(path)
     ]
-
-
-def loader_memory(workers: int, chunk: int, prefetch: int, batch: int, *, raw: bool = False) -> int:
-    """Peak bytes of the host for chunks and batches; without workers this process is the one.
-
-    Two chunks are held while their events are mixed, beside a few compressed and decompressed
-    baskets and, where the loader normalises, the raw times of a chunk. ``prefetch`` batches wait
-    in each worker, and one is being made.
-    """
-    held, passing = (_RAW, 0) if raw else (_NORMALISED, _TIME)
-    batches = (prefetch if workers else 1) + 1
-    chunks = chunk * (_TOGETHER * held + passing) + min(chunk, BLOCK) * 2 * _TIME
-    return max(1, workers) * (chunks + batches * batch * held)
 
 
 def _kept(root: RootEvents, settings: FiducialSettings) -> Tensor | None:

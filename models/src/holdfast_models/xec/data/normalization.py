@@ -9,6 +9,7 @@ Shapes: B events, S sensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -45,57 +46,68 @@ def normalise(npho_BS: Tensor, time_BS: Tensor, settings: NormalizationSettings)
     time_valid_BS = (time_BS.abs() <= _LARGEST) & npho_valid_BS
     time_valid_BS = time_valid_BS & (measured_BS >= settings.npho_threshold)
     t_BS = time_BS / settings.time_scale - settings.time_shift
-    x_BSC = torch.stack(
-        (
-            torch.where(npho_valid_BS, scaled_BS, settings.sentinel_npho),
-            torch.where(time_valid_BS, t_BS, settings.sentinel_time),
-        ),
-        dim=-1,
-    )
-    return Inputs(x_BSC, npho_valid_BS, time_valid_BS, measured_BS)
+    return marked(scaled_BS, t_BS, npho_valid_BS, time_valid_BS, measured_BS, settings)
+
+
+def marked(
+    npho_BS: Tensor,
+    time_BS: Tensor,
+    npho_valid_BS: Tensor,
+    time_valid_BS: Tensor,
+    measured_BS: Tensor,
+    settings: NormalizationSettings,
+) -> Inputs:
+    """Normalised values with sentinels where nothing was measured."""
+    npho_BS = torch.where(npho_valid_BS, npho_BS, settings.sentinel_npho)
+    time_BS = torch.where(time_valid_BS, time_BS, settings.sentinel_time)
+    return Inputs(torch.stack((npho_BS, time_BS), -1), npho_valid_BS, time_valid_BS, measured_BS)
+
+
+class _Scheme(NamedTuple):
+    """Photons to the network's scale, back, and the lowest count that has a value there."""
+
+    forward: Callable[[Tensor, NormalizationSettings], Tensor]
+    back: Callable[[Tensor, NormalizationSettings], Tensor]
+    lowest: Callable[[NormalizationSettings], float]
+
+
+_SCHEMES = {
+    "log1p": _Scheme(
+        lambda x, s: torch.log1p(x / s.npho_scale) / s.npho_scale2,
+        lambda y, s: s.npho_scale * torch.expm1(y * s.npho_scale2),
+        lambda s: -0.999 * s.npho_scale,
+    ),
+    "anscombe": _Scheme(
+        lambda x, s: torch.sqrt((x + 0.375) / (s.npho_scale + 0.375)),
+        lambda y, s: y.square() * (s.npho_scale + 0.375) - 0.375,
+        lambda s: -0.375,
+    ),
+    "sqrt": _Scheme(
+        lambda x, s: torch.sqrt(x / s.npho_scale),
+        lambda y, s: y.square() * s.npho_scale,
+        lambda s: 0.0,
+    ),
+    "linear": _Scheme(
+        lambda x, s: x / s.npho_scale, lambda y, s: y * s.npho_scale, lambda s: -math.inf
+    ),
+}
 
 
 def npho_to_scale(npho: Tensor, settings: NormalizationSettings) -> Tensor:
     """Photons to the network's scale; legal numbers only."""
-    scale = settings.npho_scale
-    match settings.npho_scheme:
-        case "log1p":
-            return torch.log1p(npho / scale) / settings.npho_scale2
-        case "anscombe":
-            return torch.sqrt((npho + 0.375) / (scale + 0.375))
-        case "sqrt":
-            return torch.sqrt(npho / scale)
-        case "linear":
-            return npho / scale
+    return _SCHEMES[settings.npho_scheme].forward(npho, settings)
 
 
 def npho_from_scale(y: Tensor, settings: NormalizationSettings) -> Tensor:
     """Photons from the network's scale."""
-    scale = settings.npho_scale
-    match settings.npho_scheme:
-        case "log1p":
-            return scale * torch.expm1(y * settings.npho_scale2)
-        case "anscombe":
-            return y.square() * (scale + 0.375) - 0.375
-        case "sqrt":
-            return y.square() * scale
-        case "linear":
-            return y * scale
+    return _SCHEMES[settings.npho_scheme].back(y, settings)
+
+
+def lowest_npho(settings: NormalizationSettings) -> float:
+    """The lowest count that the scheme has a value for."""
+    return _SCHEMES[settings.npho_scheme].lowest(settings)
 
 
 def time_from_scale(y: Tensor, settings: NormalizationSettings) -> Tensor:
     """Seconds from the network's scale."""
     return (y + settings.time_shift) * settings.time_scale
-
-
-def lowest_npho(settings: NormalizationSettings) -> float:
-    """The lowest count that the scheme has a value for."""
-    match settings.npho_scheme:
-        case "log1p":
-            return -0.999 * settings.npho_scale
-        case "anscombe":
-            return -0.375
-        case "sqrt":
-            return 0.0
-        case "linear":
-            return -math.inf

@@ -27,9 +27,7 @@ _LARGEST = 9e9  # above: not available
 
 
 def event_weights(
-    files: Sequence[tuple[RootEvents, Tensor | None]],
-    settings: ReweightingSettings,
-    cache_dir: str,
+    files: Sequence[tuple[RootEvents, Tensor | None]], settings: ReweightingSettings, cache_dir: str
 ) -> list[Tensor]:
     """Weights of the events of each file.
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import HoldfastError
-from holdfast.training import Gathered
 
 from ..geometry.layout import SENSORS
 from .branches import BRANCHES, WIDTHS, import_uproot
@@ -53,7 +52,7 @@ def find_files(path: str) -> list[Path]:
 
 
 class RootEvents:
-    """The events of one file as a shard of ``Streamed``; a sample is a dict of tensors.
+    """The events of one file.
 
     Only entries that are asked for are read. The file is opened again in each process, so that
     handing this object to a worker costs nothing.
@@ -96,16 +95,6 @@ class RootEvents:
 
     def __len__(self) -> int:
         return self._length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not -self._length <= index < self._length:
-            raise IndexError(f"event {index} of {self._length} in {self.path}")
-        index %= self._length
-        return self.__getitems__(range(index, index + 1))[0]
-
-    def __getitems__(self, indices: range) -> Gathered:
-        """A range of events, read at once."""
-        return Gathered(self.read(indices.start, indices.stop), len(indices))
 
     def read(self, start: int, stop: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Entries ``start`` to ``stop`` of these quantities, or of all of them."""

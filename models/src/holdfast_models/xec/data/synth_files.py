@@ -68,11 +68,7 @@ def write_events(
     say: Say | None = None,
 ) -> None:
     """Write events ``first`` to ``first + count`` of a set into one file."""
-    blocks = (
-        generate(settings, min(_BASKET, first + count - at), first=at, device=device)
-        for at in range(first, first + count, _BASKET)
-    )
-    write_batches(path, _told(blocks, count, Path(path).name, say))
+    write_batches(path, _blocks(settings, count, first, device, Path(path).name, say))
 
 
 def write_batches(path: str | Path, batches: Iterator[dict[str, Tensor]]) -> None:
@@ -97,15 +93,15 @@ def write_batches(path: str | Path, batches: Iterator[dict[str, Tensor]]) -> Non
             tree.extend(columns)
 
 
-def _told(
-    blocks: Iterator[dict[str, Tensor]], count: int, name: str, say: Say | None
+def _blocks(
+    settings: SynthSettings, count: int, first: int, device: str, name: str, say: Say | None
 ) -> Iterator[dict[str, Tensor]]:
-    """The same blocks, with a line about the progress now and then and at the end."""
-    done, begin = 0, time.monotonic()
-    told = begin
-    for block in blocks:
-        yield block
-        done, now = done + len(block["run"]), time.monotonic()
+    """Events, with a line about the progress now and then and at the end."""
+    begin = told = time.monotonic()
+    for done in range(0, count, _BASKET):
+        size = min(_BASKET, count - done)
+        yield generate(settings, size, first=first + done, device=device)
+        done, now = done + size, time.monotonic()
         if say is not None and (now - told >= _TOLD or done == count):
             say(f"data: {name}: {done} of {count} events, {done / max(now - begin, 1e-9):.0f}/s")
             told = now

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..geometry import layout, positions
+from ..geometry.coordinates import angles_of, in_xenon
 from ..settings import SynthSettings
 from .light import Deposits, Sensors, light_on_sensors
 from .normalization import NOT_AVAILABLE
@@ -51,11 +52,7 @@ class Photon(NamedTuple):
 
 
 def generate(
-    settings: SynthSettings,
-    count: int,
-    *,
-    first: int = 0,
-    device: torch.device | str = "cpu",
+    settings: SynthSettings, count: int, *, first: int = 0, device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """Events ``first`` to ``first + count`` of a set, as a raw batch with everything known."""
     sensors = sensors_of(settings, device)
@@ -121,17 +118,14 @@ def _group(settings: SynthSettings, sensors: Sensors, number: int) -> dict[str, 
     made = _with_dead(settings, npho_BS, time_BS, run_B)
     if settings.corrupted:
         _corrupt(made, random, settings.corrupted)
-    direction_B3 = photon.direction_B3
-    x_B, y_B, z_B = direction_B3.unbind(-1)
-    angle_B2 = torch.stack((z_B.clamp(-1, 1).acos(), torch.atan2(y_B, -x_B)), -1).rad2deg()
     return made | {
         "energy": photon.mev_B * 1e-3,
         "timing": event_B1[:, 0] * 1e-9,
         "uvwFI": photon.uvw_B3,
         "xyzTruth": photon.xyz_B3,
         "xyzVTX": photon.vertex_B3,
-        "angle": angle_B2,
-        "angleVec": direction_B3,
+        "angle": angles_of(photon.direction_B3),
+        "angleVec": photon.direction_B3,
         "n_gamma": n_gamma_B,
         "run": run_B,
         "event": index_B,
@@ -191,15 +185,7 @@ def _deposits(
     xyz_BK3 = xyz_B3[:, None] + depth_BK[..., None] * direction_B3[:, None]
     xyz_BK3 = xyz_BK3 + width_BK[..., None] * random.normal(GROUP, _DEPOSITS, 3)
     mev_BK = mev_B[:, None] * share_BK / share_BK.sum(1, keepdim=True)
-    return Deposits(xyz_BK3, mev_BK * _in_xenon(xyz_BK3), depth_BK / 30.0)
-
-
-def _in_xenon(xyz_BK3: Tensor) -> Tensor:
-    x_BK, y_BK, z_BK = xyz_BK3.unbind(-1)
-    w_BK = torch.hypot(x_BK, y_BK) - positions.R_INNER
-    inside_BK = (w_BK >= 0) & (w_BK <= positions.R_OUTER - positions.R_INNER)
-    inside_BK &= torch.atan2(y_BK, -x_BK).rad2deg().abs() <= positions.PHI_END
-    return inside_BK & (z_BK.abs() <= positions.Z_INNER + positions.Z_SLOPE * w_BK)
+    return Deposits(xyz_BK3, mev_BK * in_xenon(xyz_BK3), depth_BK / 30.0)
 
 
 def _measured(

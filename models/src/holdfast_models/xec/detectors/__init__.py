@@ -11,13 +11,7 @@ from .dead_sensor_drift import DeadSensorDrift
 from .input_out_of_range import InputOutOfRange
 from .sentinel_target import SentinelTarget
 
-__all__ = [
-    "DETECTORS",
-    "BetaTooLarge",
-    "DeadSensorDrift",
-    "InputOutOfRange",
-    "SentinelTarget",
-]
+__all__ = ["DETECTORS", "BetaTooLarge", "DeadSensorDrift", "InputOutOfRange", "SentinelTarget"]
 
 DETECTORS = (SentinelTarget, InputOutOfRange, BetaTooLarge, DeadSensorDrift)
 """For the plugin group ``holdfast.detectors``."""

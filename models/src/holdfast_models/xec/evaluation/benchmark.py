@@ -14,16 +14,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast import watch
-from holdfast.training import Place, Task, largest_batch
+from holdfast.training import Place, Streamed, Task, largest_batch
 
-from ...step_times import STEPS, StepTimes, roofline, step_times
+from ...step_times import STEPS, roofline, step_times
+from ..data.event_files import EventFile
 from ..data.synth_files import write_events
 from ..predictions.file_predictions import open_files
 from ..run_settings import AnyRun, RegressorRun
@@ -51,10 +52,10 @@ class Steps:
         *,
         loss: bool = False,
     ) -> None:
-        self.model, self._task, self._batch = task.model.train(), task, batch
+        self._device = next(iter(batch.values())).device
+        self.model, self._task, self._batch = task.model.to(self._device).train(), task, batch
         self._loss: Any = task.loss
         self._clip = settings.train.clip
-        self._device = next(iter(batch.values())).device
         self.half = self._device.type == "cuda" and settings.train.precision in ("auto", "bf16")
         wanted = [one for one in self.model.parameters() if one.requires_grad]
         self._wanted = wanted
@@ -105,7 +106,6 @@ class Steps:
 
 
 def bench(
-    kind: str,
     settings: AnyRun,
     *,
     steps: int | None,
@@ -117,7 +117,6 @@ def bench(
     """Measure one model.
 
     Args:
-        kind: which model.
         settings: of a run; its batch, precision and compiler count.
         steps: that are timed, after three others; None: 200, on a CPU 10.
         device: where the model is.
@@ -125,58 +124,72 @@ def bench(
         find_batch: also search for the largest batch that fits.
         say: told what is done.
     """
+    from ..recipes import task_of  # late: they import this room
+
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     place = Place(torch.device(device))
     steps = steps or STEPS[place.device.type]
+    truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
     with _files(settings, files, say) as path, contextlib.redirect_stdout(sys.stderr):
-        truths = tuple(settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
         events = open_files(settings, settings.data, path, truths)
-        size = min(settings.train.data.batch, len(events))
-        taken: Any = events.__getitems__(range(size)).batch
-        batch = {name: value.to(place.device) for name, value in taken.items()}
-        compiled = settings.train.compile.name
-        found: dict[str, Any] = {"kind": kind, "device": device, "batch": size, "compile": compiled}
-        task = _task(settings, events, place)
-        found["parameters"] = sum(one.numel() for one in task.model.parameters())
+        first, read = reading(events, settings.train.data.batch)
+        batch = {name: value.to(place.device) for name, value in first.items()}
+        size, compiled = len(batch["run"]), settings.train.compile.name
+        task = task_of(settings, place, events, None)
         flops = _flops(task, batch)
-        work = _steps(settings, task, batch, compiled)
+        work = Steps(settings, task, batch, compiled)
         task.model.eval()
         forward = step_times(work.forward, place.device, steps=steps)
-        found["forward events/s"] = 1000 * size / forward.median
         task.model.train()
         bare = step_times(work.step, place.device, steps=steps)
         with work.guarded():
             whole = step_times(work.step, place.device, steps=steps)
-        found |= whole.told(size, "events", bare)
+        # The plain reference neither compiles nor has kernels.
+        model = dataclasses.replace(settings.model, blocks="plain")
+        plain = dataclasses.replace(settings, model=model)
+        slow = Steps(plain, task_of(plain, place, events, None), batch, "none")
+        with slow.guarded():
+            reference = step_times(slow.step, place.device, steps=steps)
         dtype = torch.bfloat16 if work.half else torch.float32
-        found |= roofline(flops * size, whole.median, place.device, dtype)
-        found["against plain"] = _against_plain(settings, events, place, batch, steps, whole)
-        found["reading events/s"] = _reading_rate(events, size)
+        found: dict[str, Any] = {
+            "kind": settings.kind,
+            "device": device,
+            "batch": size,
+            "compile": compiled,
+            "parameters": sum(one.numel() for one in task.model.parameters()),
+            "forward events/s": 1000 * size / forward.median,
+            **whole.told(size, "events", bare),
+            **roofline(flops * size, whole.median, place.device, dtype),
+            "against plain": reference.median / whole.median,
+            **read,
+        }
         if find_batch:
             best = largest_batch(task, settings.train, place, say, limit=1 << 16)
             found |= {"largest batch": best.batch, "fastest batch": best.fastest, "why": best.why}
     return found
 
 
-def _steps(settings: AnyRun, task: Task, batch: dict[str, Tensor], compiled: str) -> Steps:
-    task.model.to(next(iter(batch.values())).device)
-    return Steps(settings, task, batch, compiled)
+def reading(events: Streamed, batch: int) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The first batch of files, and what loading all of them takes one process, part by part.
 
-
-def _against_plain(
-    settings: AnyRun,
-    events: Any,
-    place: Place,
-    batch: dict[str, Tensor],
-    steps: int,
-    whole: StepTimes,
-) -> float:
-    """How many times as fast as the plain reference, which neither compiles nor has kernels."""
-    plain = dataclasses.replace(settings, model=dataclasses.replace(settings.model, blocks="plain"))
-    task = _task(plain, events, place)
-    with (work := _steps(plain, task, batch, "none")).guarded():
-        return step_times(work.step, place.device, steps=steps).median / whole.median
+    As training does it, in chunks that are cut into batches; without the steps between.
+    """
+    files = cast("list[EventFile]", events.shards)
+    before = {what: sum(file.seconds[what] for file in files) for what in ("read", "transform")}
+    place = Place(torch.device("cpu"))
+    began, first, count = time.perf_counter(), None, 0
+    for some in events.joined(place, batch, seed=0, train=False).in_batches(drop_last=False):
+        first, count = first or some.batch, count + len(some)
+    whole = time.perf_counter() - began
+    spent = {what: sum(file.seconds[what] for file in files) - before[what] for what in before}
+    assert first is not None, "files without events are refused when they are opened"
+    return first, {
+        "reading events/s": count / whole,
+        "s to read": spent["read"],
+        "s to normalise": spent["transform"],  # 0 where the device does it
+        "s to batch": whole - sum(spent.values()),
+    }
 
 
 def _flops(task: Task, batch: dict[str, Tensor]) -> float:
@@ -199,19 +212,3 @@ def _files(settings: AnyRun, files: str | None, say: Callable[[str], None]) -> I
         say(f"generating {count} events")
         write_events(path, settings.data.synth, count)
         yield str(path)
-
-
-def _task(settings: AnyRun, events: Any, place: Place) -> Task:
-    from ..recipes import reconstruction_task, regression_task  # late: they import this room
-
-    if isinstance(settings, RegressorRun):
-        return regression_task(settings, place, events, None)
-    return reconstruction_task(settings, place, events, None)
-
-
-def _reading_rate(events: Any, size: int) -> float:
-    """How many events per second come from the files in one process."""
-    began = time.perf_counter()
-    for first in range(0, len(events), size):
-        events.__getitems__(range(first, min(first + size, len(events))))
-    return len(events) / (time.perf_counter() - began)

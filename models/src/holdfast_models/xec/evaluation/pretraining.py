@@ -133,7 +133,7 @@ def _trained(
     folder: Path,
 ) -> dict[str, float]:
     """The last validation of one run."""
-    from ..recipes import regression_task  # late: the recipes import this room
+    from ..recipes import task_of  # late: the recipes import this room
 
     init = settings.init if way == WAYS[1] else dataclasses.replace(settings.init, encoder=None)
     train = dataclasses.replace(
@@ -143,7 +143,7 @@ def _trained(
     # What a run prints is not the answer.
     with contextlib.redirect_stdout(sys.stderr), torch.random.fork_rng():
         torch.manual_seed(seed)
-        task = regression_task(settings, Place(torch.device("cpu")), events, validation)
+        task = task_of(settings, Place(torch.device("cpu")), events, validation)
         task = dataclasses.replace(task, improved=None, ended=None)
         result = Trainer.of(task, train, run_dir=folder, name="xec.reg").fit()
     if result.interrupted:

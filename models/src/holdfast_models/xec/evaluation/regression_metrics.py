@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast import HoldfastError
 
-from ..geometry.positions import direction_of, xyz_of
+from ..geometry.coordinates import angle_between, direction_of, xyz_of
 from .resolution import SHARE, core_fit, effective_sigma
 
 Floats = NDArray[Any]
@@ -49,7 +49,7 @@ def regression_metrics(rows: Mapping[str, Tensor | Floats]) -> dict[str, float]:
     found: dict[str, float] = {}
     for task, measure in _MEASURES.items():
         if all(f"{side}_{name}" in columns for name in QUANTITIES[task] for side in _SIDES):
-            found |= measure(_finite(columns, QUANTITIES[task]))
+            found |= measure(known_rows(columns, task))
     if "pred_n_gamma" in columns and "true_n_gamma" in columns:
         right = columns["pred_n_gamma"] == columns["true_n_gamma"]
         found["n_gamma_accuracy"] = _mean(right.astype(float))
@@ -71,6 +71,13 @@ def as_columns(rows: Mapping[str, Tensor | Floats]) -> dict[str, Floats]:
     return columns
 
 
+def known_rows(columns: Columns, task: str) -> dict[str, Floats]:
+    """The rows in which predictions and truth of a task are finite numbers, and no sentinels."""
+    mine = [columns[f"{side}_{name}"] for name in QUANTITIES[task] for side in _SIDES]
+    known = np.logical_and.reduce([_known(one) for one in mine])
+    return {name: column[known] for name, column in columns.items()}
+
+
 def residual_of(columns: Columns, name: str) -> Floats:
     """Predicted minus true; of an azimuth the short way round."""
     residual = columns[f"pred_{name}"] - columns[f"true_{name}"]
@@ -79,8 +86,10 @@ def residual_of(columns: Columns, name: str) -> Floats:
 
 def opening_angle(columns: Columns) -> Floats:
     """Degrees between predicted and true direction."""
-    predicted, true = (_stacked(columns, side, QUANTITIES["angle"]) for side in _SIDES)
-    return np.degrees(_between(direction_of(predicted), direction_of(true)))
+    predicted, true = (
+        direction_of(_stacked(columns, side, QUANTITIES["angle"])) for side in _SIDES
+    )
+    return angle_between(predicted, true).rad2deg().numpy()
 
 
 def _angle(columns: Columns) -> dict[str, float]:
@@ -134,22 +143,14 @@ def _position(columns: Columns) -> dict[str, float]:
         found[f"uvw_{name}_res_68pct"] = _quantile(residual)
         found |= {f"uvw_{key}": value for key, value in _calibration(columns, name).items()}
     predicted, true = (xyz_of(_stacked(columns, side, QUANTITIES["uvwFI"])) for side in _SIDES)
-    found["uvw_dist_68pct"] = _quantile(np.linalg.norm(predicted - true, axis=-1))
+    found["uvw_dist_68pct"] = _quantile((predicted - true).norm(dim=-1).numpy())
     # Seen from the target, in the middle of the detector.
-    found["cos_pos"] = _mean(1 - np.cos(_between(predicted, true)))
+    found["cos_pos"] = _mean(1 - angle_between(predicted, true).cos().numpy())
     return found
 
 
 _SIDES = ("pred", "true")
 _MEASURES = {"angle": _angle, "energy": _energy, "timing": _timing, "uvwFI": _position}
-
-
-def _finite(columns: Columns, names: tuple[str, ...]) -> dict[str, Floats]:
-    """The columns of some quantities, of the rows in which all of them are known."""
-    mine = [f"{side}_{name}" for name in names for side in _SIDES]
-    known = np.logical_and.reduce([_known(columns[name]) for name in mine])
-    mine += [f"pred_{name}_log_var" for name in names if f"pred_{name}_log_var" in columns]
-    return {name: columns[name][known] for name in mine}
 
 
 def _column(name: str) -> str:
@@ -163,12 +164,6 @@ def _known(column: Floats) -> NDArray[np.bool_]:
 
 def _stacked(columns: Columns, side: str, names: tuple[str, ...]) -> Floats:
     return np.stack([columns[f"{side}_{name}"] for name in names], axis=-1)
-
-
-def _between(some: Floats, others: Floats) -> Floats:
-    """Angle between vectors; exact also where it is tiny, unlike an arc cosine."""
-    cross = np.linalg.norm(np.cross(some, others), axis=-1)
-    return np.arctan2(cross, (some * others).sum(-1))
 
 
 def _calibration(columns: Columns, name: str, *, unit: float = 1.0) -> dict[str, float]:

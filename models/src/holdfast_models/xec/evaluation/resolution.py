@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from holdfast import HoldfastError
 
-from .bootstrap import bootstrap_error
-
 Floats = NDArray[Any]
 
 SHARE = 0.68
@@ -20,6 +18,8 @@ _REACH = 2.0  # the core is fitted within so many sigma
 # A unit Gaussian cut at two sigma: its variance, and the variance of its square.
 _CUT_VARIANCE, _CUT_SQUARE = 0.77374, 0.81748
 _ROUNDS, _CLOSE = 60, 1e-6
+_RESAMPLES, _SEED = 100, 20
+_TOGETHER = 2_000_000  # numbers drawn at once
 _FEWEST, _FEWEST_IN_BIN = 50, 5  # rows to fit two Gaussians to; rows of one point of a profile
 
 
@@ -77,6 +77,26 @@ class EnergyResolution(NamedTuple):
         """The fitted sigma / E."""
         assert self.terms is not None
         return _three_terms(energy, *self.terms)
+
+
+def bootstrap_error(rows: Floats, statistic: Callable[[Floats], Floats]) -> Floats:
+    """Standard deviation of a statistic over resamples of the rows; NaN of fewer than two rows.
+
+    The seed is fixed, so that the same table gives the same figure.
+
+    Args:
+        rows: along the first axis.
+        statistic: of many resamples at once: they are the first axis, rows the second.
+    """
+    if len(rows) < 2:
+        return np.full(np.shape(statistic(rows[None]))[1:], np.nan)
+    generator = np.random.default_rng(_SEED)
+    some = max(1, _TOGETHER // rows.size)
+    found: list[Floats] = []
+    for first in range(0, _RESAMPLES, some):
+        draws = (min(some, _RESAMPLES - first), len(rows))
+        found.append(statistic(rows[generator.integers(len(rows), size=draws)]))
+    return np.std(np.concatenate(found), axis=0, ddof=1)
 
 
 def effective_sigma(values: Floats) -> float:

@@ -20,7 +20,8 @@ from holdfast import HoldfastError
 
 from ..data.normalization import NOT_AVAILABLE
 from ..geometry import layout
-from ..geometry.positions import positions, uvw_of, xyz_of
+from ..geometry.coordinates import xyz_of
+from ..geometry.positions import positions, uvw_of
 from ..model.fillings import NeighbourMean
 from .regression_metrics import QUANTITIES, opening_angle, residual_of
 from .resolution import SHARE
@@ -158,7 +159,7 @@ def arrival_times(events: Events) -> Floats:
     The median over lit sensors of their time less the way of the light from the true place: sensors
     that saw a later deposit first, or a wrong time, do not move it.
     """
-    where_B3 = torch.from_numpy(xyz_of(_array(events["uvwFI"])))
+    where_B3 = xyz_of(_array(events["uvwFI"]))
     npho, time = torch.as_tensor(events["npho"]), torch.as_tensor(events["time"]).double()
     place_S3 = torch.tensor(positions())
     found: list[Floats] = []

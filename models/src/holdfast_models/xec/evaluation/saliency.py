@@ -5,8 +5,7 @@ Shapes: B events, S sensors, C channels, F faces, K outputs, T tokens, D width o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,44 +25,31 @@ class Saliency(NamedTuple):
     shares_KFC: Tensor
 
 
-def saliency(
-    model: nn.Module, batches: Iterable[Tensor | tuple[Tensor, ...]], *, most_batches: int = 8
-) -> Saliency:
+def saliency(model: nn.Module, x_BSC: Tensor, *others: Tensor) -> Saliency:
     """Differentiate every output of a model by its input.
 
     Args:
         model: takes x_BSC and gives outputs by task, (B, numbers) each; used in evaluation mode
             and given back as it was. The second half of doubled outputs is a log variance and
             is not looked at.
-        batches: x_BSC, or a tuple of x_BSC and what else the model takes.
-        most_batches: no more than so many are used.
+        x_BSC: some events.
+        others: what else the model takes.
     """
     was_training = model.training
-    model.eval()
-    table_SF: Tensor | None = None
-    names: tuple[str, ...] = ()
-    total_KFC: Tensor | None = None
+    x_BSC = x_BSC.detach().float().requires_grad_()
+    table_SF = _faces().to(x_BSC.device)
     try:
-        for batch in islice(batches, most_batches):
-            x_BSC, *others = batch if isinstance(batch, tuple) else (batch,)
-            x_BSC = x_BSC.detach().float().requires_grad_()
-            if table_SF is None:
-                table_SF = _faces().to(x_BSC.device)
-            with torch.enable_grad():
-                outputs = _components(model(x_BSC, *others))
-                slopes = [
-                    torch.autograd.grad(one.sum(), x_BSC, retain_graph=True)[0]
-                    for one in outputs.values()
-                ]
-            names = tuple(outputs)
-            mean_KFC = torch.stack([(one.abs().mean(0).T @ table_SF).T for one in slopes])
-            total_KFC = mean_KFC if total_KFC is None else total_KFC + mean_KFC
+        with torch.enable_grad():
+            outputs = _components(model.eval()(x_BSC, *others))
+            slopes = [
+                torch.autograd.grad(one.sum(), x_BSC, retain_graph=True)[0]
+                for one in outputs.values()
+            ]
     finally:
         model.train(was_training)
-    if total_KFC is None:
-        return Saliency((), torch.zeros(0, len(FACES), 2))
-    whole_K = total_KFC.sum((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    return Saliency(names, (total_KFC / whole_K).cpu())
+    mean_KFC = torch.stack([(one.abs().mean(0).T @ table_SF).T for one in slopes])
+    whole_K = mean_KFC.sum((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    return Saliency(tuple(outputs), (mean_KFC / whole_K).cpu())
 
 
 def _faces() -> Tensor:

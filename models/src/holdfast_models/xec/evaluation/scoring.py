@@ -1,6 +1,6 @@
 """Predictors of hidden sensors side by side: error by face and by photon count.
 
-Shapes: R hidden sensors, E events, G groups of sensors, A the sums of one group.
+Shapes: B, E events, S sensors, R hidden sensors, G groups of sensors, A the sums of one group.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..geometry.layout import FACES
-from .bootstrap import bootstrap_error
+from ...answers import finite_only
+from ..geometry.layout import FACES, face_of_sensor
+from .resolution import bootstrap_error
 
 Floats = NDArray[Any]
 
@@ -61,15 +63,9 @@ class Scores(NamedTuple):
     def plain(self) -> list[dict[str, Any]]:
         """For JSON: what is no number is null."""
         keys = ("mae_error", "rmse_error", "bias_error")
-        rows = [{**row._asdict(), **dict(zip(keys, row.errors, strict=True))} for row in self.rows]
-        return [
-            {
-                key: None if isinstance(value, float) and not np.isfinite(value) else value
-                for key, value in row.items()
-                if key != "errors"
-            }
-            for row in rows
-        ]
+        rows = [row._asdict() for row in self.rows]
+        told = [row | dict(zip(keys, row.pop("errors"), strict=True)) for row in rows]
+        return finite_only(told)
 
 
 def score(
@@ -104,6 +100,16 @@ def score(
                 errors = tuple(error_G3[g].tolist())
                 rows.append(Score(predictor, name, int(count_G[g]), mae, rmse, bias, errors))
     return Scores(tuple(rows))
+
+
+def score_hidden(truth_BS: Tensor, hidden_BS: Tensor, predictions: Mapping[str, Tensor]) -> Scores:
+    """The same of values of all sensors, on those that were hidden."""
+    event_R, sensor_R = (one.cpu().numpy() for one in hidden_BS.nonzero(as_tuple=True))
+    truth_R, *said = (
+        one_BS[hidden_BS].float().cpu().numpy() for one_BS in (truth_BS, *predictions.values())
+    )
+    named = dict(zip(predictions, said, strict=True))
+    return score(truth_R, named, face_of_sensor()[sensor_R], event_R)
 
 
 def _sums(error_R: Floats, event_R: Floats, group_R: Floats, groups: int) -> Floats:

@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import Normalize
 
+from ...drawing import COLOURS, Drawn, label
 from ..geometry.layout import FACES, SENSORS, sensors_of
-from .drawing import COLOURS, Drawn, Floats, finite, grouped_bars, paper
+from .drawing import Floats, color_bar, finite, grouped_bars, paper
 from .tank import draw_tank
 
 _CHANNELS = ("npho", "time")
@@ -22,8 +23,7 @@ def dead_channels(dead_BS: Floats) -> Drawn:
     figure, (panel,) = paper(size=(8.0, 7.0))
     colours = colormaps["YlOrRd"].with_extremes(under="#eef3f7")
     image = draw_tank(panel, share_S, norm=Normalize(1e-6, 1), colours=colours)
-    bar = figure.colorbar(image, ax=panel, shrink=0.6, pad=0.01)
-    bar.set_label("share of events in which the sensor is dead", fontsize=9)
+    color_bar(panel, image, "share of events in which the sensor is dead", shrink=0.6)
     by_face = {face: int(always_S[sensors_of(face)].sum()) for face in FACES}
     told = ", ".join(f"{face} {number}" for face, number in by_face.items() if number)
     dead, touched = int(always_S.sum()), int((share_S > 0).sum())
@@ -49,8 +49,7 @@ def input_distributions(x_BSC: Floats, npho_valid_BS: Floats, time_valid_BS: Flo
             panel.stairs(
                 counts / max(len(values), 1), edges, color=colour, label=face, linewidth=1.3
             )
-        panel.set_xlabel(f"normalised {channel}")
-        panel.set_ylabel("share of the face's valid values")
+        label(panel, f"normalised {channel}", "share of the face's valid values")
         panel.set_ylim(0.5 / max(len(every), 10), 1.0)  # before: no values have no logarithm
         panel.set_yscale("log")
         panel.legend(fontsize=8, frameon=False)
@@ -64,8 +63,7 @@ def saliency_profile(outputs: Sequence[str], shares_KFC: Floats, *, run: str = "
     figure, panels = paper(1, 2, size=(6.4, 3.9))
     for at, (panel, channel) in enumerate(zip(panels, _CHANNELS, strict=True)):
         grouped_bars(panel, FACES, dict(zip(outputs, shares_KFC[..., at], strict=True)))
-        panel.set_ylabel("share of mean |d output / d input|")
-        panel.set_title(f"{channel} channel", fontsize=10)
+        label(panel, "", "share of mean |d output / d input|", f"{channel} channel")
         panel.set_ylim(0, 1.1 * float(finite(shares_KFC.ravel()).max(initial=0)) or 1.0)
     caption = (
         "Mean absolute gradient of each output per sensor of a face; an output's bars add up to 1."
@@ -79,7 +77,7 @@ def face_weights_figure(weights: Mapping[str, Sequence[float]], tokens: Sequence
     figure, (panel,) = paper(size=(7.0, 3.6))
     grouped_bars(panel, tokens, weights)
     panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
-    panel.set_ylabel("norm of first head layer / mean")
+    label(panel, "", "norm of first head layer / mean")
     if weights:
         panel.set_ylim(0, 1.25 * max(max(values) for values in weights.values()))
     caption = "How strongly each head reads each face's token; all bars near 1 mean no preference."

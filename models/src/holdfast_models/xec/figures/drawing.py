@@ -1,64 +1,43 @@
-"""What all pictures have in common: paper, colours, and the words that go with a picture.
+"""What the pictures of this family have in common, beside what those of all families have.
 
 Imports matplotlib, which is optional: ``pictures`` looks for it before anything here is imported.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-# Also told apart by those who do not see red and green as different.
-BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8c959f"
-COLOURS = (BLUE, RED, GREEN, ORANGE, "#cc79a7", "#56b4e9", "#000000")
+from ...drawing import COLOURS, sheet
 
 Floats = NDArray[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A picture and what is said about it.
-
-    Args:
-        name: of the file, without ending; may begin with a folder.
-        title: a few words.
-        caption: one sentence: what is to be seen.
-        figure: drawn, not yet written.
-    """
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
 
 
 def paper(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (4.6, 3.6)
 ) -> tuple[Figure, list[Axes]]:
-    """A figure without any window, with panels of this size in inches, row by row."""
-    # Not through pyplot: it keeps figures, and looks for a screen.
-    inches = (size[0] * columns, size[1] * rows)
-    figure = Figure(figsize=inches, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    grid: Any = figure.subplots(rows, columns, squeeze=False)
-    panels: list[Axes] = list(grid.ravel())
+    """A sheet with panels of this size in inches, row by row."""
+    figure, panels = sheet((size[0] * columns, size[1] * rows), rows, columns)
     for panel in panels:
         panel.tick_params(labelsize=8, direction="in", top=True, right=True)
-        for text, points in ((panel.xaxis.label, 9), (panel.yaxis.label, 9), (panel.title, 10)):
-            text.set_fontsize(points)
     return figure, panels
 
 
 def finite(values: Floats) -> Floats:
     """Without what is not finite."""
     return values[np.isfinite(values)]
+
+
+def color_bar(panel: Axes, image: Any, label: str, **how: Any) -> None:
+    """What the colours of an image mean."""
+    bar = panel.figure.colorbar(image, ax=panel, pad=0.01, **how)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
 
 
 def grouped_bars(

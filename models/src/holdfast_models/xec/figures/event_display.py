@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
 
+from ...drawing import Drawn
 from ..geometry.layout import SENSORS
-from .drawing import Drawn, Floats, finite, paper
+from .drawing import Floats, color_bar, finite, paper
 from .tank import draw_tank, mark_point
 
 _LARGEST = 9e9  # anything above means that files hold no value
@@ -63,11 +64,7 @@ def event_display(event: Event, *, name: str = "event") -> Drawn:
         # White means no value: what is dark must not look like it.
         shown = colormaps[colours].with_extremes(under=colormaps[colours](0.0))
         image = draw_tank(panel, values_S, norm=norm, colours=shown, dead_S=dead_S)
-        bar = figure.colorbar(
-            image, ax=panel, shrink=0.7, pad=0.01, location="bottom", extend="min"
-        )
-        bar.set_label(label, fontsize=9)
-        bar.ax.tick_params(labelsize=8)
+        color_bar(panel, image, label, shrink=0.7, location="bottom", extend="min")
         for uvw, marker, colour, who in (
             (event.true_uvw, "o", "black", "true"),
             (event.pred_uvw, "x", "magenta", "predicted"),
@@ -88,13 +85,9 @@ def event_display(event: Event, *, name: str = "event") -> Drawn:
 
 
 def _title(event: Event) -> str:
-    parts: list[str] = []
-    if event.run is not None:
-        parts.append(f"run {event.run}")
-    if event.number is not None:
-        parts.append(f"event {event.number}")
-    if event.loss is not None:
-        parts.append(f"loss {event.loss:.4g}")
+    loss = None if event.loss is None else f"{event.loss:.4g}"
+    facts = {"run": event.run, "event": event.number, "loss": loss}
+    parts = [f"{name} {value}" for name, value in facts.items() if value is not None]
     lines = [", ".join(parts) or "event"]
     told: list[str] = []
     for who, energy, uvw in (

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
-from ...curves import Curve, read_curves
-from .drawing import BLUE, COLOURS, GREY, Drawn, finite, paper
+from ...curves import read_curves
+from ...drawing import BLUE, COLOURS, GREY, Drawn, label, line
+from .drawing import finite, paper
 
 # What is drawn beside the losses, by the unit of the axis; the first panels that have a curve.
 _PANELS: Mapping[str, tuple[str, ...]] = {
@@ -31,24 +31,22 @@ def learning_curves(run_folder: str | os.PathLike[str]) -> list[Drawn]:
     if not any(curves):
         return []
     measures = {
-        label: [name for name in names if name in validation] for label, names in _PANELS.items()
+        what: [name for name in names if name in validation] for what, names in _PANELS.items()
     }
-    measures = {label: names for label, names in measures.items() if names}
+    measures = {what: names for what, names in measures.items() if names}
     columns = min(1 + len(measures), 3)
     figure, panels = paper(-(-(1 + len(measures)) // columns), columns)
     for unused in panels[1 + len(measures) :]:
         unused.set_axis_off()
     first, *others = panels[: 1 + len(measures)]
-    _line(first, curves.training.get("loss"), "training", GREY)
-    _line(first, validation.get("loss"), "validation", BLUE)
-    first.set_ylabel("loss")
-    for panel, (label, names) in zip(others, measures.items(), strict=True):
+    line(first, curves.training.get("loss"), "training", GREY)
+    line(first, validation.get("loss"), "validation", BLUE)
+    label(first, "optimizer step", "loss")
+    for panel, (what, names) in zip(others, measures.items(), strict=True):
         for name, colour in zip(names, COLOURS, strict=False):
-            _line(panel, validation[name], name, colour)
-        panel.set_ylabel(label)
-        panel.set_title("validation", fontsize=10)
+            line(panel, validation[name], name, colour)
+        label(panel, "optimizer step", what, "validation")
     for panel in (first, *others):
-        panel.set_xlabel("optimizer step")
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize=7, frameon=False)
         heights = [finite(np.asarray(line.get_ydata())) for line in panel.lines]
@@ -65,9 +63,3 @@ def learning_curves(run_folder: str | os.PathLike[str]) -> list[Drawn]:
     if len(known):
         caption += f" The lowest validation loss was {known.min():.4g}."
     return [Drawn("learning", "Learning curves", caption, figure)]
-
-
-def _line(panel: Axes, curve: Curve | None, label: str, colour: str) -> None:
-    if curve is not None:
-        panel.plot(*curve, color=colour, label=label, linewidth=1.5, markersize=3.5,
-                   marker="o" if len(curve.steps) <= 40 else None)  # fmt: skip

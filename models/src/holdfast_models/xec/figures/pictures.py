@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast import HoldfastError
 
 if TYPE_CHECKING:
-    from .drawing import Drawn
+    from ...drawing import Drawn
 
 
 FOLDER, LIST, FAILURES = "pictures", "pictures.json", "failed_pictures.txt"
@@ -55,7 +55,7 @@ def write_pictures(
             whatever its suffix, and keeps the others that it had.
     """
     need_matplotlib()
-    from .drawing import Drawn
+    from ...drawing import Drawn
 
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

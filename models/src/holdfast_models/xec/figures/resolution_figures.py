@@ -9,7 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from ..evaluation.regression_metrics import QUANTITIES, Columns, opening_angle, residual_of
+from ...drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, label
+from ..evaluation.regression_metrics import (
+    QUANTITIES,
+    Columns,
+    known_rows,
+    opening_angle,
+    residual_of,
+)
 from ..evaluation.resolution import (
     SHARE,
     core_fit,
@@ -19,7 +26,7 @@ from ..evaluation.resolution import (
     half_width,
     profile,
 )
-from .drawing import BLUE, GREEN, GREY, ORANGE, RED, Drawn, Floats, finite, paper
+from .drawing import Floats, color_bar, finite, paper
 
 
 class _Axis(NamedTuple):
@@ -50,14 +57,13 @@ _AXES = {
     "w": _Axis("w", "cm"),
 }
 _BINS, _REACH = 80, 6.0  # of histograms; in effective sigmas
-_LARGEST = 9e9
 _POINTS: dict[str, Any] = {"fmt": "o", "markersize": 3.5, "linewidth": 1.0, "capsize": 1.5}
 _MOST_DOTS = 400  # more make an image
 
 
 def resolution(task: str, columns: Columns) -> list[Drawn]:
     """All pictures of one task's table of predictions."""
-    columns = _known(columns, QUANTITIES[task])
+    columns = known_rows(columns, task)
     drawn = [_resolution(task, columns)]
     spread = [name for name in QUANTITIES[task] if f"pred_{name}_log_var" in columns]
     return [*drawn, _pulls(task, spread, columns)] if spread else drawn
@@ -90,8 +96,7 @@ def _resolution(task: str, columns: Columns) -> Drawn:
 
 def _histogram(panel: Axes, values: Floats, what: str, unit: str) -> None:
     """Residuals with the fits of their core and tail; the parameters in the legend."""
-    panel.set_xlabel(f"{what} [{unit}]" if unit else what)
-    panel.set_ylabel("events")
+    label(panel, f"{what} [{unit}]" if unit else what, "events")
     if not len(values):
         return _empty(panel)
     sigma, middle = effective_sigma(values), float(np.median(values))
@@ -123,15 +128,12 @@ def _histogram(panel: Axes, values: Floats, what: str, unit: str) -> None:
 def _against(panel: Axes, columns: Columns, name: str) -> None:
     axis = _AXES[name]
     true, predicted = (columns[f"{side}_{name}"] * axis.factor for side in ("true", "pred"))
-    panel.set_xlabel(axis.label)
-    panel.set_ylabel(axis.label.replace("true", "predicted"))
+    label(panel, axis.label, axis.label.replace("true", "predicted"))
     if not len(true):
         return _empty(panel)
     if len(true) > _MOST_DOTS:
         image = panel.hist2d(true, predicted, bins=70, norm=LogNorm(), cmap="viridis")[3]
-        bar = panel.figure.colorbar(image, ax=panel, pad=0.01)
-        bar.set_label("events", fontsize=8)
-        bar.ax.tick_params(labelsize=7)
+        color_bar(panel, image, "events")
     else:
         panel.plot(true, predicted, ".", color=BLUE, markersize=4)
     ends = (float(true.min()), float(true.max()))
@@ -144,20 +146,17 @@ def _profiles(bias: Axes, width: Axes, along: Floats, residual: Floats, of: str,
     found = profile(along * _AXES[by].factor, residual * fine)
     bias.errorbar(found.centre, found.bias, found.bias_error, color=BLUE, **_POINTS)
     bias.axhline(0, color=GREY, linewidth=0.8, linestyle=":")
-    bias.set_ylabel(f"mean residual [{unit}]")
+    label(bias, _AXES[by].label, f"mean residual [{unit}]")
     width.errorbar(found.centre, found.width, found.width_error, color=GREEN, **_POINTS)
-    width.set_ylabel(f"half of central 68 % [{unit}]")
+    label(width, _AXES[by].label, f"half of central 68 % [{unit}]")
     top = finite(found.width + np.nan_to_num(found.width_error))
     width.set_ylim(0, 1.15 * float(top.max(initial=0)) or 1.0)
-    for panel in (bias, width):
-        panel.set_xlabel(_AXES[by].label)
 
 
 def _energy(panels: Sequence[Axes], columns: Columns) -> None:
     """sigma / E along E with its three terms, and the relative width along the place."""
     first, *others = panels
-    first.set_xlabel("true energy [MeV]")
-    first.set_ylabel(r"$\sigma / E$ [%]")
+    label(first, "true energy [MeV]", r"$\sigma / E$ [%]")
     true, predicted = columns["true_energy"], columns["pred_energy"]
     some = true > 0
     found = energy_resolution(true[some], predicted[some])
@@ -177,8 +176,7 @@ def _energy(panels: Sequence[Axes], columns: Columns) -> None:
     relative = 100 * (predicted[some] - true[some]) / true[some]
     for panel, name in zip(others, "uvw", strict=True):
         along = columns.get(f"true_{name}")
-        panel.set_xlabel(_AXES[name].label)
-        panel.set_ylabel("relative energy residual [%]")
+        label(panel, _AXES[name].label, "relative energy residual [%]")
         if along is None:
             _empty(panel, f"no true {name} in this table")
             continue
@@ -195,8 +193,7 @@ def _opening(panels: Sequence[Axes], columns: Columns) -> None:
     psi = opening_angle(columns)
     spread, *along, unused = panels
     unused.set_axis_off()
-    spread.set_xlabel("opening angle [deg]")
-    spread.set_ylabel("events")
+    label(spread, "opening angle [deg]", "events")
     if not len(psi):
         for panel in (spread, *along):
             _empty(panel)
@@ -209,8 +206,7 @@ def _opening(panels: Sequence[Axes], columns: Columns) -> None:
     for panel, name in zip(along, QUANTITIES["angle"], strict=True):
         found = profile(columns[f"true_{name}"], psi)
         panel.errorbar(found.centre, found.bias, found.bias_error, color=BLUE, **_POINTS)
-        panel.set_xlabel(_AXES[name].label)
-        panel.set_ylabel("mean opening angle [deg]")
+        label(panel, _AXES[name].label, "mean opening angle [deg]")
         panel.set_ylim(bottom=0)
 
 
@@ -228,13 +224,6 @@ def _pulls(task: str, names: Sequence[str], columns: Columns) -> Drawn:
         "exact than it says, above 1 it is too sure of itself."
     )
     return Drawn(f"pulls_{task}", f"Pulls of {task}", caption, figure)
-
-
-def _known(columns: Columns, names: tuple[str, ...]) -> dict[str, Floats]:
-    """Rows in which predictions and truth of a task are finite numbers."""
-    mine = [columns[f"{side}_{name}"] for name in names for side in ("pred", "true")]
-    known = np.logical_and.reduce([np.isfinite(one) & (np.abs(one) < _LARGEST) for one in mine])
-    return {name: column[known] for name, column in columns.items()}
 
 
 def _by_four(panels: Sequence[Axes]) -> list[Sequence[Axes]]:

@@ -16,19 +16,38 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.patheffects import withStroke
 
+from ...drawing import RED
 from ..geometry import layout
 from ..geometry.positions import R_INNER, positions, uvw_of
-from .drawing import RED, Floats
+from .drawing import Floats
 
-_INNER_CELL = (1.509772, 1.3496771)  # z in cm, azimuth in degrees
-_COARSE_CELL, _DENSE_CELL = (10.356, 5.23), (6.2, 3.486667)
-_SIDE_CELL, _HEX_PITCH, _HEX_ROW = (6.684, 5.23), 6.12, 6.91
+_DENSE_CELL = (6.2, 3.486667)  # of the outer face, z in cm and azimuth in degrees
+_HEX_PITCH, _HEX_ROW = 6.12, 6.91
 _SIDE, _END, _OUTER = 37.0, 79.5, 142.0  # where sides, ends and the outer face begin, cm
-_DEPTH = 41.3  # of the xenon
 _LABELS = {
     "inner": (0, 71.3), "us": (-_SIDE - 20, 71.3), "ds": (_SIDE + 20, 71.3),
     "outer": (_OUTER, 71.3), "top": (0, _END + 46), "bottom": (0, -_END - 50),
 }  # fmt: skip
+
+
+def _rectangle(wide: float, degrees: float) -> Floats:
+    high = np.radians(degrees) * R_INNER
+    return np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * (wide / 2, high / 2)
+
+
+def _hexagon() -> Floats:
+    """Six corners that leave no gap between rows that are shifted by half a pitch."""
+    x, y = _HEX_PITCH / 2, _HEX_ROW / 3
+    return np.array([(0, 2 * y), (-x, y), (-x, -y), (0, -2 * y), (x, -y), (x, y)])
+
+
+_FOLDED = {"us": (0, -_SIDE), "ds": (0, _SIDE), "top": (1, _END), "bottom": (1, -_END)}
+_OUTLINES = {
+    "inner": _rectangle(1.509772, 1.3496771),  # z in cm, azimuth in degrees
+    "outer": _rectangle(10.356, 5.23),
+    **dict.fromkeys(("us", "ds"), _rectangle(6.684, 5.23)),
+    **dict.fromkeys(("top", "bottom"), _hexagon()),
+}
 
 
 class _Tank(NamedTuple):
@@ -39,44 +58,21 @@ class _Tank(NamedTuple):
 @cache
 def _tank() -> _Tank:
     """The outline and the centre of each sensor on the paper, cm."""
-    place = uvw_of(positions())
-    z, v, w = place.T
-    centre_S2 = np.stack((z, v), axis=1)
+    z_S, v_S, w_S = uvw_of(positions()).T
+    centre_S2 = np.stack((z_S, v_S), axis=1)
     polygons: list[Floats] = [np.zeros((0, 2))] * layout.SENSORS
-    degree = np.radians(1) * R_INNER
-    dense = set(layout.outer_dense().ravel().tolist())
     for face in layout.FACES:
         ids = layout.sensors_of(face)
-        match face:
-            case "us" | "ds":
-                sign = -1 if face == "us" else 1
-                centre_S2[ids, 0] = sign * (_SIDE + w[ids])
-            case "outer":
-                centre_S2[ids, 0] += _OUTER
-            case "top" | "bottom":
-                sign = 1 if face == "top" else -1
-                centre_S2[ids, 1] = sign * (_END + w[ids])
-            case _:
-                pass
+        if face in _FOLDED:
+            axis, start = _FOLDED[face]
+            centre_S2[ids, axis] = start + np.sign(start) * w_S[ids]
+        elif face == "outer":
+            centre_S2[ids, 0] += _OUTER
         for one in ids.tolist():
-            if face in ("top", "bottom"):
-                outline = _hexagon()
-            else:
-                cell = {"inner": _INNER_CELL, "outer": _COARSE_CELL}.get(face, _SIDE_CELL)
-                wide, high = _DENSE_CELL if one in dense else cell
-                outline = _rectangle(wide, high * degree)
-            polygons[one] = outline + centre_S2[one]
+            polygons[one] = _OUTLINES[face] + centre_S2[one]
+    for one in layout.outer_dense().ravel().tolist():
+        polygons[one] = _rectangle(*_DENSE_CELL) + centre_S2[one]
     return _Tank(polygons, centre_S2)
-
-
-def _rectangle(wide: float, high: float) -> Floats:
-    return np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * (wide / 2, high / 2)
-
-
-def _hexagon() -> Floats:
-    """Six corners that leave no gap between rows that are shifted by half a pitch."""
-    x, y = _HEX_PITCH / 2, _HEX_ROW / 3
-    return np.array([(0, 2 * y), (-x, y), (-x, -y), (0, -2 * y), (x, -y), (x, y)])
 
 
 def draw_tank(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,10 @@ FACES = ("inner", "us", "ds", "outer", "top", "bottom")
 """In the order of their codes in files."""
 
 HEX_ROWS = (11, 12, 11, 12, 13, 14)
-FINE_SHAPE = (45, 72)
 COARSE_CELL, DENSE_CELL = (5, 3), (3, 2)  # fine cells of a coarse and of a dense sensor
 DENSE_CORNER = (15, 30)  # first fine row and column of the dense patch
 
 _FIRST = {"inner": 0, "outer": 4092, "us": 4308, "ds": 4452, "top": 4596, "bottom": 4669}
-_EXTRA = 4742
 
 # One line per phi row, z ascending: 12 of the coarse sensors among the 18 extra ones.
 _DENSE = (
@@ -37,14 +36,9 @@ def inner() -> Ids:
     return _block("inner", 93, 44)
 
 
-def upstream() -> Ids:
-    """24 x 6: phi descending, radius ascending."""
-    return _block("us", 24, 6)
-
-
-def downstream() -> Ids:
-    """24 x 6: phi descending, radius ascending."""
-    return _block("ds", 24, 6)
+def sides(face: str) -> Ids:
+    """24 x 6, upstream ("us") or downstream ("ds"): phi descending, radius ascending."""
+    return _block(face, 24, 6)
 
 
 def outer_coarse() -> Ids:
@@ -83,17 +77,7 @@ def face_of_sensor() -> NDArray[np.int64]:
 
 def sensors_of(face: str) -> Ids:
     """The ids of all sensors of a face, ascending."""
-    match face:
-        case "inner":
-            return inner().ravel()
-        case "us":
-            return upstream().ravel()
-        case "ds":
-            return downstream().ravel()
-        case "outer":
-            return np.unique(outer_fine())
-        case _:
-            return hexagonal(face)
+    return np.unique(IMAGES[face]())
 
 
 @cache
@@ -102,6 +86,19 @@ def fine_cells() -> NDArray[np.int64]:
     counts = np.bincount(outer_fine().ravel(), minlength=SENSORS)
     counts.setflags(write=False)
     return counts
+
+
+IMAGES: Mapping[str, Callable[[], Ids]] = {
+    "inner": inner,
+    "us": partial(sides, "us"),
+    "ds": partial(sides, "ds"),
+    "outer": outer_fine,
+    "outer_coarse": outer_coarse,
+    "outer_center": outer_dense,
+    "top": partial(hexagonal, "top"),
+    "bottom": partial(hexagonal, "bottom"),
+}
+"""By name: of the faces, and the two that the outer face is made of."""
 
 
 def _block(face: str, rows: int, columns: int) -> Ids:

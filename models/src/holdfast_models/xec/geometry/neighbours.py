@@ -82,8 +82,8 @@ def _touching() -> list[set[int]]:
                 links[one].add(other)
                 links[other].add(one)
 
-    images = (layout.inner(), layout.upstream(), layout.downstream(), layout.outer_fine())
-    for image in images:
+    for face in ("inner", "us", "ds", "outer"):
+        image = layout.IMAGES[face]()
         link(image[1:], image[:-1])
         link(image[:, 1:], image[:, :-1])
         link(image[1:, 1:], image[:-1, :-1])

@@ -38,23 +38,15 @@ def normals() -> Floats:
     zero = np.zeros_like(phi)
     outwards = np.stack((x / r, y / r, zero), axis=1)
     along_phi = np.stack((np.sin(phi), np.cos(phi), zero), axis=1)
-    along_z = np.broadcast_to((0.0, 0.0, 1.0), outwards.shape)
-    side = {"us": 1.0, "ds": -1.0}
+    radial, axial = _SIDE_NORMAL
+    sides = {sign: radial * outwards + (0, 0, sign * axial) for sign in (1, -1)}
     found = np.empty((layout.SENSORS, 3))
-    for name in layout.FACES:
-        mine = layout.sensors_of(name)
-        match name:
-            case "inner":
-                found[mine] = outwards[mine]
-            case "outer":
-                found[mine] = -outwards[mine]
-            case "top":
-                found[mine] = -along_phi[mine]
-            case "bottom":
-                found[mine] = along_phi[mine]
-            case _:
-                radial, axial = _SIDE_NORMAL
-                found[mine] = radial * outwards[mine] + side[name] * axial * along_z[mine]
+    for face, vectors in {
+        "inner": outwards, "outer": -outwards, "top": -along_phi, "bottom": along_phi,
+        "us": sides[1], "ds": sides[-1],
+    }.items():  # fmt: skip
+        mine = layout.sensors_of(face)
+        found[mine] = vectors[mine]
     return _locked(found / np.linalg.norm(found, axis=1, keepdims=True))
 
 
@@ -69,38 +61,10 @@ def is_sipm() -> NDArray[np.bool_]:
     return layout.face_of_sensor() == layout.FACES.index("inner")
 
 
-def xyz_of(uvw: NDArray[np.floating]) -> Floats:
-    """Cartesian coordinates of (u, v, w)."""
-    u, v, w = np.moveaxis(np.asarray(uvw, dtype=np.float64), -1, 0)
-    r, phi = R_INNER + w, v / R_INNER
-    return np.stack((-r * np.cos(phi), r * np.sin(phi), u), axis=-1)
-
-
 def uvw_of(xyz: NDArray[np.floating]) -> Floats:
     """(u, v, w) of Cartesian coordinates."""
     x, y, z = np.moveaxis(np.asarray(xyz, dtype=np.float64), -1, 0)
     return np.stack((z, R_INNER * np.arctan2(y, -x), np.hypot(x, y) - R_INNER), axis=-1)
-
-
-def direction_of(angles: NDArray[np.floating]) -> Floats:
-    """Unit vectors of (theta, phi) in degrees."""
-    theta, phi = np.moveaxis(np.radians(np.asarray(angles, dtype=np.float64)), -1, 0)
-    sine = np.sin(theta)
-    return np.stack((-sine * np.cos(phi), sine * np.sin(phi), np.cos(theta)), axis=-1)
-
-
-def angles_of(direction: NDArray[np.floating]) -> Floats:
-    """(theta, phi) in degrees of unit vectors."""
-    x, y, z = np.moveaxis(np.asarray(direction, dtype=np.float64), -1, 0)
-    return np.degrees(np.stack((np.arccos(np.clip(z, -1, 1)), np.arctan2(y, -x)), axis=-1))
-
-
-def in_xenon(xyz: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Whether a point lies in the liquid xenon."""
-    x, y, z = np.moveaxis(np.asarray(xyz, dtype=np.float64), -1, 0)
-    r, phi = np.hypot(x, y), np.degrees(np.arctan2(y, -x))
-    inside = (r >= R_INNER) & (r <= R_OUTER) & (np.abs(phi) <= PHI_END)
-    return inside & (np.abs(z) <= Z_INNER + Z_SLOPE * (r - R_INNER))
 
 
 def _cylindrical() -> tuple[Floats, Floats, Floats]:
@@ -119,7 +83,7 @@ def _cylindrical() -> tuple[Floats, Floats, Floats]:
     i, j = np.indices((6, 5))
     place(layout.outer_dense().T, R_OUTER, 8.71667 - 3.486667 * i, -12.4 + 6.2 * j)
     i, j = np.indices((24, 6))
-    for ids, sign in ((layout.upstream(), -1), (layout.downstream(), 1)):
+    for ids, sign in ((layout.sides("us"), -1), (layout.sides("ds"), 1)):
         place(ids, 69.53 + 6.684 * j, 60.145 - 5.23 * i, sign * (35.1547 + 2.3369 * j))
     rows = np.concatenate([np.full(length, i) for i, length in enumerate(layout.HEX_ROWS)])
     steps = np.concatenate([np.arange(n) - (n - 1) / 2 for n in layout.HEX_ROWS])

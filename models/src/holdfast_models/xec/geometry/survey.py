@@ -43,14 +43,8 @@ def compare() -> list[Check]:
             f"{error * 1e4:.1f} micrometres at most, {LARGEST_ERROR * 1e4:.0f} allowed",
         ),
     ]
-    maps = {
-        "us": layout.upstream(),
-        "ds": layout.downstream(),
-        "outer_coarse": layout.outer_coarse(),
-        "outer_center": layout.outer_dense(),
-        "outer_fine": layout.outer_fine(),
-    }
-    for name, mine in maps.items():
+    for name in ("us", "ds", "outer_coarse", "outer_center", "outer_fine"):
+        mine = layout.IMAGES[name.removesuffix("_fine")]()
         same = np.array_equal(mine, table[name]["index_map"])
         checks.append(Check(f"image {name}", same, " x ".join(map(str, mine.shape))))
     for face in ("top", "bottom"):

@@ -1,6 +1,6 @@
-"""The backbone of rectangular images; one set of weights for all of them.
+"""The backbones of the faces: one set of weights for all rectangular images, one for hexagons.
 
-B events, H x W cells, C channels, D width of a token.
+B events, H x W cells, N = 73 nodes, C channels, D width of a token.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .blocks import ConvNeXtBlock, channels_first, channels_last, seen
+from .blocks import ConvNeXtBlock, HexNeXtBlock, channels_first, channels_last, seen
 
-__all__ = ["FaceBackbone", "axis_weights"]
+__all__ = ["FaceBackbone", "HexEncoder", "axis_weights"]
 
 _SIDE = 4  # every image ends as 4 x 4 positions
 _EPS = 1e-6
+_HEX_BLOCKS = 4
 
 
 class FaceBackbone(nn.Module):
@@ -85,6 +86,31 @@ class FaceBackbone(nn.Module):
         strength_BHW1 = (score_BHW1 - score_BHW1.amax((1, 2), keepdim=True).detach()).exp()
         sums = _weighted(x_BHWC * strength_BHW1, *weights)
         return sums / _weighted(strength_BHW1, *weights).clamp_min(1e-12)
+
+
+class HexEncoder(nn.Module):
+    """HexNeXt blocks on the nodes, and their mean as one token.
+
+    Args:
+        width: of the token, D.
+        channels: of the nodes.
+        drop_path: stochastic depth of the last block; it grows linearly up to there.
+    """
+
+    def __init__(self, width: int, channels: int, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(2, channels), nn.LayerNorm(channels), nn.GELU())
+        rates = [drop_path * depth / (_HEX_BLOCKS - 1) for depth in range(_HEX_BLOCKS)]
+        self.blocks = nn.ModuleList(HexNeXtBlock(channels, rate) for rate in rates)
+        self.norm = nn.LayerNorm(channels)
+        self.token = nn.Linear(channels, width)
+
+    def forward(self, x_BNC: Tensor, visible_BN1: Tensor | None = None) -> Tensor:
+        """The token (B, D)."""
+        x_BNC = self.embed(x_BNC)
+        for block in self.blocks:
+            x_BNC = block(x_BNC, visible_BN1)
+        return self.token(self.norm(x_BNC.mean(1)))
 
 
 def _product_of_patches(x_BHWC: Tensor, conv: nn.Conv2d) -> Tensor:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..settings import EncoderSettings
-from .backbone import FaceBackbone
+from .backbone import FaceBackbone, HexEncoder
 from .faces import HEXAGONAL, Faces
 from .fusion import Fusion
-from .hexagon import HexEncoder
 
 __all__ = ["Encoder"]
 

@@ -28,16 +28,6 @@ _TOKENS = {
     "finegrid": ("inner", "us", "ds", "outer", "top", "bottom"),
     "split": ("inner", "outer_coarse", "outer_center", "us", "ds", "top", "bottom"),
 }
-_CELLS = {
-    "inner": layout.inner,
-    "us": layout.upstream,
-    "ds": layout.downstream,
-    "outer": layout.outer_fine,
-    "outer_coarse": layout.outer_coarse,
-    "outer_center": layout.outer_dense,
-    "top": lambda: layout.hexagonal("top"),
-    "bottom": lambda: layout.hexagonal("bottom"),
-}
 
 
 class Faces(nn.Module):
@@ -63,7 +53,7 @@ class Faces(nn.Module):
         super().__init__()
         self.names = _TOKENS[settings.outer_mode]
         self.pool = settings.outer_fine_pool if settings.outer_mode == "finegrid" else None
-        tables = {name: _CELLS[name]() for name in self.names}
+        tables = {name: layout.IMAGES[name]() for name in self.names}
         self._gathered = {name: table.shape for name, table in tables.items()}
         self.shapes = dict(self._gathered)
         if self.pool is not None:

@@ -9,6 +9,8 @@ Shapes: B events, S sensors, K slots of a table of neighbours, N sensors of one 
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 
 import numpy as np
@@ -16,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ..geometry import layout
+from ..geometry.coordinates import xyz_of
 from ..geometry.neighbours import ABSENT, within_hops
-from ..geometry.positions import R_INNER, areas, normals, positions
+from ..geometry.positions import areas, normals, positions
 
 _TINY = 1e-12
 
@@ -78,9 +81,7 @@ class SolidAngleMean(nn.Module):
 
     def forward(self, npho_BS: Tensor, usable_BS: Tensor, uvw_B3: Tensor) -> Tensor:
         """A value for every sensor; its own is never used."""
-        omega_BS = solid_angles(
-            xyz_of_uvw(uvw_B3.float()), self.place_S3, self.normal_S3, self.area_S
-        )
+        omega_BS = solid_angles(xyz_of(uvw_B3.float()), self.place_S3, self.normal_S3, self.area_S)
         light_BS = torch.where(usable_BS, npho_BS.float(), 0.0)
         seen_BS = torch.where(usable_BS, omega_BS, 0.0)
         filled_BS = _face_mean(light_BS, usable_BS, self.face_S)
@@ -96,6 +97,25 @@ class SolidAngleMean(nn.Module):
         return filled_BS
 
 
+def baselines(npho_BS: Tensor, usable_BS: Tensor, uvw_B3: Tensor | None) -> dict[str, Tensor]:
+    """What every filling says, by name; light by solid angle only where the place is known."""
+    found = {"neighbours": _filling(NeighbourMean, npho_BS.device)(npho_BS, usable_BS)}
+    if uvw_B3 is not None:
+        angles = _filling(SolidAngleMean, npho_BS.device)
+        found["solid angle"] = angles(npho_BS, usable_BS, uvw_B3)
+    return found
+
+
+def _filling(kind: type[nn.Module], device: torch.device) -> nn.Module:
+    """Its tables take a second to make, and stay on the host: a device has no room for them."""
+    return copy.deepcopy(_made(kind)).to(device)
+
+
+@functools.cache
+def _made(kind: type[nn.Module]) -> nn.Module:
+    return kind()
+
+
 def solid_angles(xyz_B3: Tensor, place_S3: Tensor, normal_S3: Tensor, area_S: Tensor) -> Tensor:
     """The share of the light of a point that meets each sensor, without absorption.
 
@@ -108,13 +128,6 @@ def solid_angles(xyz_B3: Tensor, place_S3: Tensor, normal_S3: Tensor, area_S: Te
     # 1 - 1 / sqrt(1 + x) without the cancellation that far sensors would suffer.
     root_BS = torch.sqrt(1 + x_BS)
     return 0.5 * x_BS / (root_BS * (root_BS + 1))
-
-
-def xyz_of_uvw(uvw_B3: Tensor) -> Tensor:
-    """Cartesian coordinates on the device; as ``geometry.positions.xyz_of``."""
-    u_B, v_B, w_B = uvw_B3.unbind(-1)
-    r_B, phi_B = R_INNER + w_B, v_B / R_INNER
-    return torch.stack((-r_B * phi_B.cos(), r_B * phi_B.sin(), u_B), dim=-1)
 
 
 def _codes() -> Tensor:

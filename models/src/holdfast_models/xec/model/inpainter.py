@@ -17,10 +17,16 @@ from ..settings import InpainterSettings, NormalizationSettings
 from .encoder import Encoder
 from .faces import HEXAGONAL, OUTER_SENSORS
 from .fillings import NeighbourMean
-from .inpainting.attention_heads import AttentionHexHead, AttentionImageHead, AttentionOuterHead
+from .inpainting.attention_heads import AttentionHead, Near, around
 from .inpainting.cross_attention import CrossAttentionHead
-from .inpainting.local_heads import LocalHexHead, LocalImageHead, LocalOuterHead
-from .inpainting.token_heads import TokenImageHead, TokenNodeHead
+from .inpainting.face_heads import (
+    LocalHexHead,
+    LocalImageHead,
+    LocalOuterHead,
+    TokenImageHead,
+    TokenNodeHead,
+)
+from .inpainting.features import CellPooling, HexFeatures, ImageFeatures
 from .light import spread_of
 
 __all__ = ["Inpainter"]
@@ -67,11 +73,7 @@ class Inpainter(nn.Module):
         return self
 
     def forward(
-        self,
-        x_BSC: Tensor,
-        hidden_BS: Tensor,
-        usable_BS: Tensor,
-        valid_BSC: Tensor | None = None,
+        self, x_BSC: Tensor, hidden_BS: Tensor, usable_BS: Tensor, valid_BSC: Tensor | None = None
     ) -> Tensor:
         """Predictions of ``predict_channels`` for all sensors, (B, S, channels).
 
@@ -124,10 +126,12 @@ class Inpainter(nn.Module):
         hexagonal, fine = name in HEXAGONAL, name == "outer"
         if settings.head_type == "masked_attention":
             if hexagonal:
-                return AttentionHexHead(width, outputs, name)
-            if fine:
-                return AttentionOuterHead(width, outputs, faces)
-            return AttentionImageHead(width, outputs)
+                return AttentionHead(HexFeatures(width), Near(name), outputs)
+            features = ImageFeatures(width)
+            if not fine:
+                return AttentionHead(features, around, outputs)
+            pooling = CellPooling(faces, features.channels, bias=False)
+            return AttentionHead(features, Near(name), outputs, pooling)
         if settings.use_local_context:
             if hexagonal:
                 return LocalHexHead(width, outputs)

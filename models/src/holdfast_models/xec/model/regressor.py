@@ -12,11 +12,10 @@ from holdfast import HoldfastError
 
 from ..settings import NormalizationSettings, RegressorSettings, TasksSettings
 from .encoder import Encoder
-from .heads import TaskHead
 from .light import light_of
 from .targets import OUTPUTS, TargetScale
 
-__all__ = ["Regressor"]
+__all__ = ["Regressor", "TaskHead"]
 
 
 class Regressor(nn.Module):
@@ -92,3 +91,37 @@ class Regressor(nn.Module):
             vector, log_var = found["angleVec"].tensor_split((3,), dim=-1)
             found["angleVec"] = torch.cat((nn.functional.normalize(vector, dim=-1), log_var), -1)
         return found
+
+
+class TaskHead(nn.Module):
+    """A small network on the tokens laid end to end.
+
+    Args:
+        inputs: tokens times their width.
+        hidden: width of the two hidden layers.
+        outputs: of the task.
+        dropout: between the two hidden layers.
+    """
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, hidden),
+            nn.LayerNorm(hidden),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, outputs),
+        )
+
+    def forward(self, tokens_BTD: Tensor) -> Tensor:
+        """The outputs, on the network's scale."""
+        flat_BI = tokens_BTD.flatten(1)
+        # A forecast has no device that numbers could be rounded on.
+        if flat_BI.is_meta or not torch.is_autocast_enabled(flat_BI.device.type):
+            return self.layers(flat_BI)
+        # In full precision from here on, for 1 % of the arithmetic: there is no sum behind it any
+        # more that rounding errors could cancel in.
+        with torch.autocast(flat_BI.device.type, enabled=False):
+            return self.layers(flat_BI.float())

@@ -7,8 +7,7 @@ Shapes: B events, S sensors, C channels, F faces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -19,17 +18,13 @@ from ..data.normalization import Inputs
 from ..geometry.layout import FACES
 from ..losses import HiddenLoss, HiddenLosses
 from ..model.masking import Hidden, hide_flat, hide_random, valid_of, with_hidden
-from ..settings import MaeSettings
+from ..settings import InpainterSettings, MaeSettings
 from .health_numbers import SensorHealth, hidden_numbers
 
 if TYPE_CHECKING:
     from ..run_settings import InpainterRun, MaeRun
 
 Batch = Mapping[str, Tensor]
-Hide = Callable[[Inputs, Tensor], Hidden]
-"""Which sensors, of events and a random number for each sensor."""
-Call = Callable[[nn.Module, Inputs, Hidden], Tensor]
-"""The network's predictions, of events without their hidden sensors."""
 _VALIDATION_SEED = 1234  # validation losses are compared: the same sensors are hidden each time
 
 
@@ -46,21 +41,15 @@ class ReconstructionObjective:
     """Loss and measures of one run; calls the model it is given, which may be wrapped.
 
     Args:
-        losses: on hidden sensors; part of the model where it learns weights.
+        model: the bare model.
         settings: of the run.
-        hide: which sensors.
-        call: how the network is asked.
     """
 
-    def __init__(
-        self,
-        losses: HiddenLosses,
-        settings: MaeRun | InpainterRun,
-        hide: Hide,
-        call: Call,
-    ) -> None:
-        self._losses, self._settings = losses, settings
-        self._hide, self._call = hide, call
+    def __init__(self, model: nn.Module, settings: MaeRun | InpainterRun) -> None:
+        self._losses, self._settings = cast(HiddenLosses, model.losses), settings
+        self._ratios: dict[str, float] = {}
+        if isinstance(settings.model, InpainterSettings):
+            self._ratios = settings.model.mask_ratio_by_face.given()
         self._health = SensorHealth(foreign=settings.init.allow_norm_mismatch)
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -70,9 +59,8 @@ class ReconstructionObjective:
         told: dict[str, Tensor | float] = {
             f"loss_{channel}": mean_F.sum().detach() for channel, mean_F in found.faces.items()
         }
-        hidden_BS, maskable_BS = done.hidden
-        told["actual_mask_ratio"] = hidden_BS.sum() / maskable_BS.sum().clamp(min=1)
-        told |= hidden_numbers(hidden_BS, done.inputs.npho_valid_BS)
+        told["actual_mask_ratio"] = done.hidden.actual_ratio()
+        told |= hidden_numbers(done.hidden.hidden_BS, done.inputs.npho_valid_BS)
         return found.total, told | self._health.numbers(done.inputs)
 
     def measure(self, net: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -122,52 +110,32 @@ class ReconstructionObjective:
         if fixed:
             generator = torch.Generator(device).manual_seed(_VALIDATION_SEED)
         keys_BS = torch.rand(inputs.npho_BS.shape, generator=generator, device=device)
-        hidden = self._hide(inputs, keys_BS)
+        hidden = self._hidden(inputs, keys_BS)
         shown = with_hidden(inputs, hidden.hidden_BS, normalization)
-        return Pass(inputs, hidden, shown, self._call(net, shown, hidden))
+        return Pass(inputs, hidden, shown, self._asked(net, shown, hidden))
 
     def _loss_of(self, done: Pass) -> HiddenLoss:
         inputs = done.inputs
         return self._losses(
-            done.pred_BSC,
-            inputs.x_BSC,
-            done.hidden.hidden_BS,
-            inputs.time_valid_BS,
-            inputs.npho_BS,
+            done.pred_BSC, inputs.x_BSC, done.hidden.hidden_BS, inputs.time_valid_BS, inputs.npho_BS
         )
 
+    def _hidden(self, inputs: Inputs, keys_BS: Tensor) -> Hidden:
+        """Which sensors, of events and a random number for each sensor."""
+        model, channels = self._settings.model, self._losses.channels
+        if isinstance(model, MaeSettings):
+            scale = self._settings.loss.time.mask_ratio_scale
+            return hide_random(
+                inputs, model.mask_ratio, keys_BS,
+                channels=channels, scale=scale, threshold=self._losses.threshold,
+            )  # fmt: skip
+        choose = hide_flat if model.mask_npho_flat else hide_random
+        ratios = self._ratios or model.mask_ratio
+        return choose(inputs, ratios, keys_BS, channels=channels)
 
-def reconstruction_objective(
-    model: nn.Module, settings: MaeRun | InpainterRun
-) -> ReconstructionObjective:
-    """The objective of an autoencoder or inpainter, by its settings."""
-    losses = cast(HiddenLosses, model.losses)
-    channels, time = settings.model.predict_channels, settings.loss.time
-    if isinstance(settings.model, MaeSettings):
-        hide = partial(
-            hide_random,
-            channels=channels,
-            scale=time.mask_ratio_scale,
-            threshold=losses.threshold,
-        )
-        ratio = settings.model.mask_ratio
-        return ReconstructionObjective(
-            losses, settings, lambda inputs, keys: hide(inputs, ratio, keys), _ask_autoencoder
-        )
-    ratios = settings.model.mask_ratio_by_face.given() or settings.model.mask_ratio
-    choose = hide_flat if settings.model.mask_npho_flat else hide_random
-    return ReconstructionObjective(
-        losses,
-        settings,
-        lambda inputs, keys: choose(inputs, ratios, keys, channels=channels),
-        _ask_inpainter,
-    )
-
-
-def _ask_autoencoder(net: nn.Module, shown: Inputs, hidden: Hidden) -> Tensor:
-    return net(shown.x_BSC, hidden.hidden_BS | ~hidden.maskable_BS, valid_of(shown))
-
-
-def _ask_inpainter(net: nn.Module, shown: Inputs, hidden: Hidden) -> Tensor:
-    usable_BS = shown.npho_valid_BS | hidden.hidden_BS
-    return net(shown.x_BSC, hidden.hidden_BS, usable_BS, valid_of(shown))
+    def _asked(self, net: nn.Module, shown: Inputs, hidden: Hidden) -> Tensor:
+        """The network's predictions, of events without their hidden sensors."""
+        hidden_BS, maskable_BS = hidden
+        if isinstance(self._settings.model, MaeSettings):
+            return net(shown.x_BSC, hidden_BS | ~maskable_BS, valid_of(shown))
+        return net(shown.x_BSC, hidden_BS, shown.npho_valid_BS | hidden_BS, valid_of(shown))

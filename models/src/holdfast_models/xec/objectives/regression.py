@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import inputs_of
-from ..losses import Balance, direction, elementwise, one_minus_cosine
+from ..evaluation.regression_metrics import QUANTITIES
+from ..geometry.coordinates import angle_between, direction_of
+from ..losses import Balance, elementwise, one_minus_cosine
 from ..model.masking import drop_sensors, valid_of
 from ..model.regressor import Regressor
 from ..model.targets import TargetScale
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Tensor]
 
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
-    "angle": ("theta", "phi"),
-    "energy": ("energy",),
-    "timing": ("timing",),
-    "uvwFI": ("u", "v", "w"),
+    **QUANTITIES,
     "angleVec": ("dir_x", "dir_y", "dir_z"),
     "n_gamma": ("n_gamma",),
 }
@@ -97,7 +96,7 @@ class RegressionObjective:
         if form == "cosine":
             pred_BK = scale.physical(pred_BK)
             if name == "angle":
-                return one_minus_cosine(direction(pred_BK), direction(target_BK))
+                return one_minus_cosine(direction_of(pred_BK), direction_of(target_BK))
             return one_minus_cosine(pred_BK, target_BK)
         target_BK = target_BK.reshape(len(target_BK), -1)
         if form != "gaussian_nll" and task.loss_fn == "gaussian_nll":
@@ -129,12 +128,11 @@ class RegressionObjective:
         for name, pred_BK in preds.items():
             columns |= _columns_of(name, self._tasks[name], pred_BK.float(), batch.get(name))
         if "angle" in preds and "angle" in batch:
-            pred_B3 = direction(preds["angle"][:, :2].float())
-            true_B3 = direction(batch["angle"])
-            across_B = torch.linalg.cross(pred_B3, true_B3).norm(dim=-1)
-            # An arc cosine has no digits left where the directions agree.
-            psi_B = torch.atan2(across_B, (pred_B3 * true_B3).sum(-1))
-            columns["opening_angle"] = torch.rad2deg(psi_B)
+            pred_B3, true_B3 = (
+                direction_of(preds["angle"][:, :2].float()),
+                direction_of(batch["angle"]),
+            )
+            columns["opening_angle"] = angle_between(pred_B3, true_B3).rad2deg()
         if "xyzVTX" in batch:
             for axis, value_B in zip("xyz", batch["xyzVTX"].unbind(-1), strict=True):
                 columns[f"{axis}_vtx"] = value_B

@@ -18,45 +18,39 @@ from ..settings import NormalizationSettings
 
 TREES = {"reg": "val_tree", "mae": "tree", "inp": "tree", "dead": "tree"}
 
-_F, _I, _L, _U = "<f4", "<i4", "<i8", "|u1"
+_F, _I, _L, _U = torch.float32, torch.int32, torch.int64, torch.uint8
 _OUTPUTS = ("theta", "phi", "energy", "timing", "u", "v", "w", "dir_x", "dir_y", "dir_z")
-_VECTORS = ("truth_npho", "truth_time", "mask", "masked_npho", "masked_time", "pred_npho",
-            "err_npho", "pred_time", "err_time")  # fmt: skip
 _CHANNELS = ("npho", "time")
+VECTORS = ("truth_npho", "truth_time", "mask", "masked_npho", "masked_time", "pred_npho",
+           "err_npho", "pred_time", "err_time")  # fmt: skip
+"""Columns of the autoencoder that hold a value for every sensor."""
 
-COLUMNS: Mapping[str, Mapping[str, tuple[str, bool]]] = {
+COLUMNS: Mapping[str, Mapping[str, torch.dtype]] = {
     "reg": {
-        "run_id": (_L, False),
-        "event_id": (_L, False),
-        **{f"{what}_{name}": (_F, False) for name in _OUTPUTS for what in ("pred", "true")},
-        **{f"{name}_log_var": (_F, False) for name in _OUTPUTS},
-        "pred_n_gamma": (_I, False),
-        "true_n_gamma": (_I, False),
-        "opening_angle": (_F, False),
-        **{f"{axis}_vtx": (_F, False) for axis in "xyz"},
+        **dict.fromkeys(("run_id", "event_id"), _L),
+        **dict.fromkeys((f"{what}_{name}" for name in _OUTPUTS for what in ("pred", "true")), _F),
+        **dict.fromkeys((f"{name}_log_var" for name in _OUTPUTS), _F),
+        **dict.fromkeys(("pred_n_gamma", "true_n_gamma"), _I),
+        **dict.fromkeys(("opening_angle", "x_vtx", "y_vtx", "z_vtx"), _F),
     },
     "mae": {
-        "event_id": (_L, False),
-        "run": (_L, False),
-        "event": (_L, False),
-        **{name: (_U if name == "mask" else _F, True) for name in _VECTORS},
+        **dict.fromkeys(("event_id", "run", "event"), _L),
+        **dict.fromkeys(VECTORS, _F),
+        "mask": _U,
     },
     "inp": {
-        "event_idx": (_I, False),
-        "run_number": (_L, False),
-        "event_number": (_L, False),
-        "sensor_id": (_I, False),
-        "face": (_I, False),
-        **{f"{w}_{c}": (_F, False) for c in _CHANNELS for w in ("truth", "pred", "error")},
+        "event_idx": _I,
+        **dict.fromkeys(("run_number", "event_number"), _L),
+        **dict.fromkeys(("sensor_id", "face"), _I),
+        **dict.fromkeys((f"{w}_{c}" for c in _CHANNELS for w in ("truth", "pred", "error")), _F),
     },
     "dead": {
-        "run": (_L, False),
-        "event": (_L, False),
-        "n_dead": (_I, False),
-        **{f"energy_{how}": (_F, False) for how in ("raw", "neighavg", "inpainted", "true")},
+        **dict.fromkeys(("run", "event"), _L),
+        "n_dead": _I,
+        **dict.fromkeys((f"energy_{how}" for how in ("raw", "neighavg", "inpainted", "true")), _F),
     },
 }
-"""Type of each column, and whether a row holds a value for every sensor; in their order."""
+"""Type of each column, in their order."""
 
 
 def file_rows(

@@ -42,9 +42,10 @@ class DeadStudy(nn.Module):
 
     def __init__(self, regressor: Loaded, inpainter: Loaded, dead: str) -> None:
         super().__init__()
-        if regressor.kind != "reg" or "energy" not in cast(Any, regressor.settings).tasks.active():
+        run = regressor.settings
+        if not isinstance(run, RegressorRun) or "energy" not in run.tasks.active():
             raise HoldfastError(f"{regressor.folder}: no regressor of the energy; give one")
-        if inpainter.kind != "inp":
+        if inpainter.settings.kind != "inp":
             raise HoldfastError(f"{inpainter.folder}: is no run of xec.inp; give one")
         self.regressor = regressor.model
         self.normalization = regressor.settings.normalization
@@ -111,14 +112,14 @@ def study_files(
     raw = dataclasses.replace(settings.data, device_transform=True)
     wanted = ("energy", "dead") if dead == "branch" else ("energy",)
     events = open_files(settings, raw, path, wanted)
-    if dead == "branch" and "dead" not in events[0]:
+    if dead == "branch" and "dead" not in events.first():
         raise HoldfastError(f"{path}: no branch 'dead'; give --dead sentinels, or a file of ids")
     weights = [regressor.checkpoint.name, inpainter.checkpoint.name]
     what = {"weights": weights, "files": path, "range": list(entries), "dead": dead}
     writer = RootPredictions(
         out, "dead", settings.normalization, what=what, first=entries[0], overwrite=overwrite
     )
-    predictor = Predictor("dead", settings, study, _asked, "")
+    predictor = Predictor(settings, study, _asked, "")
     return run_predictions(predictor, events, writer, entries, batch, chunk, say)
 
 

@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from holdfast.training import Gathered, PredictionWriter, Task, predict
+from holdfast.training import PredictionWriter, Streamed, Task, predict
 
-from ..data.event_files import EventFile
-from ..data.events import event_files
+from ..assembly import make_objective
+from ..data.events import CHUNK, event_files
 from ..export import OnnxRegressor
 from ..loading import load_run
-from ..objectives.reconstruction import reconstruction_objective
-from ..objectives.regression import RegressionObjective
 from ..run_settings import AnyRun, RegressorRun
 from ..settings import DataSettings
-from .root_writer import Kind, RootPredictions
+from .root_writer import RootPredictions
 
 Say = Callable[[str], None]
-
-
-class Events(Dataset[Any]):
-    """The events of files in their order, read by ranges; any of them can be the first."""
-
-    def __init__(self, files: Sequence[EventFile]) -> None:
-        self._files = files
-        self._ends = list(itertools.accumulate(len(file) for file in files))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> Gathered:
-        """Neighbours, which is what predictions ask for, are read at once."""
-        parts: list[Mapping[str, Tensor]] = []
-        at = 0
-        while at < len(indices):
-            first = indices[at]
-            number = bisect.bisect_right(self._ends, first)
-            begin = self._ends[number] - len(self._files[number])
-            stop = at
-            while stop < len(indices) and indices[stop] == first + stop - at < self._ends[number]:
-                stop += 1
-            wanted = range(first - begin, first - begin + stop - at)
-            parts.append(cast(Any, self._files[number].__getitems__(wanted)).batch)
-            at = stop
-        together = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return Gathered(together, len(indices))
 
 
 class Predictor(NamedTuple):
     """Something that predicts: a model, what it is asked, and the settings of its run."""
 
-    kind: Kind
     settings: AnyRun
     model: nn.Module
     ask: Callable[[nn.Module, Any], Mapping[str, Tensor]]
@@ -77,15 +39,11 @@ def load_predictor(
     if Path(source).suffix == ".onnx":
         model = OnnxRegressor(source)
         settings = model.settings
-        objective = RegressionObjective(cast(Any, model), settings)
-        return Predictor("reg", settings, model, objective.predict, Path(source).name)
+        asked = make_objective(model, settings).predict
+        return Predictor(settings, model, asked, Path(source).name)
     loaded = load_run(source, device=device, averaged=averaged)
-    if isinstance(loaded.settings, RegressorRun):
-        asked = RegressionObjective(cast(Any, loaded.model), loaded.settings).predict
-    else:
-        asked = reconstruction_objective(loaded.model, loaded.settings).predict
-    kind = cast(Kind, loaded.kind)
-    return Predictor(kind, loaded.settings, loaded.model, asked, loaded.checkpoint.name)
+    asked = make_objective(loaded.model, loaded.settings).predict
+    return Predictor(loaded.settings, loaded.model, asked, loaded.checkpoint.name)
 
 
 def predict_files(
@@ -113,7 +71,7 @@ def predict_files(
         overwrite: replace what is there.
         say: told now and then how far it is.
     """
-    kind, settings = predictor.kind, predictor.settings
+    settings = predictor.settings
     wanted = ("xyzVTX", *settings.tasks.active()) if isinstance(settings, RegressorRun) else ()
     events = open_files(settings, settings.data, path, wanted)
     first, last = entries
@@ -124,22 +82,29 @@ def predict_files(
     channels = () if isinstance(settings, RegressorRun) else settings.model.predict_channels
     what = {"weights": predictor.weights, "files": path, "range": [first, last], "batch": size}
     writer = RootPredictions(
-        out, kind, settings.normalization, channels, what=what, first=first, overwrite=overwrite
+        out,
+        settings.kind,
+        settings.normalization,
+        channels,
+        what=what,
+        first=first,
+        overwrite=overwrite,
     )
     return run_predictions(predictor, events, writer, (first, last), size, chunk, say)
 
 
-def open_files(settings: AnyRun, data: DataSettings, path: str, wanted: Sequence[str]) -> Events:
-    """The events of files as a run reads them; truths where every file has them."""
+def open_files(settings: AnyRun, data: DataSettings, path: str, wanted: Sequence[str]) -> Streamed:
+    """The events of files in their order, as a run reads them; truths where every file has them."""
     data = dataclasses.replace(
         data, fiducial=dataclasses.replace(data.fiducial, enabled=False), cache="none"
     )
-    return Events(event_files(data, settings.normalization, path, optional=wanted))
+    files = event_files(data, settings.normalization, path, optional=wanted)
+    return Streamed(files, chunk=CHUNK)
 
 
 def run_predictions(
     predictor: Predictor,
-    events: Events,
+    events: Streamed,
     writer: PredictionWriter,
     entries: tuple[int, int | None],
     batch: int,
@@ -147,15 +112,10 @@ def run_predictions(
     say: Say | None,
 ) -> Any:
     """Ask for every event, batch by batch."""
-    task = Task(
-        model=predictor.model,
-        loss=_no_loss,
-        train=events,
-        predict=predictor.ask,
-    )
+    task = Task(model=predictor.model, loss=_no_loss, train=events, predict=predictor.ask)
     train = predictor.settings.train
     # A loader of its own costs more than it gives for files that threads decompress.
-    data = dataclasses.replace(train.data, batch=batch, workers=0)
+    data = dataclasses.replace(train.data, batch=batch, workers=0, chunk=None)
     validation = dataclasses.replace(train.validation, batch=None)
     train = dataclasses.replace(train, data=data, validation=validation, precision="fp32")
     return predict(task, train, writer, data=events, entries=entries, chunk=chunk, say=say)

@@ -1,38 +1,38 @@
 """Predictions as a ROOT file, written while they are made.
 
-Columns only, so memory does not grow with the rows. ROOT files are not safe to append to after a
-crash, so everything up to a ``keep`` lies in a closed part (``NAME.part3.root``), and a small
-``NAME.parts.json`` says what is safe. The same command goes on behind it, also after ``kill -9``;
-in the end the parts are copied into one file, piece by piece, and removed.
+ROOT files are not safe to append to after a crash. So rows are gathered as the trainer gathers
+predictions, in a folder of tensors (``NAME.parts``) that the same command goes on with, also after
+``kill -9``; in the end they are copied into one file, piece by piece, and the folder is removed.
+Memory does not grow with the rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from holdfast import HoldfastError
+from holdfast.training import MappedTensors, TensorPredictions
 
 from ..data.branches import import_uproot
 from ..geometry.layout import SENSORS
 from ..settings import NormalizationSettings
-from .columns import COLUMNS, TREES, file_rows
-
-Kind = Literal["reg", "mae", "inp", "dead"]
-Columns = dict[str, np.ndarray[Any, Any]]
+from .columns import COLUMNS, TREES, VECTORS, file_rows
 
 _AT_ONCE = 8 << 20  # bytes of rows that are written together
 _LEVEL = 1  # of zstd: five times as fast as zlib; ROOT reads it since 6.20
+_NAMES = {"reg": "regressor", "mae": "mae", "inp": "inpainter", "dead": "dead channels"}
 
 
-class RootPredictions:
+class RootPredictions(TensorPredictions):
     """A ``PredictionWriter`` for each of the three models.
 
     Args:
@@ -43,7 +43,6 @@ class RootPredictions:
         what: plain values that say what is predicted from what; unfinished predictions of
             anything else are not gone on with.
         first: the entry of the first event, where the data are not written from the beginning.
-        max_events: only so many events are written.
         overwrite: begin anew, whatever is there.
         compression: level of zstd; 0: none.
     """
@@ -51,244 +50,91 @@ class RootPredictions:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        kind: Kind,
+        kind: str,
         normalization: NormalizationSettings,
         channels: tuple[str, ...] = (),
         *,
         what: Mapping[str, Any] | None = None,
         first: int = 0,
-        max_events: int | None = None,
         overwrite: bool = False,
         compression: int = _LEVEL,
     ) -> None:
         import_uproot()
-        self._path = Path(path)
-        self._kind: Kind = kind
-        self._normalization = normalization
-        self._note = self._path.with_name(f"{self._path.stem}.parts.json")
-        self._metadata = _metadata(kind, normalization, channels)
-        self._first, self._most, self._level = first, max_events, compression
-        self._open: _Tree | None = None
-        self._saved: dict[str, Any] = {
-            "what": json.loads(json.dumps({"kind": kind, "first": first, **dict(what or {})})),
-            "entries": 0,
-            "parts": 0,
-            "types": {},
-        }
-        self._begin(overwrite=overwrite)
-        self.entries = self._seen = int(self._saved["entries"])
+        self._path, self._kind, self._level = Path(path), kind, compression
+        self._normalization, self._channels = normalization, channels
+        self._folder = self._path.with_name(f"{self._path.stem}.parts")
+        if overwrite:
+            self._path.unlink(missing_ok=True)
+        elif self._path.exists():
+            # Rows of a call that ended after its file was in place.
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise HoldfastError(f"{self._path}: is there already; write elsewhere, or --overwrite")
+        decides = {"kind": kind, "first": first, **(what or {})}
+        super().__init__(self._folder, decides, overwrite=overwrite)
+        self._at = first + self.entries
 
     def append(self, predictions: Mapping[str, Tensor], entries: int) -> None:
         """Write the rows of so many events; ``file_rows`` says what is taken."""
         rows = file_rows(self._kind, predictions, self._normalization)
-        columns = {name: value.numpy() for name, value in rows.items()}
-        offset = self._first + self._seen
         if self._kind == "mae":
-            columns["event_id"] = offset + np.arange(entries)
+            rows["event_id"] = self._at + torch.arange(entries)
         elif self._kind == "inp":
-            columns["event_idx"] = offset + columns["event_idx"]
-        if self._most is not None:
-            left = max(self._most - self._seen, 0)
-            columns = _first_events(columns, self._kind, offset + left, left)
-        self._seen += entries
-        checked = _checked(self._kind, columns)
-        if self._open is None:
-            self._open = self._tree(self._part(self._saved["parts"]), self._types(checked))
-        self._open.append(checked)
-
-    def keep(self) -> None:
-        """Close the part that was written: what was appended is safe."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-            self._saved["parts"] += 1
-        self._saved["entries"] = self.entries = self._seen
-        _write_whole(self._note, json.dumps(self._saved))
+            rows["event_idx"] = self._at + rows["event_idx"]
+        super().append(_checked(self._kind, rows), entries)
+        self._at += entries
 
     def close(self, *, finished: bool) -> None:
-        """Make one file of the parts, or leave them for another call."""
+        """Make one file of the rows, or leave them for another call."""
         if finished:
             self.keep()
-            self._join()
-        elif self._open is not None:
-            # What no keep made safe is predicted again.
-            self._open.abandon()
-            self._open = None
+        super().close(finished=False)
+        if finished:
+            beside = self._path.with_name(f".{self._path.name}.writing")
+            self._write(beside)
+            os.replace(beside, self._path)
+            shutil.rmtree(self._folder)
 
-    def _begin(self, *, overwrite: bool) -> None:
-        """Find out what is there."""
-        note = self._note
-        if overwrite:
-            self._path.unlink(missing_ok=True)
-            self._tidy()
-        if self._path.exists():
-            self._tidy()  # of a call that ended after its last file was in place
-            raise HoldfastError(f"{self._path}: is there already; write elsewhere, or --overwrite")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if not note.exists():
-            return
-        try:
-            saved = json.loads(note.read_text(encoding="utf-8"))
-            before = dict(saved["what"])
-        except (ValueError, KeyError, TypeError):
-            raise HoldfastError(f"{note}: is damaged; --overwrite begins anew") from None
-        now = self._saved["what"]
-        changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-        if changed:
-            raise HoldfastError(
-                f"{note}: was begun with another {', '.join(changed)}; write elsewhere, or "
-                "--overwrite"
-            )
-        self._saved = saved
-
-    def _types(self, rows: Columns) -> dict[str, list[Any]]:
-        """The columns of the file, which the first rows decide."""
-        types = {name: [value.dtype.str, list(value.shape[1:])] for name, value in rows.items()}
-        known = self._saved["types"]
-        if known and known != types:
-            lost = sorted({*known} ^ {*types}) or sorted(types)
-            raise HoldfastError(f"{self._path}: rows with other columns than before: {lost}")
-        self._saved["types"] = types
-        return types
-
-    def _tree(self, path: Path, types: Mapping[str, list[Any]]) -> _Tree:
-        return _Tree(path, TREES[self._kind], types, self._metadata, self._level)
-
-    def _part(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.stem}.part{number}.root")
-
-    def _join(self) -> None:
-        parts = [self._part(number) for number in range(self._saved["parts"])]
-        if len(parts) == 1:
-            os.replace(parts[0], self._path)
-        else:
-            whole = self._path.with_name(f"{self._path.stem}.joining.root")
-            tree = self._tree(whole, self._saved["types"])
-            try:
-                for part in parts:
-                    for rows in _pieces(part, TREES[self._kind]):
-                        tree.append(rows)
-                tree.close()
-            except BaseException:
-                tree.abandon()
-                raise
-            os.replace(whole, self._path)
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """Remove what is not the file itself; the note last, which names the parts."""
-        for part in self._path.parent.glob(f"{self._path.stem}.part*.root"):
-            part.unlink()
-        self._path.with_name(f"{self._path.stem}.joining.root").unlink(missing_ok=True)
-        self._note.unlink(missing_ok=True)
-
-
-class _Tree:
-    """One file with rows and metadata; rows are gathered until writing them is worth it."""
-
-    def __init__(
-        self,
-        path: Path,
-        name: str,
-        types: Mapping[str, list[Any]],
-        metadata: Mapping[str, Any],
-        level: int,
-    ) -> None:
-        self._path = path
-        root = import_uproot()
-        self._file = root.recreate(path, compression=root.ZSTD(level) if level else None)
-        meta = {name: _type_of(value) for name, value in metadata.items()}
-        self._file.mktree("metadata", meta).extend(
-            {name: [value] if isinstance(value, str) else np.array([value], meta[name])
-             for name, value in metadata.items()}
-        )  # fmt: skip
-        # A vector has to be declared with its length, or the first rows are refused.
-        branches = {
-            name: np.dtype((dtype, tuple(shape))) if shape else np.dtype(dtype)
-            for name, (dtype, shape) in types.items()
+    def _write(self, path: Path) -> None:
+        uproot, kept = import_uproot(), MappedTensors(self._folder, kept=True)
+        empty = {name: kept.mapped(name)[:0].numpy() for name in kept.kinds}
+        step = max(1, _AT_ONCE // sum(one.itemsize * _width(one) for one in empty.values()))
+        metadata = {
+            "kind": _NAMES[self._kind],
+            **dataclasses.asdict(self._normalization),
+            "predict_channels": ",".join(self._channels),
+            "units": "photons, s, GeV, cm, deg; 1e10: not available",
         }
-        self._tree = self._file.mktree(name, branches) if branches else None
-        self._waiting: list[Columns] = []
-        self._bytes = 0
-
-    def append(self, rows: Columns) -> None:
-        self._waiting.append(rows)
-        self._bytes += sum(column.nbytes for column in rows.values())
-        if self._bytes >= _AT_ONCE:
-            self._flush()
-
-    def close(self) -> None:
-        """Complete and on the disk."""
-        try:
-            self._flush()
-        finally:
-            self._file.close()
-        with self._path.open("rb+") as file:
+        level = uproot.ZSTD(self._level) if self._level else None
+        with uproot.recreate(path, compression=level) as file:
+            kinds = {
+                name: "string" if isinstance(value, str) else np.dtype(np.float64)
+                for name, value in metadata.items()
+            }
+            file.mktree("metadata", kinds).extend({n: [value] for n, value in metadata.items()})
+            # A vector has to be declared with its length, or the first rows are refused.
+            branches = {name: np.dtype((one.dtype, one.shape[1:])) for name, one in empty.items()}
+            tree = file.mktree(TREES[self._kind], branches)
+            for first in range(0, len(kept), step):
+                # Mapped anew: what was read before takes no memory any more.
+                rows = MappedTensors(self._folder, kept=True)
+                some = slice(first, first + step)
+                tree.extend({name: rows.mapped(name)[some].numpy() for name in branches})
+        with path.open("rb+") as file:
             os.fsync(file.fileno())
 
-    def abandon(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
 
-    def _flush(self) -> None:
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if self._tree is None or not any(len(next(iter(rows.values()))) for rows in waiting):
-            return
-        self._tree.extend({n: np.concatenate([rows[n] for rows in waiting]) for n in waiting[0]})
-
-
-def _checked(kind: Kind, columns: Mapping[str, np.ndarray[Any, Any]]) -> Columns:
-    """In the order and types of the file, all of one length."""
+def _checked(kind: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """In the order and types of the file."""
     known = COLUMNS[kind]
     strange = [name for name in columns if name not in known]
     if strange:
         raise HoldfastError(f"predictions of {kind} have no column {strange[0]}")
-    rows = {name: columns[name] for name in known if name in columns}
-    lengths = {name: len(value) for name, value in rows.items()}
-    if len(set(lengths.values())) > 1:
-        raise HoldfastError(f"columns of different lengths: {lengths}")
+    rows = {name: columns[name].to(known[name]) for name in known if name in columns}
     for name, value in rows.items():
-        dtype, vector = known[name]
-        if value.shape[1:] != ((SENSORS,) if vector else ()):
-            raise HoldfastError(f"{name} has rows of the shape {value.shape[1:]}")
-        rows[name] = np.ascontiguousarray(value, dtype=dtype)
+        if value.shape[1:] != ((SENSORS,) if kind == "mae" and name in VECTORS else ()):
+            raise HoldfastError(f"{name} has rows of the shape {tuple(value.shape[1:])}")
     return rows
 
 
-def _first_events(columns: Columns, kind: Kind, end: int, left: int) -> Columns:
-    """Without the rows of events beyond a number of them."""
-    rows = int(np.searchsorted(columns["event_idx"], end)) if kind == "inp" else left
-    return {name: value[:rows] for name, value in columns.items()}
-
-
-def _pieces(path: Path, tree: str) -> Iterator[Columns]:
-    """The rows of a part, a few at a time; nothing of it stays in a cache."""
-    with import_uproot().open(path, array_cache=None, object_cache=None) as file:
-        for rows in file[tree].iterate(step_size=f"{_AT_ONCE} B", library="np"):
-            yield dict(rows)
-
-
-def _metadata(
-    kind: Kind, normalization: NormalizationSettings, channels: tuple[str, ...]
-) -> dict[str, Any]:
-    names = {"reg": "regressor", "mae": "mae", "inp": "inpainter", "dead": "dead channels"}
-    return {
-        "kind": names[kind],
-        **dataclasses.asdict(normalization),
-        "predict_channels": ",".join(channels),
-        "units": "photons, s, GeV, cm, deg; 1e10: not available",
-    }
-
-
-def _type_of(value: Any) -> Any:
-    return "string" if isinstance(value, str) else np.dtype(np.float64)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """There or not, never half of it."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+def _width(rows: np.ndarray[Any, Any]) -> int:
+    return int(np.prod(rows.shape[1:]))

@@ -7,7 +7,7 @@ D width of a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from ...geometry import layout
 from ...geometry.neighbours import ABSENT, within_hops
-from ..faces import Faces
 from .features import CellPooling, HexFeatures, ImageFeatures, mlp
 
-__all__ = ["AttentionHexHead", "AttentionImageHead", "AttentionOuterHead"]
+__all__ = ["AttentionHead", "Near", "around"]
 
 _HOPS = 2
 _NEVER = -1e9  # score of a neighbour that is not seen
+
+Around = Callable[[Tensor, Tensor], tuple[list[Tensor], list[Tensor]]]
+"""Of features and what is seen: both, of the first neighbour of every place, of the second, ..."""
 
 
 class _Attention(nn.Module):
@@ -51,56 +53,36 @@ class _Attention(nn.Module):
         return self.out(torch.cat((read, token.expand_as(read)), dim=-1))
 
 
-class AttentionImageHead(nn.Module):
-    """A cell attends to the 24 around it."""
+class AttentionHead(nn.Module):
+    """A cell, node or sensor attends to those around it.
 
-    def __init__(self, width: int, outputs: int) -> None:
+    Args:
+        features: of the face.
+        near: who is around, ``around`` or ``Near``.
+        outputs: predicted channels.
+        pooling: from the cells of the finegrid outer face to its sensors.
+    """
+
+    def __init__(
+        self,
+        features: ImageFeatures | HexFeatures,
+        near: Around,
+        outputs: int,
+        pooling: CellPooling | None = None,
+    ) -> None:
         super().__init__()
-        self.features = ImageFeatures(width)
-        self.attention = _Attention(self.features.channels, outputs)
+        self.features, self.pooling = features, pooling
+        self.attention = _Attention(features.channels, outputs)
+        self.near = near
 
-    def forward(self, x_BHWC: Tensor, token_BD: Tensor, seen_Bn: Tensor) -> Tensor:
+    def forward(self, x: Tensor, token_BD: Tensor, seen_Bn: Tensor) -> Tensor:
         """(B, n, C)."""
-        features, token_BC = self.features(x_BHWC, token_BD)
-        seen = seen_Bn.unflatten(1, features.shape[1:3]).unsqueeze(-1)
-        others = _around(features)
-        there = [one.squeeze(-1) for one in _around(seen)]
-        return self.attention(features, others, there, token_BC).flatten(1, 2)
+        own, token_BC = self.features(x, token_BD)
+        own = own if self.pooling is None else self.pooling(own)
+        return self.attention(own, *self.near(own, seen_Bn), token_BC).flatten(1, -2)
 
 
-class AttentionHexHead(nn.Module):
-    """A node attends to those within two links."""
-
-    def __init__(self, width: int, outputs: int, face: str) -> None:
-        super().__init__()
-        self.features = HexFeatures(width)
-        self.attention = _Attention(self.features.channels, outputs)
-        self.near = _Near(face)
-
-    def forward(self, x_BNC: Tensor, token_BD: Tensor, seen_Bn: Tensor) -> Tensor:
-        """(B, n, C)."""
-        features, token_BC = self.features(x_BNC, token_BD)
-        return self.attention(features, *self.near(features, seen_Bn), token_BC)
-
-
-class AttentionOuterHead(nn.Module):
-    """A sensor of the finegrid outer face attends to those within two steps."""
-
-    def __init__(self, width: int, outputs: int, faces: Faces) -> None:
-        super().__init__()
-        self.features = ImageFeatures(width)
-        self.pooling = CellPooling(faces, self.features.channels, bias=False)
-        self.attention = _Attention(self.features.channels, outputs)
-        self.near = _Near("outer")
-
-    def forward(self, x_BHWC: Tensor, token_BD: Tensor, seen_Bn: Tensor) -> Tensor:
-        """(B, n, C) with n the sensors of the face."""
-        features, token_BC = self.features(x_BHWC, token_BD)
-        sensors_BQC = self.pooling(features)
-        return self.attention(sensors_BQC, *self.near(sensors_BQC, seen_Bn), token_BC)
-
-
-class _Near(nn.Module):
+class Near(nn.Module):
     """The neighbours of each sensor of a face, by table."""
 
     near_Kn: Tensor
@@ -123,7 +105,13 @@ class _Near(nn.Module):
         return others, [seen_Bn.index_select(1, near_n) & there_n for near_n, there_n in pairs]
 
 
-def _around(image_BHWC: Tensor) -> list[Tensor]:
+def around(image_BHWC: Tensor, seen_Bn: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The same of the 24 cells around each cell of an image."""
+    seen_BHW1 = seen_Bn.unflatten(1, image_BHWC.shape[1:3]).unsqueeze(-1)
+    return _moved(image_BHWC), [one.squeeze(-1) for one in _moved(seen_BHW1)]
+
+
+def _moved(image_BHWC: Tensor) -> list[Tensor]:
     """The image moved by each of the 24 steps, zeros beyond its edge; views."""
     rows, columns = image_BHWC.shape[1:3]
     wide = nn.functional.pad(image_BHWC, (0, 0, _HOPS, _HOPS, _HOPS, _HOPS))
