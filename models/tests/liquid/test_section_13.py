@@ -485,7 +485,7 @@ def unread(section: Any) -> set[str]:
     "section",
     [
         pytest.param(getattr(sections, name), id=name)
-        for name in sections.__all__
+        for name in vars(sections)
         if name.endswith("Settings")
     ],
 )

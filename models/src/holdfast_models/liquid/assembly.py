@@ -5,8 +5,6 @@ from __future__ import annotations
 from .model.model import LiquidNet, Sizes
 from .run_settings import LiquidSettings
 
-__all__ = ["make_net"]
-
 
 def make_net(settings: LiquidSettings, sizes: Sizes) -> LiquidNet:
     """As the settings say, for data of these sizes."""

@@ -29,8 +29,6 @@ from .plasticity.timing import RuleParameters
 from .run_settings import LiquidSettings
 from .self_check import SelfCheck
 
-__all__ = ["Course"]
-
 _TAU_EVERY = 50  # steps between two looks at the time constants
 _SHORT = 0.05  # of a step: such a time constant forgets at once
 _SCORED, _TOKENS_SCORED = 64, 4096  # samples and tokens that a score is measured on at once

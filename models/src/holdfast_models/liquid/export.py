@@ -24,8 +24,6 @@ from ..answers import told_as
 from .loading import Loaded
 from .model.model import LiquidNet, Sizes
 
-__all__ = ["Verification", "export"]
-
 _ALLOWED = 1e-3  # difference of an output, in units of the spread of all
 _OFTEN = 0.01  # share that may differ by more: a spike at its threshold may fall either way
 _BATCHES = (2, 1, 5)  # the first is what the file is made from

@@ -12,8 +12,6 @@ from .data.tokenizers import ByteTokenizer
 from .model.model import Sizes
 from .run_settings import LiquidSettings
 
-__all__ = ["forecast"]
-
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _BPE = 8192  # tokens, where none are asked for
 _TRIAL = 4  # samples of the step that is timed

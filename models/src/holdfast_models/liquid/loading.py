@@ -17,8 +17,6 @@ from .model.model import LiquidNet, Sizes
 from .recipe import RECIPE, SIZES, TOKENIZER, read_table
 from .run_settings import LiquidSettings
 
-__all__ = ["Loaded", "load_run"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:

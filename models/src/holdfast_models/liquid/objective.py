@@ -18,8 +18,6 @@ from .model.mixing.gate import entropy
 from .model.model import Output, Sizes
 from .run_settings import LiquidSettings
 
-__all__ = ["HEADLINE", "Objective", "inputs_of"]
-
 HEADLINE = ("loss", "perplexity", "bits_per_byte", "accuracy", "r2", "forgetting")
 """What people look at first."""
 

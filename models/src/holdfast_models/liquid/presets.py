@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PRESETS"]
-
 _PLASTIC = {"on": True, "meta": {"on": True}}
 _PHASE = {  # the rate of the specification, and epochs as they are there
     "optimizer": {"lr": 1e-4},

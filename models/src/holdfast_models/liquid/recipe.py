@@ -23,8 +23,6 @@ from .presets import PRESETS
 from .run_settings import LiquidSettings
 from .self_check import check_network, check_tasks
 
-__all__ = ["RECIPE", "SIZES", "TOKENIZER", "build", "read_table", "steps_of_epoch"]
-
 TABLES = "tables"
 TOKENIZER = "tokenizer.json"
 SIZES = "sizes"

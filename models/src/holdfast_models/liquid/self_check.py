@@ -25,8 +25,6 @@ from .model.model import LiquidNet
 from .plasticity.synapses import PlasticLinear
 from .run_settings import LiquidSettings
 
-__all__ = ["SelfCheck", "check_network", "check_tasks"]
-
 _STEPS = 5
 _ROUNDING = 1e-5  # of the largest output: what kernels may differ by
 _COMPARED = 8  # samples by which tasks are told apart

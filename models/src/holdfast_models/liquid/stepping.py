@@ -19,8 +19,6 @@ from torch import Tensor
 from .graphed import Graphed
 from .model.model import LiquidNet, mapped
 
-__all__ = ["NO_TOKEN", "Stepper", "Writer"]
-
 NO_TOKEN = -1
 """Where a row does not read but chooses."""
 

@@ -20,8 +20,6 @@ from .tensor_rows import TensorRows
 from .tokenizers import Tokenizer
 from .windows import Windows, text_data
 
-__all__ = ["Opened", "open_data"]
-
 _KINDS = {
     "llm": ("domains", "permuted_vocabulary"),
     "vision": ("classes", "rotation", "permuted_pixels"),

@@ -21,8 +21,6 @@ from ..model.spiking.surrogates import spike
 from ..run_settings import LiquidSettings
 from .speed import fresh_net, seconds_of
 
-__all__ = ["plain_reference", "reference_ratio", "token_by_token"]
-
 
 def reference_ratio(settings: LiquidSettings, *, seconds: float = 5.0) -> dict[str, float]:
     """Forward and backward of a batch on one thread, beside the plain reference: a ratio."""

@@ -33,8 +33,6 @@ from ..model.model import LiquidNet
 from ..recipe import build
 from ..run_settings import LiquidSettings
 
-__all__ = ["bare", "fresh_net", "generating", "seconds_of", "training"]
-
 _BEFORE = 33  # tokens before the first that is timed: one, and a block with all that is made once
 _LONGEST = 12  # kernels that are named
 _COUNTED = 64  # tokens whose products are counted: a token has as many, attention apart

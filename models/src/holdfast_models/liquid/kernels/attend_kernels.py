@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["attend"]
-
 _TILE = 4096  # numbers of keys and as many of values that a program looks at at once
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from .choice import using
 
-__all__ = ["CASES", "compared", "fault"]
-
 _BATCH, _TOKENS = 3, 70  # more than a piece of the kernels
 _LIMITS = (1e-3, 1e-2)  # products in TF32 and single spikes may differ; a wrong kernel does more
 

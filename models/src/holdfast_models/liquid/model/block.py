@@ -19,8 +19,6 @@ from .norms import normed
 from .spiking.decoders import SpikeDecoder
 from .spiking.encoder import SpikeEncoder
 
-__all__ = ["Block", "Inside", "lif_options"]
-
 _MEMBRANE = 0.1  # share of the normalised membrane in what the liquid cell gets
 _DECODED = 0.1  # share of the decoded spike train in what a block gives
 

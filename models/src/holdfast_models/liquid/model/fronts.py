@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ..settings import ModelSettings
 from .linear import Linear
 
-__all__ = ["ImageFront", "SignalFront", "TextFront"]
-
 _SIDE = 4  # an image ends as 4 x 4 positions, which are read row by row
 _EMBEDDING_STD = 0.02
 

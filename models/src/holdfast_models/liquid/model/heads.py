@@ -16,8 +16,6 @@ from .norms import normed
 if TYPE_CHECKING:
     from .model import Sizes
 
-__all__ = ["ImageHead", "SignalHead", "TextHead", "make_head"]
-
 
 class TextHead(nn.Module):
     """Logits of the next token.

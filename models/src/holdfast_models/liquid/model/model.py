@@ -24,8 +24,6 @@ from .mixing.attention import SpikingAttention
 from .replaying import replayed
 from .spiking.lif import LIF
 
-__all__ = ["LiquidNet", "Output", "Sizes"]
-
 State = dict[str, Any]
 
 
