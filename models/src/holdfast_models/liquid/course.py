@@ -21,6 +21,7 @@ from .continual.fisher import fisher_of
 from .continual.replay import Replay
 from .continual.scores import Scores
 from .data.sequences import TaskData, TaskSequence
+from .data.tensor_rows import batches
 from .model.block import Inside
 from .model.model import LiquidNet
 from .plasticity.meta import MetaController
@@ -273,13 +274,8 @@ class Course:
         return float(torch.cat(found).mean())
 
     def _batches(self, data: Dataset[Any], most: int) -> Iterator[Mapping[str, Tensor]]:
-        count = min(most, len(data))  # pyright: ignore[reportArgumentType]
-        device = self._pulse.device
         together = max(1, min(_SCORED, _TOKENS_SCORED // self._settings.data.sequence_length))
-        for first in range(0, count, together):
-            rows = range(first, min(first + together, count))
-            batch = data.__getitems__(rows).batch  # type: ignore[attr-defined]
-            yield {name: value.to(device) for name, value in batch.items()}
+        return batches(data, together, most=most, device=self._pulse.device)
 
     def _fisher(self, batches: Iterable[Mapping[str, Tensor]], most: int) -> dict[str, Tensor]:
         from .objective import inputs_of

@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 from holdfast import HoldfastError
 from holdfast.training import Place, Recipe, Task
 
-from .assembly import make_net
 from .course import Course
 from .data.opening import Opened, open_data
+from .data.tensor_rows import first_batch
 from .forecast import forecast
+from .model.model import LiquidNet
 from .objective import HEADLINE, Objective, inputs_of
 from .presets import PRESETS
 from .run_settings import LiquidSettings
@@ -37,7 +38,7 @@ def build(settings: LiquidSettings, place: Place) -> Task:
         print(opened.found)
     if settings.self_check:
         check_tasks(opened.tasks)
-    net = make_net(settings, opened.sizes)
+    net = LiquidNet(settings.model, opened.sizes, settings.plasticity)
     steps = steps_of_epoch(settings, opened)
     course = Course(settings, net, opened.tasks, opened.train, steps)
     objective = Objective(settings, opened.sizes, course, opened.bytes_per_token)
@@ -46,19 +47,16 @@ def build(settings: LiquidSettings, place: Place) -> Task:
     def prepared(optimizer: Optimizer) -> None:
         course.prepared(optimizer)
         if settings.self_check:
-            held = opened.tasks[0].validation
-            batch = held.__getitems__(range(min(_CHECKED, len(held)))).batch  # type: ignore[attr-defined, arg-type]
             device = next(net.parameters()).device
-            inputs = inputs_of(opened.sizes.task, {k: v.to(device) for k, v in batch.items()})
-            check_network(net, settings, inputs)
+            batch = first_batch(opened.tasks[0].validation, _CHECKED, device)
+            check_network(net, settings, inputs_of(opened.sizes.task, batch))
 
     def ended(run: Path) -> None:
         _keep_scores(course, run)
         if settings.pictures:
             from .figures.pictures import draw
 
-            batch = opened.tasks[0].validation.__getitems__(range(_DRAWN)).batch  # type: ignore[attr-defined]
-            draw(net, batch, run, settings=settings)
+            draw(net, first_batch(opened.tasks[0].validation, _DRAWN), run, settings=settings)
 
     return Task(
         model=net,

@@ -65,14 +65,7 @@ class LiquidNet(nn.Module):
         self.graphs = Graphs()
         self.front = _front(settings, sizes)
         self.blocks = nn.ModuleList(
-            Block(
-                settings,
-                first=number == 0,
-                last=number == settings.num_layers - 1,
-                plastic=plasticity.on,
-                bound=plasticity.bound,
-                non_negative=plasticity.non_negative,
-            )
+            Block(settings, plasticity, first=number == 0, last=number == settings.num_layers - 1)
             for number in range(settings.num_layers)
         )
         attention = settings.attention
