@@ -15,6 +15,7 @@ from holdfast import HoldfastError
 __all__ = [
     "Verb",
     "add_format",
+    "add_set",
     "answer",
     "changed",
     "figures",
@@ -59,6 +60,13 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         "--json", dest="format", action="store_const", const="json",
         default=argparse.SUPPRESS, help=argparse.SUPPRESS,
     )  # fmt: skip
+
+
+def add_set(parser: argparse.ArgumentParser, words: str) -> None:
+    """The option ``--set``, as of ``holdfast train``; ``words`` say what for."""
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help=f"{words} (repeatable)"
+    )
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -141,8 +141,7 @@ class Course:
         """What validations say of the tasks so far: what the last one cost those before it."""
         if self.task < 2 or self._sequence is None:
             return {}
-        after = self.scores.after[: self.task, : self.task - 1]
-        lost = after[:-1].nan_to_num(-torch.inf).max(0).values - after[-1]
+        lost = self.scores.lost(self.task)
         return {"forgetting": float(lost.mean())} if bool(lost.isfinite().all()) else {}
 
     def hidden_classes(self, device: torch.device) -> Tensor | None:

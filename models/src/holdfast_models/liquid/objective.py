@@ -92,6 +92,11 @@ class Objective:
             found["r2"] = 1 - float(rows["off_B"].sum() / spread.sum())
         return found | self._course.measured()
 
+    def score(self, net: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Of each sample: the share of right answers, or minus the error of a robot."""
+        loss_B, right_B = self.by_sample(net(*inputs_of(self._task, batch)).y_BTV, batch)
+        return -loss_B if right_B is None else right_B
+
     def predict(self, net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the model says: the likeliest token or class of each place, or signals."""
         out: Output = net(*inputs_of(self._task, batch))

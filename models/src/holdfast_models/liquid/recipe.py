@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast import HoldfastError
@@ -42,7 +41,7 @@ def build(settings: LiquidSettings, place: Place) -> Task:
     steps = steps_of_epoch(settings, opened)
     course = Course(settings, net, opened.tasks, opened.train, steps)
     objective = Objective(settings, opened.sizes, course, opened.bytes_per_token)
-    course.score_by(_score(objective))
+    course.score_by(objective.score)
 
     def prepared(optimizer: Optimizer) -> None:
         course.prepared(optimizer)
@@ -80,17 +79,6 @@ def steps_of_epoch(settings: LiquidSettings, opened: Opened) -> int:
     samples, loading = len(opened.train), settings.train.data  # pyright: ignore[reportArgumentType]
     batches = samples // loading.batch if loading.drop_last else -(-samples // loading.batch)
     return -(-batches // settings.train.accumulate)
-
-
-def _score(objective: Objective) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
-    """Of each sample: the share of right answers, or minus the error of a robot."""
-
-    def score(net: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        task = net.sizes.task  # type: ignore[union-attr]
-        loss_B, right_B = objective.by_sample(net(*inputs_of(str(task), batch)).y_BTV, batch)
-        return -loss_B if right_B is None else right_B
-
-    return score
 
 
 def _keep_facts(run: Path, opened: Opened, course: Course) -> None:

@@ -12,7 +12,6 @@ from typing import Literal
 
 from holdfast import Section, bounded
 
-TASKS = ("llm", "vision", "robotics")
 Backbone = Literal["cfc", "ltc", "ncp", "ltc_scan"]
 Decode = Literal["none", "rate", "temporal", "first_spike", "probabilistic", "hybrid"]
 

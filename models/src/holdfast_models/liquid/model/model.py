@@ -5,11 +5,12 @@ B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from holdfast import HoldfastError
 from holdfast.training import Graphs
@@ -166,16 +167,6 @@ def _front(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     return SignalFront(settings, sizes.inputs)
 
 
-def mapped(function: Callable[[Any], Any], state: Any) -> Any:
-    """A state with each of its tensors sent through a function."""
-    if isinstance(state, dict):
-        return {name: mapped(function, one) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [mapped(function, one) for one in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return None if state is None else function(state)
-
-
 def rows_of(state: Any, index_B: Tensor) -> Any:
     """The state of some rows of the batch."""
-    return mapped(lambda part: part.index_select(0, index_B), state)
+    return tree_map_only(Tensor, lambda part: part.index_select(0, index_B), state)

@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ...answers import add_set
+
 
 def set_option(parser: argparse.ArgumentParser) -> None:
     """``--config``, ``--preset`` and ``--set``, as of ``holdfast train``."""
     parser.add_argument("--config", metavar="FILE", help="settings as YAML")
     parser.add_argument("--preset", metavar="NAME", help="such as synthetic or small")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="one setting, e.g. data.time_branch=time (repeatable)",
-    )  # fmt: skip
+    add_set(parser, "one setting, e.g. data.time_branch=time")
 
 
 def settings_of(kind: str, args: argparse.Namespace, more: Sequence[str] = ()) -> Any:
