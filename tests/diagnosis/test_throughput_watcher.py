@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from holdfast.config import Settings, WatcherSettings
 from holdfast.detectors.judge import Judge
 from holdfast.diagnosis.throughput import line_tree, step_counts
+from holdfast.diagnosis.throughput.line_exam import LineExam
 from holdfast.diagnosis.throughput.loop_clock import Feed
 from holdfast.types import Event, Finding
 from tests.conftest import Clock
@@ -50,6 +51,18 @@ def findings(engine, code: str) -> list[Finding]:
     judge.close()
     assert not judge.errors
     return [finding for finding in judge.findings if finding.code == code]
+
+
+@pytest.mark.parametrize(("purpose", "counted"), [("look", 5.0), ("stall", 0.0)])
+def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
+    watched, monkeypatch, purpose: str, counted: float
+) -> None:
+    time = watched.watchers.time
+    exam = LineExam(purpose, time._lines, time._times)
+    monkeypatch.setattr(exam, "step", lambda clock, frame: False)
+    time._clock.busy = 5.0
+    time._examined(exam, None, None)
+    assert time._spent == counted
 
 
 def here(function, text: str) -> int:

@@ -53,8 +53,15 @@ def test_a_tick_takes_a_small_share_of_the_time(monkeypatch) -> None:
 def test_a_long_tick_does_not_sleep_for_ever(monkeypatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(drain_thread.time, "sleep", slept.append)
+    ticked(160)
+    assert 0 < len(slept) < 160 and abs(sum(slept) - drain_thread._ASLEEP) < 1e-6
+
+
+def test_a_tick_of_a_slow_processor_is_in_pieces_to_its_end(monkeypatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(drain_thread.time, "sleep", slept.append)
     ticked(60)
-    assert 0 < len(slept) < 60 and abs(sum(slept) - drain_thread._ASLEEP) < 1e-6
+    assert len(slept) == 60 and max(slept) < 0.2
 
 
 def test_what_is_left_is_written_without_a_pause(monkeypatch) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "Verb",
     "add_format",
     "add_output",
+    "add_set",
     "add_settings",
     "answer",
     "changed",
@@ -64,14 +65,18 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_set(parser: argparse.ArgumentParser, words: str) -> None:
+    """The option ``--set``, as of ``holdfast train``; ``words`` say what for."""
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help=f"{words} (repeatable)"
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser, presets: str) -> None:
     """``--config``, ``--preset`` and ``--set``, as of ``holdfast train``."""
     parser.add_argument("--config", metavar="FILE", help="settings as YAML")
     parser.add_argument("--preset", metavar="NAME", help=presets)
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="one setting, e.g. train.data.batch=32 (repeatable)",
-    )  # fmt: skip
+    add_set(parser, "one setting, e.g. train.data.batch=32")
 
 
 def add_output(parser: argparse.ArgumentParser, help: str, **how: Any) -> None:

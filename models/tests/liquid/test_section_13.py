@@ -200,14 +200,13 @@ def test_13_4_5_a_flag_that_only_prints_a_line(
     how = *MAMBA, "train.steps=1"
     silent(*how)
     part, name = setting.split(".")
-    plain = recipe.make_net
+    plain = recipe.LiquidNet
 
-    def without(given: Any, sizes: Any) -> Any:
-        off = dataclasses.replace(getattr(given.model, part), **{name: False})
-        made = dataclasses.replace(given.model, **{part: off})
-        return plain(dataclasses.replace(given, model=made), sizes)
+    def without(given: Any, *rest: Any) -> Any:
+        off = dataclasses.replace(getattr(given, part), **{name: False})
+        return plain(dataclasses.replace(given, **{part: off}), *rest)
 
-    monkeypatch.setattr(recipe, "make_net", without)
+    monkeypatch.setattr(recipe, "LiquidNet", without)
     with pytest.raises(HoldfastError, match=says):
         codes(*how)
 
@@ -485,7 +484,7 @@ def unread(section: Any) -> set[str]:
     "section",
     [
         pytest.param(getattr(sections, name), id=name)
-        for name in sections.__all__
+        for name in vars(sections)
         if name.endswith("Settings")
     ],
 )

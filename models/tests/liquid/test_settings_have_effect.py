@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from holdfast.config import Section
-from holdfast_models.liquid.assembly import make_net
 from holdfast_models.liquid.course import Course
 from holdfast_models.liquid.data.opening import open_data
+from holdfast_models.liquid.model.model import LiquidNet
 from holdfast_models.liquid.objective import Objective, inputs_of
 from holdfast_models.liquid.run_settings import LiquidSettings
 
@@ -116,7 +116,7 @@ def trace(settings: Any) -> list[Any]:
     """What two training steps compute, and the sizes of everything."""
     torch.manual_seed(0)
     opened = open_data(settings)
-    net = make_net(settings, opened.sizes)
+    net = LiquidNet(settings.model, opened.sizes, settings.plasticity)
     course = Course(settings, net, opened.tasks, opened.train, 100)
     objective = Objective(settings, opened.sizes, course, opened.bytes_per_token)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

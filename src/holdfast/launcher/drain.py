@@ -105,10 +105,12 @@ class Drain:
         if self._heartbeat is not None:
             self._feel(self._heartbeat)
         for lane in list(self._lanes.values()):
+            self.pause()
             try:
                 rows += self._drain(lane)
             except (HoldfastError, OSError, ValueError) as error:
                 self._give_up(lane, error)
+        self.pause()
         self._find_dead()
         self._read_memory()
         self._compare_ranks()
@@ -262,6 +264,7 @@ class Drain:
 
     def _drain(self, lane: _Lane) -> int:
         taken = lane.writer.drain()
+        self.pause()
         if lane.ring.dropped > lane.dropped:
             lane.dropped = lane.ring.dropped
             lane.writer.write_events(
@@ -279,6 +282,7 @@ class Drain:
         lane.resumed = max([lane.resumed, *resumed])
         changed = lane.judge.feed(taken.rows, taken.events, taken.batches)
         self._order(lane, changed)
+        self.pause()
         lane.writer.write_findings([f for f in changed if self._worth_writing(lane, f)])
         self._tell_errors(lane)
         self._live.show_health(lane.name, lane.judge.rank, taken.rows)

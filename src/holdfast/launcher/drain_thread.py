@@ -8,10 +8,13 @@ import time
 
 from .drain import Drain
 
-# Of the time of a training process that a tick in it takes, in pieces of half a millisecond.
+# Of the time of a training process that a tick in it takes, in pieces of a tenth of a millisecond:
+# short beside a step of some milliseconds, so that every step has its part and none has a tick.
 _SHARE = 0.05
-_PIECE = 0.0005
-_ASLEEP = 0.5  # seconds that a tick sleeps at most: findings have actions that wait for them
+_PIECE = 0.0001
+# Seconds that a tick sleeps at most, since findings have actions that wait for them; what is left
+# of it then is done in one piece. A slow processor takes 60 ms for a tick, and a tick so 1.2 s.
+_ASLEEP = 2.0
 
 
 class DrainThread:

@@ -327,8 +327,10 @@ class Meter:
     def flag(self) -> Tensor:
         """A flag that is down."""
         if not self._flags:
-            # Cleared by the dozen: one launch for many steps.
-            self._flags = list(torch.zeros(64, dtype=torch.float32, device=self._device).unbind())
+            # Cleared by the dozen: one launch for many steps. 16 bytes apart, since Triton compiles
+            # a kernel once more for the first address that is no multiple of that.
+            flags = torch.zeros(64, 4, dtype=torch.float32, device=self._device)
+            self._flags = list(flags[:, 0].unbind())
         return self._flags.pop()
 
     def _by_kernel(

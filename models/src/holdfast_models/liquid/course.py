@@ -21,6 +21,7 @@ from .continual.fisher import fisher_of
 from .continual.replay import Replay
 from .continual.scores import Scores
 from .data.sequences import TaskData, TaskSequence
+from .data.tensor_rows import batches
 from .model.block import Inside
 from .model.model import LiquidNet
 from .plasticity.meta import MetaController
@@ -28,8 +29,6 @@ from .plasticity.plasticity import Plasticity
 from .plasticity.timing import RuleParameters
 from .run_settings import LiquidSettings
 from .self_check import SelfCheck
-
-__all__ = ["Course"]
 
 _TAU_EVERY = 50  # steps between two looks at the time constants
 _SHORT = 0.05  # of a step: such a time constant forgets at once
@@ -142,8 +141,7 @@ class Course:
         """What validations say of the tasks so far: what the last one cost those before it."""
         if self.task < 2 or self._sequence is None:
             return {}
-        after = self.scores.after[: self.task, : self.task - 1]
-        lost = after[:-1].nan_to_num(-torch.inf).max(0).values - after[-1]
+        lost = self.scores.lost(self.task)
         return {"forgetting": float(lost.mean())} if bool(lost.isfinite().all()) else {}
 
     def hidden_classes(self, device: torch.device) -> Tensor | None:
@@ -275,13 +273,8 @@ class Course:
         return float(torch.cat(found).mean())
 
     def _batches(self, data: Dataset[Any], most: int) -> Iterator[Mapping[str, Tensor]]:
-        count = min(most, len(data))  # pyright: ignore[reportArgumentType]
-        device = self._pulse.device
         together = max(1, min(_SCORED, _TOKENS_SCORED // self._settings.data.sequence_length))
-        for first in range(0, count, together):
-            rows = range(first, min(first + together, count))
-            batch = data.__getitems__(rows).batch  # type: ignore[attr-defined]
-            yield {name: value.to(device) for name, value in batch.items()}
+        return batches(data, together, most=most, device=self._pulse.device)
 
     def _fisher(self, batches: Iterable[Mapping[str, Tensor]], most: int) -> dict[str, Tensor]:
         from .objective import inputs_of

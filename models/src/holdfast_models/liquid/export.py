@@ -6,12 +6,8 @@ signals out. The length of a sequence is that of training, because a recurrence 
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import os
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +17,9 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 
 from ..answers import told_as
+from ..exporting import quiet
 from .loading import Loaded
 from .model.model import LiquidNet, Sizes
-
-__all__ = ["Verification", "export"]
 
 _ALLOWED = 1e-3  # difference of an output, in units of the spread of all
 _OFTEN = 0.01  # share that may differ by more: a spike at its threshold may fall either way
@@ -73,7 +68,7 @@ def export(loaded: Loaded, path: Path) -> Verification:
     beside = path.with_name(f".{path.name}.writing")
     try:
         with torch.no_grad(), told_as(str(path)):
-            with _quiet():
+            with quiet():
                 call = writers[path.suffix](graph, given[0], beside)
             mine = torch.cat([graph(*inputs).flatten() for inputs in given])
             theirs = torch.cat([call(*inputs).flatten() for inputs in given])
@@ -132,15 +127,3 @@ def _write_onnx(graph: _Graph, inputs: tuple[Tensor, ...], path: Path) -> Callab
 
 def _any_batch(inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     return {name: {0: torch.export.Dim("batch")} for name, _ in zip(("x", "dt_BT"), inputs)}  # noqa: B905
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Exporters warn about their own workings."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

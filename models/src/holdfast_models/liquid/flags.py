@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from holdfast import HoldfastError
 
-__all__ = ["FLAGS", "REFERENCE", "Flag", "Need", "add_flags", "check_effect", "overrides"]
-
 REFERENCE = {
     "train.epochs": 10,
     "train.steps": None,

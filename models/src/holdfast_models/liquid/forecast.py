@@ -7,12 +7,9 @@ from torch import Tensor
 
 from holdfast.training import Forecast, Place, kept_bytes, step_seconds
 
-from .assembly import make_net
 from .data.tokenizers import ByteTokenizer
-from .model.model import Sizes
+from .model.model import LiquidNet, Sizes
 from .run_settings import LiquidSettings
-
-__all__ = ["forecast"]
 
 _STATE_BYTES = 16  # of a parameter: itself, its gradient and two numbers of the optimizer
 _BPE = 8192  # tokens, where none are asked for
@@ -31,7 +28,8 @@ def forecast(settings: LiquidSettings, place: Place) -> Forecast:
     )
     batch = -(-settings.train.data.batch // place.world)
     with torch.random.fork_rng(devices=[]):
-        net = make_net(settings, Sizes("llm", tokens, tokens)).train()
+        sizes = Sizes("llm", tokens, tokens)
+        net = LiquidNet(settings.model, sizes, settings.plasticity).train()
 
         def forward(samples: int) -> list[Tensor]:
             shape = samples, settings.data.sequence_length

@@ -22,8 +22,6 @@ from .data.tokenizers import Tokenizer
 from .model.model import LiquidNet, rows_of
 from .stepping import NO_TOKEN, Stepper, Writer
 
-__all__ = ["Sampling", "TextPieces", "choose", "generate", "stream"]
-
 _WORTH = 16  # tokens: as long as a graph takes to be made
 _BLOCK = 32  # tokens between two looks of the host: some milliseconds, and what a stop may waste
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # how bytes decode that are no character, or not yet

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Graphed"]
-
 _WARM = 2  # calls before one is captured: kernels are compiled and libraries opened by then
 
 

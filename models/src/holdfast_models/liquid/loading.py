@@ -10,14 +10,11 @@ from pathlib import Path
 from holdfast import HoldfastError, Run
 from holdfast.training import load_weights, resolve, saved_config
 
-from .assembly import make_net
 from .data.opening import Opened, open_data
 from .data.tokenizers import Tokenizer, load_tokenizer
 from .model.model import LiquidNet, Sizes
 from .recipe import RECIPE, SIZES, TOKENIZER, read_table
 from .run_settings import LiquidSettings
-
-__all__ = ["Loaded", "load_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +41,7 @@ def load_run(source: str) -> Loaded:
     if name != RECIPE.name:
         raise HoldfastError(f"{source} is a run of {name}, not of holdfast train liquid")
     settings = resolve(RECIPE, saved_config(run), platform="none")
-    net = make_net(settings, Sizes(**read_table(run, SIZES)))
+    net = LiquidNet(settings.model, Sizes(**read_table(run, SIZES)), settings.plasticity)
     checkpoint = load_weights(net, source)
     tokenizer = load_tokenizer(run / TOKENIZER) if settings.task == "llm" else None
     return Loaded(run, settings, net.eval(), tokenizer, checkpoint, partial(open_data, settings))

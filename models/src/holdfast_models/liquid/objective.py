@@ -18,8 +18,6 @@ from .model.mixing.gate import entropy
 from .model.model import Output, Sizes
 from .run_settings import LiquidSettings
 
-__all__ = ["HEADLINE", "Objective", "inputs_of"]
-
 HEADLINE = ("loss", "perplexity", "bits_per_byte", "accuracy", "r2", "forgetting")
 """What people look at first."""
 
@@ -93,6 +91,11 @@ class Objective:
             spread = rows["square_BM"].sum(0) - rows["sum_BM"].sum(0).square() / count
             found["r2"] = 1 - float(rows["off_B"].sum() / spread.sum())
         return found | self._course.measured()
+
+    def score(self, net: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Of each sample: the share of right answers, or minus the error of a robot."""
+        loss_B, right_B = self.by_sample(net(*inputs_of(self._task, batch)).y_BTV, batch)
+        return -loss_B if right_B is None else right_B
 
     def predict(self, net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the model says: the likeliest token or class of each place, or signals."""

@@ -9,90 +9,65 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PRESETS"]
-
 _PLASTIC = {"on": True, "meta": {"on": True}}
-_PHASE = {  # the rate of the specification, and epochs as they are there
-    "optimizer": {"lr": 1e-4},
-    "steps": None,
-}
+_MAMBA = {"on": True}
+_FULL = {  # as phase 4 has it
+    **_MAMBA, "state": 32, "gate": True, "gate_heads": 8, "cross_attention": True,
+    "cross_heads": 16,
+}  # fmt: skip
+
+
+def _model(width: int, liquid: int, spiking: int, **more: Any) -> dict[str, Any]:
+    """Widths of the blocks, of their liquid cells and spiking units, and the rest by name."""
+    return {"hidden_dim": width, "liquid_units": liquid, "spiking_units": spiking, **more}
+
+
+def _phase(epochs: int, batch: int = 4, clip: float = 1.0, **more: Any) -> dict[str, Any]:
+    """The rate of the specification, and epochs as they are there."""
+    counted = {"steps": None, "epochs": epochs, "data": {"batch": batch}}
+    return {"optimizer": {"lr": 1e-4}, "clip": clip, **counted, **more}
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {
-        "model": {"hidden_dim": 64, "liquid_units": 32, "spiking_units": 16, "embedding_dim": 64},
-        "train": {"steps": 300},
-    },
+    "tiny": {"model": _model(64, 32, 16, embedding_dim=64), "train": {"steps": 300}},
     "medium": {
-        "model": {
-            "num_layers": 4,
-            "hidden_dim": 256,
-            "liquid_units": 128,
-            "spiking_units": 64,
-            "embedding_dim": 256,
-            "mamba": {"on": True},
-        },
+        "model": _model(256, 128, 64, num_layers=4, embedding_dim=256, mamba=_MAMBA),
         "data": {"sequence_length": 256, "megabytes": 8.0, "tokenizer": "bpe"},
         "train": {"epochs": 2, "steps": None, "data": {"batch": 32}, "optimizer": {"lr": 1e-3}},
     },
     "vision": {
         "task": "vision",
-        "model": {"hidden_dim": 64, "liquid_units": 32, "spiking_units": 16},
+        "model": _model(64, 32, 16),
         "train": {"epochs": 10, "steps": None, "data": {"batch": 32}},
     },
     "robotics": {
         "task": "robotics",
-        "model": {"hidden_dim": 64, "liquid_units": 32, "spiking_units": 16},
+        "model": _model(64, 32, 16),
         "data": {"sequence_length": 64, "samples": 1000},
         "train": {"epochs": 10, "steps": None, "data": {"batch": 32}},
     },
     "phase1": {
         "model": {"embedding_dim": 768},
         "data": {"sequence_length": 64},
-        "train": {**_PHASE, "epochs": 1, "clip": 0.5, "data": {"batch": 4}},
+        "train": _phase(1, clip=0.5),
     },
     "phase2": {
-        "model": {
-            "hidden_dim": 256,
-            "liquid_units": 128,
-            "spiking_units": 64,
-            "embedding_dim": 768,
-        },
+        "model": _model(256, 128, 64, embedding_dim=768),
         "data": {"sequence_length": 128},
-        "train": {**_PHASE, "epochs": 2, "clip": 1.0, "data": {"batch": 4}, "precision": "fp16"},
+        "train": _phase(2, precision="fp16"),
     },
     "phase3": {
-        "model": {
-            "num_layers": 4,
-            "hidden_dim": 512,
-            "liquid_units": 128,
-            "spiking_units": 64,
-            "embedding_dim": 768,
-            "mamba": {"on": True},
-        },
+        "model": _model(512, 128, 64, num_layers=4, embedding_dim=768, mamba=_MAMBA),
         "plasticity": _PLASTIC,
         "continual": {"on": True, "num_tasks": 2},
         "data": {"sequence_length": 256},
-        "train": {**_PHASE, "epochs": 2, "clip": 1.0, "data": {"batch": 4}},
+        "train": _phase(2),
     },
     "phase4": {
-        "model": {
-            "num_layers": 8,
-            "hidden_dim": 512,
-            "liquid_units": 256,
-            "spiking_units": 128,
-            "embedding_dim": 768,
-            "mamba": {
-                "on": True,
-                "state": 32,
-                "gate": True,
-                "gate_heads": 8,
-                "cross_attention": True,
-                "cross_heads": 16,
-            },
-        },
+        "model": _model(512, 256, 128, num_layers=8, embedding_dim=768, mamba=_FULL),
         "plasticity": _PLASTIC,
         "continual": {"on": True, "num_tasks": 5, "replay": True},
         "data": {"sequence_length": 256},
-        "train": {**_PHASE, "epochs": 30, "clip": 1.0, "data": {"batch": 8}},
+        "train": _phase(30, batch=8),
     },
 }

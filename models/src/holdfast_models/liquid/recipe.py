@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast import HoldfastError
 from holdfast.training import Place, Recipe, Task
 
-from .assembly import make_net
 from .course import Course
 from .data.opening import Opened, open_data
+from .data.tensor_rows import first_batch
 from .forecast import forecast
+from .model.model import LiquidNet
 from .objective import HEADLINE, Objective, inputs_of
 from .presets import PRESETS
 from .run_settings import LiquidSettings
 from .self_check import check_network, check_tasks
-
-__all__ = ["RECIPE", "SIZES", "TOKENIZER", "build", "read_table", "steps_of_epoch"]
 
 TABLES = "tables"
 TOKENIZER = "tokenizer.json"
@@ -39,28 +37,25 @@ def build(settings: LiquidSettings, place: Place) -> Task:
         print(opened.found)
     if settings.self_check:
         check_tasks(opened.tasks)
-    net = make_net(settings, opened.sizes)
+    net = LiquidNet(settings.model, opened.sizes, settings.plasticity)
     steps = steps_of_epoch(settings, opened)
     course = Course(settings, net, opened.tasks, opened.train, steps)
     objective = Objective(settings, opened.sizes, course, opened.bytes_per_token)
-    course.score_by(_score(objective))
+    course.score_by(objective.score)
 
     def prepared(optimizer: Optimizer) -> None:
         course.prepared(optimizer)
         if settings.self_check:
-            held = opened.tasks[0].validation
-            batch = held.__getitems__(range(min(_CHECKED, len(held)))).batch  # type: ignore[attr-defined, arg-type]
             device = next(net.parameters()).device
-            inputs = inputs_of(opened.sizes.task, {k: v.to(device) for k, v in batch.items()})
-            check_network(net, settings, inputs)
+            batch = first_batch(opened.tasks[0].validation, _CHECKED, device)
+            check_network(net, settings, inputs_of(opened.sizes.task, batch))
 
     def ended(run: Path) -> None:
         _keep_scores(course, run)
         if settings.pictures:
             from .figures.pictures import draw
 
-            batch = opened.tasks[0].validation.__getitems__(range(_DRAWN)).batch  # type: ignore[attr-defined]
-            draw(net, batch, run, settings=settings)
+            draw(net, first_batch(opened.tasks[0].validation, _DRAWN), run, settings=settings)
 
     return Task(
         model=net,
@@ -84,17 +79,6 @@ def steps_of_epoch(settings: LiquidSettings, opened: Opened) -> int:
     samples, loading = len(opened.train), settings.train.data  # pyright: ignore[reportArgumentType]
     batches = samples // loading.batch if loading.drop_last else -(-samples // loading.batch)
     return -(-batches // settings.train.accumulate)
-
-
-def _score(objective: Objective) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
-    """Of each sample: the share of right answers, or minus the error of a robot."""
-
-    def score(net: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        task = net.sizes.task  # type: ignore[union-attr]
-        loss_B, right_B = objective.by_sample(net(*inputs_of(str(task), batch)).y_BTV, batch)
-        return -loss_B if right_B is None else right_B
-
-    return score
 
 
 def _keep_facts(run: Path, opened: Opened, course: Course) -> None:

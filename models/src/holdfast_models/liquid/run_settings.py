@@ -18,8 +18,6 @@ from holdfast.training import DataSettings as Loading
 
 from .settings import ContinualSettings, DataSettings, ModelSettings, PlasticitySettings
 
-__all__ = ["LiquidSettings"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiquidSettings(Section):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 
 from .data.sequences import TaskData
+from .data.tensor_rows import first_batch
 from .model.mamba.mamba import Mamba
 from .model.mixing.attention import SpikingAttention
 from .model.mixing.cross_attention import CrossAttention
@@ -24,8 +25,6 @@ from .model.mixing.gate import AdaptiveGate
 from .model.model import LiquidNet
 from .plasticity.synapses import PlasticLinear
 from .run_settings import LiquidSettings
-
-__all__ = ["SelfCheck", "check_network", "check_tasks"]
 
 _STEPS = 5
 _ROUNDING = 1e-5  # of the largest output: what kernels may differ by
@@ -135,10 +134,7 @@ def _check_causality(net: LiquidNet, inputs: Sequence[Any]) -> None:
 def check_tasks(tasks: Sequence[TaskData]) -> None:
     """Refuse tasks that begin with the same samples: nothing could be forgotten between them."""
     for one, other in combinations(tasks, 2):
-        mine, theirs = (
-            task.train.__getitems__(range(min(_COMPARED, len(task.train)))).batch  # type: ignore[attr-defined, arg-type]
-            for task in (one, other)
-        )
+        mine, theirs = (first_batch(task.train, _COMPARED) for task in (one, other))
         if all(torch.equal(mine[name], theirs[name]) for name in mine):
             raise HoldfastError(
                 f"tasks {one.name!r} and {other.name!r} begin with the same samples; give sources "

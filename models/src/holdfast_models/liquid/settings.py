@@ -12,20 +12,6 @@ from typing import Literal
 
 from holdfast import Section, bounded
 
-__all__ = [
-    "TASKS",
-    "AttentionSettings",
-    "ContinualSettings",
-    "DataSettings",
-    "MambaSettings",
-    "MetaSettings",
-    "ModelSettings",
-    "PlasticitySettings",
-    "SpikeSettings",
-    "VisionSettings",
-]
-
-TASKS = ("llm", "vision", "robotics")
 Backbone = Literal["cfc", "ltc", "ncp", "ltc_scan"]
 Decode = Literal["none", "rate", "temporal", "first_spike", "probabilistic", "hybrid"]
 
@@ -119,17 +105,15 @@ class ModelSettings(Section):
                 f"vision.channels has {len(self.vision.channels)} numbers, vision.kernels "
                 f"{len(self.vision.kernels)}; give as many"
             )
-        if self.attention.on and self.num_layers > 1 and self.hidden_dim % self.attention.heads:
-            raise ValueError(
-                f"hidden_dim is {self.hidden_dim}, attention.heads {self.attention.heads}; "
-                "choose heads that divide it"
-            )
-        mamba = self.mamba
-        if mamba.on and mamba.gate and self.hidden_dim % mamba.gate_heads:
-            raise ValueError(
-                f"hidden_dim is {self.hidden_dim}, mamba.gate_heads {mamba.gate_heads}; "
-                "choose heads that divide it"
-            )
+        attention, mamba, width = self.attention, self.mamba, self.hidden_dim
+        for name, on, heads in (
+            ("attention.heads", attention.on and self.num_layers > 1, attention.heads),
+            ("mamba.gate_heads", mamba.on and mamba.gate, mamba.gate_heads),
+        ):
+            if on and width % heads:
+                raise ValueError(
+                    f"hidden_dim is {width}, {name} {heads}; choose heads that divide it"
+                )
         if mamba.on and mamba.mode == "sequential" and (mamba.gate or mamba.cross_attention):
             raise ValueError(
                 "mamba.gate and mamba.cross_attention need two paths; set mamba.mode to parallel "
@@ -138,7 +122,7 @@ class ModelSettings(Section):
         if mamba.on and mamba.mode != "bidirectional" and mamba.cross_attention:
             raise ValueError("mamba.cross_attention is part of mamba.mode bidirectional")
         if mamba.on and mamba.cross_attention:
-            narrow = min(self.liquid_units, self.hidden_dim)
+            narrow = min(self.liquid_units, width)
             if narrow < mamba.cross_heads:
                 raise ValueError(
                     f"mamba.cross_heads is {mamba.cross_heads}, and there are {narrow} units to "

@@ -10,16 +10,15 @@ B rows, N tokens of a block, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .graphed import Graphed
-from .model.model import LiquidNet, mapped
-
-__all__ = ["NO_TOKEN", "Stepper", "Writer"]
+from .model.model import LiquidNet
 
 NO_TOKEN = -1
 """Where a row does not read but chooses."""
@@ -37,7 +36,7 @@ class Stepper:
     def __init__(self, net: LiquidNet, state: Any, tokens: int | None = None) -> None:
         self._net, self._stays = net, tokens is not None
         if tokens is not None:
-            state = mapped(torch.clone, net.with_room(state, tokens))
+            state = tree_map_only(Tensor, torch.clone, net.with_room(state, tokens))
         self.state = state
         """Where the rows are now; the next token changes it."""
 
@@ -49,8 +48,8 @@ class Stepper:
             self.state = out.state
             return out.y_BTV[:, -1]
         pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for mine, new in zip(_leaves(self.state), _leaves(out.state), strict=True):
-            if mine is not new:  # a cache that was written into
+        for mine, new in zip(tree_leaves(self.state), tree_leaves(out.state), strict=True):
+            if mine is not new:  # it may be none, or a cache that was written into
                 old_parts, new_parts = pairs.setdefault(mine.dtype, ([], []))
                 old_parts.append(mine)
                 new_parts.append(new)
@@ -128,13 +127,3 @@ class Writer:
         self._written_NB.index_copy_(0, self._at, token_B[None])
         self._at += 1
         return ()
-
-
-def _leaves(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, dict):
-        state = tuple(state.values())
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, tuple):
-        for part in state:
-            yield from _leaves(part)

@@ -7,15 +7,12 @@ Shapes: B events, S sensors, C channels.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
 import json
-import logging
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +23,7 @@ from torch import Tensor, nn
 from holdfast import HoldfastError
 from holdfast.training import resolve
 
+from ..exporting import quiet
 from .data.normalization import normalise
 from .geometry.layout import SENSORS
 from .geometry.survey import geometry_hash
@@ -107,7 +105,7 @@ def export(loaded: Loaded, path: Path, *, raw_input: bool = False) -> None:
     model = loaded.model.to("cpu").eval()
     config = json.dumps(_config(loaded, raw_input=raw_input))
     beside = path.with_name(f".{path.name}.writing")
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         if loaded.settings.kind == "reg":
             settings = cast(RegressorRun, loaded.settings)
             _write_onnx(RegressorGraph(model, settings, raw=raw_input), beside, config)
@@ -231,17 +229,3 @@ def _need(name: str) -> Any:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """Exporters warn about their own workings."""
-    exporter = logging.getLogger("torch.onnx")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        exporter.setLevel(level)

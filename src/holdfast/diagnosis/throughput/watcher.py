@@ -141,9 +141,10 @@ class TimeWatch:
 
     def _examined(self, exam: LineExam | LoaderExam, record: StepRecord, frame: FrameType) -> None:
         if isinstance(exam, LineExam):
-            # Of a step that stalls only a part is the trace's doing.
             usual = self._times.typical_busy
-            self._spent += min(max(0.0, self._clock.busy - usual), _SLOWER * usual)
+            more = max(0.0, self._clock.busy - usual)
+            # Of a step that stalls only a part is the trace's doing.
+            self._spent += min(more, _SLOWER * usual) if exam.purpose == "stall" else more
             if exam.step(self._clock, frame):
                 self._exam = None
                 began = thread_time()

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...answers import add_format, named_run
-from .data import add_data_verbs, whole
+from ...answers import add_format, add_set, named_run, whole
+from .data import add_data_verbs
 
 if TYPE_CHECKING:
     from ..evaluation.loading import Loaded
@@ -47,10 +47,7 @@ class EnergyFlowCommand:
 
         def verb(name: str, what: str, act: Callable[[Any], int]) -> argparse.ArgumentParser:
             one = verbs.add_parser(name, help=what, description=what, allow_abbrev=False)
-            one.add_argument(
-                "--set", metavar="KEY=VALUE", action="append", default=[],
-                help="change one setting, e.g. data.split=hard (repeatable)",
-            )  # fmt: skip
+            add_set(one, "change one setting, e.g. data.split=hard")
             add_format(one)
             one.set_defaults(act=act)
             return one

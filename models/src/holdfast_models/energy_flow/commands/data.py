@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...answers import whole
+
 if TYPE_CHECKING:
     from ..data.dataset_tool import Report
 
-__all__ = ["add_data_verbs", "whole"]
+__all__ = ["add_data_verbs"]
 
 _SOURCES = ("grammar", "pairs", "snli")
 
@@ -46,17 +48,6 @@ _PLACES = {
     "SET": "JSONL file of pairs, file of embeddings, or folder of mapped ones",
     "PATH": "JSONL file of pairs, or folder of sets",
 }
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """Reads a whole number that is not below ``least``."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return read
 
 
 def _days(text: str) -> float:

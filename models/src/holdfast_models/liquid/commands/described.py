@@ -9,6 +9,7 @@ from torch import nn
 
 from holdfast import HoldfastError
 
+from ..data.tensor_rows import first_batch
 from ..loading import Loaded
 from ..objective import inputs_of
 from ..run_settings import LiquidSettings
@@ -74,8 +75,7 @@ def _parts(net: nn.Module) -> dict[str, int]:
 @torch.no_grad()
 def _measured(loaded: Loaded) -> dict[str, dict[str, float]]:
     """Of each block: time constants in steps, rates, and how far a gate is open."""
-    held: Any = loaded.opened().tasks[0].validation
-    batch = held.__getitems__(range(min(8, len(held)))).batch
+    batch = first_batch(loaded.opened().tasks[0].validation, 8)
     inside = loaded.net(*inputs_of(loaded.settings.task, batch)).inside
     taus = loaded.net.time_constants([one.driven_BTU for one in inside])
     found: dict[str, dict[str, float]] = {}

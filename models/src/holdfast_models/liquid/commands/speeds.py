@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...answers import Verb, answer, figures, say, whole
+from ...answers import Verb, add_set, answer, figures, say, whole
 
 _EXAMPLES = """\
   holdfast liquid bench --preset phase1
@@ -19,10 +19,7 @@ def add_bench_verb(verb: Verb) -> None:
     what = "Tokens per second of training, of writing, and beside the plain reference."
     one = verb("bench", what, _bench, _EXAMPLES)
     one.add_argument("--preset", metavar="NAME", help="see: holdfast train --list")
-    one.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="a setting, e.g. data.sequence_length=8192 (repeatable)",
-    )  # fmt: skip
+    add_set(one, "a setting, e.g. data.sequence_length=8192")
     one.add_argument("--steps", metavar="N", type=whole(2), help="default: 200; 10 on a CPU")
     one.add_argument("--warm", metavar="N", type=whole(1), default=10,
                      help="steps before them (default: 10)")  # fmt: skip

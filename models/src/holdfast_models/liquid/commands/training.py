@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...answers import Verb, answer, changed, named_run, told_as, yaml_lines
+from ...answers import Verb, add_set, answer, changed, named_run, told_as, yaml_lines
 from ..flags import add_flags, check_effect, overrides
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ nothing is refused."""
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-path", dest="config", metavar="FILE", help="settings as YAML")
     parser.add_argument("--preset", metavar="NAME", help="see: holdfast train --list")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[],
-        help="any other setting, e.g. data.megabytes=1 (repeatable)",
-    )  # fmt: skip
+    add_set(parser, "any other setting, e.g. data.megabytes=1")
     add_flags(parser)
 
 

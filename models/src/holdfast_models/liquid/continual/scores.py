@@ -47,11 +47,15 @@ class Scores(nn.Module):
         last, now = len(self.names) - 1, self.after[-1]
         found = {"untrained": self.untrained, "after": self.after, "accuracy": now.mean()}
         if last > 0:
-            best = self.after[:last].nan_to_num(-math.inf).amax(0)
             found["backward_transfer"] = (now - self.after.diagonal())[:last].mean()
             found["forward_transfer"] = (self.after.diagonal(1) - self.untrained[1:]).mean()
-            found["forgetting"] = (best - now)[:last].mean()
+            found["forgetting"] = self.lost(last + 1).mean()
         return {"tasks": self.names, **{name: _known(v.tolist()) for name, v in found.items()}}
+
+    def lost(self, trained: int) -> Tensor:
+        """Best score less that after the last of so many tasks, of each task before it."""
+        after = self.after[:trained, : trained - 1]
+        return after[:-1].nan_to_num(-math.inf).amax(0) - after[-1]
 
     def lines(self) -> list[str]:
         """Table for people, one line per trained task, and the measures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torch.utils.data import ConcatDataset, Dataset
 
@@ -12,6 +12,7 @@ from holdfast import HoldfastError
 
 from ..model.model import Sizes
 from ..run_settings import LiquidSettings
+from ..settings import DataSettings
 from . import vision
 from .baselines import linear_accuracy, linear_control, unigram
 from .robotics import make_robot, trajectories
@@ -19,8 +20,6 @@ from .sequences import TaskData, TaskSequence, tasks_of
 from .tensor_rows import TensorRows
 from .tokenizers import Tokenizer
 from .windows import Windows, text_data
-
-__all__ = ["Opened", "open_data"]
 
 _KINDS = {
     "llm": ("domains", "permuted_vocabulary"),
@@ -75,30 +74,18 @@ def open_data(settings: LiquidSettings) -> Opened:
             train = ConcatDataset([task.train for task in tasks])
         else:
             train = TaskSequence(tasks, settings.train.epochs or 1)
-    first = tasks[0].validation
-    tokenizer = tasks[0].tokenizer
-    return Opened(
-        _sizes(settings, tasks),
-        train,
-        validation,
-        tasks,
-        tokenizer,
-        first.bytes_per_token if isinstance(first, Windows) else 1.0,
-        _told(tasks),
-    )
+    bytes_per_token = getattr(tasks[0].validation, "bytes_per_token", 1.0)
+    about = (tasks, tasks[0].tokenizer, bytes_per_token, _told(tasks))
+    return Opened(_sizes(settings, tasks), train, validation, *about)
 
 
 def _single(settings: LiquidSettings) -> TaskData:
     data = settings.data
     if settings.task == "llm":
-        text = text_data(data.sources, data.folder, length=data.sequence_length, **_text(settings))
+        text = text_data(data.sources, **_text(data))
         return TaskData(text.corpus.found, text.train, text.validation, tokenizer=text.tokenizer)
     if settings.task == "vision":
-        made = (
-            vision.digits(seed=data.seed)
-            if data.images == "digits"
-            else vision.shapes(data.samples, seed=data.seed)
-        )
+        made = vision.images_of(data.images, data.seed, data.samples)
         return TaskData(data.images, made.train, made.validation)
     robot, held = make_robot(data.robot), max(16, data.samples // 5)
     return TaskData(
@@ -116,28 +103,22 @@ def _tasks(settings: LiquidSettings) -> list[TaskData]:
         raise HoldfastError(
             f"continual.tasks is {kind}, task {settings.task}; choose {' or '.join(kinds)}"
         )
+    options = {"images": data.images, "seed": data.seed}
     if kind == "domains":
         named = {} if data.sources == ("python",) else {"sources": data.sources}
-        return tasks_of(
-            kind, wanted.num_tasks, cache=data.folder, length=data.sequence_length, **named,
-            **_text(settings),
-        )  # fmt: skip
-    if kind == "permuted_vocabulary":
-        return tasks_of(
-            kind, wanted.num_tasks, cache=data.folder, length=data.sequence_length,
-            sources=data.sources, seed=data.seed, **_text(settings),
-        )  # fmt: skip
-    if kind == "dynamics":
-        return tasks_of(
-            kind, wanted.num_tasks, robot=data.robot, each=data.samples,
-            steps=data.sequence_length, seed=data.seed,
-        )  # fmt: skip
-    return tasks_of(kind, wanted.num_tasks, images=data.images, seed=data.seed)
+        options = _text(data) | named
+    elif kind == "permuted_vocabulary":
+        options = _text(data) | {"sources": data.sources, "seed": data.seed}
+    elif kind == "dynamics":
+        options = {"robot": data.robot, "each": data.samples, "seed": data.seed}
+        options["steps"] = data.sequence_length
+    return tasks_of(kind, wanted.num_tasks, **options)
 
 
-def _text(settings: LiquidSettings) -> dict[str, Any]:
-    data = settings.data
+def _text(data: DataSettings) -> dict[str, Any]:
     return {
+        "cache": data.folder,
+        "length": data.sequence_length,
         "tokenizer": data.tokenizer,
         "vocabulary": data.vocab_size,
         "most_bytes": int(data.megabytes * 1e6),
@@ -151,13 +132,9 @@ def _sizes(settings: LiquidSettings, tasks: Sequence[TaskData]) -> Sizes:
         return Sizes("llm", tasks[0].tokenizer.size, tasks[0].tokenizer.size)
     assert isinstance(first, TensorRows)
     if settings.task == "vision":
-        labels = [
-            int(task.train.tensors["label"].max())
-            for task in tasks
-            if isinstance(task.train, TensorRows)
-        ]
-        image = first.tensors["image"]
-        return Sizes("vision", image.shape[1], max(labels) + 1, image.shape[2])
+        image, parts = first.tensors["image"], [cast(TensorRows, task.train) for task in tasks]
+        classes = 1 + max(int(part.tensors["label"].max()) for part in parts)
+        return Sizes("vision", image.shape[1], classes, image.shape[2])
     return Sizes("robotics", first.tensors["x"].shape[-1], first.tensors["y"].shape[-1])
 
 

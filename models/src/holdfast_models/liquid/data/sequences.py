@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +19,7 @@ from .corpora import CORPORA, MOST_BYTES, corpus
 from .robotics import make_robot, trajectories
 from .token_files import split, token_files
 from .tokenizers import Tokenizer, make_tokenizer
-from .vision import digits, of_classes, permuted, rotated, shapes
+from .vision import images_of, of_classes, permuted, rotated
 from .windows import Windows, text_data
 
 CHANGES: tuple[Mapping[str, float], ...] = (
@@ -90,30 +91,25 @@ def permutation(tokenizer: Tokenizer, task: int, seed: int = 0) -> np.ndarray:
 
 def vision_tasks(kind: str, count: int, *, images: str = "digits", seed: int = 0) -> list[TaskData]:
     """Images of other classes, turned further (to half a turn) or with pixels in another order."""
-    if images not in ("digits", "shapes"):
-        raise HoldfastError(f"images {images!r} are not known; use digits or shapes")
-    data = digits(seed=seed) if images == "digits" else shapes(seed=seed)
+    data = images_of(images, seed)
     if kind == "classes":
         _check_count(count, data.classes // 2, f"pairs of classes of {images}")
     groups = [tuple(map(int, part)) for part in np.array_split(np.arange(data.classes), count)]
     pixels = data.train.tensors["image"][0, 0].numel()
     tasks: list[TaskData] = []
     for task in range(count):
-        if kind == "classes":
-            train, validation = (
-                of_classes(part, groups[task]) for part in (data.train, data.validation)
-            )
-            name = f"{images} {', '.join(map(str, groups[task]))}"
-            tasks.append(TaskData(name, train, validation, groups[task]))
+        classes = groups[task] if kind == "classes" else None
+        if classes is not None:
+            name = f"{images} {', '.join(map(str, classes))}"
+            change = partial(of_classes, classes=classes)
         elif kind == "rotation":
             angle = 180 * task / max(count - 1, 1)
-            train, validation = (rotated(part, angle) for part in (data.train, data.validation))
-            tasks.append(TaskData(f"{images} at {angle:.0f} degrees", train, validation))
+            name, change = f"{images} at {angle:.0f} degrees", partial(rotated, degrees=angle)
         else:
             generator = torch.Generator().manual_seed(1000 * seed + task)
             order = torch.randperm(pixels, generator=generator) if task else torch.arange(pixels)
-            train, validation = (permuted(part, order) for part in (data.train, data.validation))
-            tasks.append(TaskData(f"{images}, pixel order {task}", train, validation))
+            name, change = f"{images}, pixel order {task}", partial(permuted, order=order)
+        tasks.append(TaskData(name, change(data.train), change(data.validation), classes))
     return tasks
 
 
@@ -135,9 +131,7 @@ def dynamics(
 KINDS: Mapping[str, Callable[..., list[TaskData]]] = {
     "domains": domains,
     "permuted_vocabulary": permuted_vocabulary,
-    "classes": lambda count, **options: vision_tasks("classes", count, **options),
-    "rotation": lambda count, **options: vision_tasks("rotation", count, **options),
-    "permuted_pixels": lambda count, **options: vision_tasks("permuted_pixels", count, **options),
+    **{kind: partial(vision_tasks, kind) for kind in ("classes", "rotation", "permuted_pixels")},
     "dynamics": dynamics,
 }
 

@@ -68,6 +68,13 @@ def shapes(
     return _parts(image_NHW[:, None], label_N, len(SHAPES), share, seed)
 
 
+def images_of(name: str, seed: int, count: int = 4000) -> Images:
+    """``digits``, or so many ``shapes``."""
+    if name not in ("digits", "shapes"):
+        raise HoldfastError(f"images {name!r} are not known; use digits or shapes")
+    return digits(seed=seed) if name == "digits" else shapes(count, seed=seed)
+
+
 def rotated(images: TensorRows, degrees: float) -> TensorRows:
     """The same images, turned about their centres."""
     image_NCHW, angle = images.tensors["image"], math.radians(degrees)

@@ -11,6 +11,7 @@ from holdfast import HoldfastError
 
 from ..course import Course
 from ..data.opening import open_data
+from ..data.tensor_rows import batches
 from ..loading import Loaded
 from ..objective import Objective
 from ..recipe import TOKENIZER
@@ -64,11 +65,8 @@ def _numbers(loaded: Loaded, data: Any, size: int) -> dict[str, float]:
     course = Course(changed(loaded.settings, off), loaded.net, (), data, None)
     bytes_per_token = getattr(data, "bytes_per_token", 1.0)
     objective = Objective(loaded.settings, loaded.net.sizes, course, bytes_per_token)
-    device, found = next(loaded.net.parameters()).device, []
-    for first in range(0, len(data), size):
-        rows = data.__getitems__(range(first, min(first + size, len(data)))).batch
-        batch = {name: value.to(device) for name, value in rows.items()}
-        found.append(objective.measure(loaded.net, batch))
+    device = next(loaded.net.parameters()).device
+    found = [objective.measure(loaded.net, one) for one in batches(data, size, device=device)]
     whole = {name: torch.cat([one[name] for one in found]) for name in found[0] if name != "loss"}
     loss = float(whole["nats_B"].double().mean())
     return {"samples": len(data), "loss": loss, **objective.summarize(whole)}

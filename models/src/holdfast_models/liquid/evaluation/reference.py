@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..kernels.choice import using
-from ..model.liquid.cell import per_token
 from ..model.liquid.cfc import CfC
 from ..model.model import LiquidNet
 from ..model.spiking.lif import LIF
 from ..model.spiking.surrogates import spike
 from ..run_settings import LiquidSettings
 from .speed import fresh_net, seconds_of
-
-__all__ = ["plain_reference", "reference_ratio", "token_by_token"]
 
 
 def reference_ratio(settings: LiquidSettings, *, seconds: float = 5.0) -> dict[str, float]:
@@ -66,13 +62,6 @@ def token_by_token(net: LiquidNet, x_BT: Tensor) -> Tensor:
 def plain_reference() -> Iterator[None]:
     """Cells and spiking units as their formulas are written, by autograd alone."""
 
-    def sequence(cell: CfC, x_BTF: Tensor, h: Tensor, elapsed: Any) -> Tensor:
-        states = []
-        for x, dt in zip(x_BTF.unbind(1), per_token(elapsed), strict=False):
-            h = cell.step(x, h, dt)
-            states.append(h)
-        return torch.stack(states, 1)
-
     def run(units: LIF, current: Tensor, u: Tensor | None = None) -> tuple[Tensor, Tensor]:
         u = torch.zeros_like(current[0]) if u is None else u
         train, membranes = list[Tensor](), list[Tensor]()
@@ -87,7 +76,7 @@ def plain_reference() -> Iterator[None]:
         return torch.stack(train), torch.stack(membranes)
 
     kept = CfC.sequence, LIF.run
-    CfC.sequence, LIF.run = sequence, run  # type: ignore[method-assign, assignment]
+    CfC.sequence, LIF.run = CfC.by_steps, run  # type: ignore[method-assign, assignment]
     try:
         with using("off"):
             yield

@@ -25,15 +25,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from holdfast.training import Place, Trainer
 
 from ...step_times import StepTimes, StepWatch, roofline, step_times
-from ..assembly import make_net
 from ..data.opening import open_data
+from ..data.tensor_rows import first_batch
 from ..generation import Sampling, generate
 from ..kernels.choice import using
 from ..model.model import LiquidNet
 from ..recipe import build
 from ..run_settings import LiquidSettings
-
-__all__ = ["bare", "fresh_net", "generating", "seconds_of", "training"]
+from .ablation import changed
 
 _BEFORE = 33  # tokens before the first that is timed: one, and a block with all that is made once
 _LONGEST = 12  # kernels that are named
@@ -62,14 +61,9 @@ def training(
         gc.collect()
         torch.cuda.empty_cache()
     watch = StepWatch(place.device, warm=warm, steps=steps)
-    train = dataclasses.replace(
-        settings.train, steps=watch.last, device=device,
-        holdfast=dataclasses.replace(
-            settings.train.holdfast,
-            run=dataclasses.replace(settings.train.holdfast.run, quiet=True),
-        ),
-    )  # fmt: skip
-    settings = dataclasses.replace(settings, train=train, pictures=False, self_check=False)
+    told = {"train.steps": watch.last, "train.device": device, "train.holdfast.run.quiet": True}
+    settings = changed(settings, told | {"pictures": False, "self_check": False})
+    train = settings.train
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         task = build(settings, place)
         task.stepped = watch.around(task.stepped)
@@ -97,8 +91,7 @@ def bare(settings: LiquidSettings, device: str, *, warm: int, steps: int) -> Ste
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
     if task.prepared is not None:
         task.prepared(optimizer)
-    rows = task.train.__getitems__(range(train.data.batch)).batch  # type: ignore[union-attr]
-    batch = {name: value.to(place) for name, value in rows.items()}
+    batch = first_batch(task.train, train.data.batch, place)
     half = _half(train.precision, place)
     numbers = itertools.count(1)
 
@@ -204,7 +197,8 @@ def _kernels_of_a_token(net: LiquidNet, how: Sampling) -> dict[str, Any]:
 def fresh_net(settings: LiquidSettings, device: str) -> LiquidNet:
     """The network of a run as it is drawn."""
     torch.manual_seed(settings.train.seed.seed)
-    return make_net(settings, open_data(settings).sizes).to(device)
+    sizes = open_data(settings).sizes
+    return LiquidNet(settings.model, sizes, settings.plasticity).to(device)
 
 
 def seconds_of(act: Callable[[], None], most: float) -> float:

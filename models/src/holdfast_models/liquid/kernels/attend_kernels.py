@@ -1,4 +1,4 @@
-"""Attention of one new token to a cache of a fixed size: ``causal._one_more`` without its kernels.
+"""Attention of one new token to a cache of a fixed size: ``CausalAttention._into`` in one kernel.
 
 B batch, A heads, P places of the cache, d channels of a head, in two halves that a rotation turns
 into each other. One program has one head of one row.
@@ -14,8 +14,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-__all__ = ["attend"]
 
 _TILE = 4096  # numbers of keys and as many of values that a program looks at at once
 _LOG2_E = tl.constexpr(1.4426950408889634)

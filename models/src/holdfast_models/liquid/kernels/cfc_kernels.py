@@ -17,8 +17,6 @@ from torch import Tensor
 
 from ...device_math import sigmoid, tanh
 
-__all__ = ["cfc", "cfc_backward"]
-
 _KEPT = 40_960  # weights of all gates that fit into the registers of a program
 _OUTER, _INNER = tl.constexpr(1.7159), tl.constexpr(0.666)  # LeCun's tanh
 

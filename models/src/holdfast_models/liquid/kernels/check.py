@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from .choice import using
 
-__all__ = ["CASES", "compared", "fault"]
-
 _BATCH, _TOKENS = 3, 70  # more than a piece of the kernels
 _LIMITS = (1e-3, 1e-2)  # products in TF32 and single spikes may differ; a wrong kernel does more
 
@@ -70,6 +68,11 @@ def _seed(like: Tensor) -> Tensor:
 
 def _leaf(*shape: int, size: float = 1.0) -> Tensor:
     return (size * torch.randn(*shape)).requires_grad_()
+
+
+def _written(found: list[Tensor], given: Tensor) -> list[Tensor]:
+    """Of a kernel for writing only: what stands for a gradient is the same with and without it."""
+    return [one + (given - given.detach()).sum() for one in found]
 
 
 def _scan(tokens: int) -> Made:
@@ -134,8 +137,7 @@ def _attend(tokens: int, channels: int, rope: int) -> Made:
                 mixed, cached = attention(queries, new_keys, new_values, cached)
                 again, _ = attention(queries, new_keys, new_values, cached)
                 found += [mixed, again, *cached[:2]]
-        # It is for writing only: what stands here for a gradient is the same with and without it.
-        return [one + (given - given.detach()).sum() for one in found]
+        return _written(found, given)
 
     return ran, [given]
 
@@ -148,7 +150,7 @@ def _rows(tokens: int) -> Made:
     def ran(x: Tensor) -> list[Tensor]:
         with torch.no_grad():
             found = [linear(x, weight[:, 100:], bias), linear(x, weight[:, :300], None)]
-        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+        return _written(found, x)
 
     return ran, [x]
 
@@ -163,7 +165,7 @@ def _norm(tokens: int) -> Made:
     def ran(x: Tensor) -> list[Tensor]:
         with torch.no_grad():
             found = [normed(layer, x), normed(layer, x, gelu=True, base=base, share=0.3)]
-        return [one + (x - x.detach()).sum() for one in found]  # as with attend
+        return _written(found, x)
 
     return ran, [x]
 

@@ -16,8 +16,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["faults", "takes", "using"]
-
 _how: Literal["auto", "off", "always"] = "auto"
 _FAULTS: dict[tuple[str, int, tuple[int | str, ...]], str | None] = {}
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from ...device_math import sigmoid
 from .ops import BLOCK
 
-__all__ = ["fire", "fire_backward"]
-
 _WARPS = 4
 _PI = tl.constexpr(3.141592653589793)
 _RESETS = {"none": 0, "subtract": 1, "zero": 2}

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["norm"]
-
 
 @triton.jit
 def _norm_kernel(

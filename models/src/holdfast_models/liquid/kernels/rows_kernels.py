@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["rows"]
-
 _TILE = 4096  # weights that a program looks at at once
 _DEEPEST = 1024  # of them in a row
 

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["scan"]
-
 _TOKENS, _FEATURES = 64, 16  # of a tile
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from .ops import PIECE
 
-__all__ = ["selective", "selective_backward"]
-
 _CHANNELS, _WARPS = 32, 2  # of a program
 
 

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..plasticity.synapses import PlasticLinear
-from ..settings import ModelSettings
+from ..settings import ModelSettings, PlasticitySettings
 from .linear import he_linear, residual_linear
 from .liquid.make import make_liquid
 from .mamba_path import MambaPath, Sent
 from .norms import normed
 from .spiking.decoders import SpikeDecoder
 from .spiking.encoder import SpikeEncoder
-
-__all__ = ["Block", "Inside", "lif_options"]
 
 _MEMBRANE = 0.1  # share of the normalised membrane in what the liquid cell gets
 _DECODED = 0.1  # share of the decoded spike train in what a block gives
@@ -72,20 +70,11 @@ class Block(nn.Module):
         settings: of the model.
         first: of all blocks.
         last: of all blocks.
-        plastic: the synapses onto the liquid cell have fast weights.
-        bound: of these fast weights.
-        non_negative: they are never below 0.
+        plasticity: whether and how the synapses onto the liquid cell have fast weights.
     """
 
     def __init__(
-        self,
-        settings: ModelSettings,
-        *,
-        first: bool = False,
-        last: bool = False,
-        plastic: bool = False,
-        bound: float = 1.0,
-        non_negative: bool = False,
+        self, settings: ModelSettings, plasticity: PlasticitySettings, *, first: bool, last: bool
     ) -> None:
         super().__init__()
         width, units, spiking = settings.hidden_dim, settings.liquid_units, settings.spiking_units
@@ -103,8 +92,8 @@ class Block(nn.Module):
         self.membrane_norm = nn.LayerNorm(spiking)
         # The synapses are there with and without plasticity: on and off differ in nothing else.
         self.synapses = (
-            PlasticLinear(spiking, units, bound=bound, non_negative=non_negative)
-            if plastic
+            PlasticLinear(spiking, units, plasticity.bound, plasticity.non_negative)
+            if plasticity.on
             else he_linear(spiking, units)
         )
         self.liquid = make_liquid(settings.liquid_backbone, units, units)

@@ -5,15 +5,11 @@ B batch, T tokens or time steps, E embedding, H width, C channels, I signals.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from ..settings import ModelSettings
-from .linear import Linear
-
-__all__ = ["ImageFront", "SignalFront", "TextFront"]
+from .linear import he_linear
 
 _SIDE = 4  # an image ends as 4 x 4 positions, which are read row by row
 _EMBEDDING_STD = 0.02
@@ -27,7 +23,7 @@ class TextFront(nn.Module):
         self.embedding = nn.Embedding(vocabulary, settings.embedding_dim)
         self.positions = nn.Embedding(settings.max_position_embeddings, settings.embedding_dim)
         self.dropout = nn.Dropout(settings.embedding_dropout)
-        self.project = _project(settings.embedding_dim, settings.hidden_dim)
+        self.project = he_linear(settings.embedding_dim, settings.hidden_dim)
         for one in (self.embedding, self.positions):
             nn.init.normal_(one.weight, std=_EMBEDDING_STD)
 
@@ -48,7 +44,7 @@ class SignalFront(nn.Module):
 
     def __init__(self, settings: ModelSettings, signals: int) -> None:
         super().__init__()
-        self.project = _project(signals, settings.hidden_dim)
+        self.project = he_linear(signals, settings.hidden_dim)
 
     def forward(self, x_BTI: Tensor, state: None = None) -> tuple[Tensor, None]:
         """The sequence; nothing is remembered."""
@@ -73,15 +69,8 @@ class ImageFront(nn.Module):
                 side //= 2
             inputs = outputs
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(_SIDE))
-        self.project = _project(inputs, settings.hidden_dim)
+        self.project = he_linear(inputs, settings.hidden_dim)
 
     def forward(self, x_BCHW: Tensor, state: None = None) -> tuple[Tensor, None]:
         """16 positions of every image."""
         return self.project(self.layers(x_BCHW).flatten(2).mT), state
-
-
-def _project(inputs: int, outputs: int) -> Linear:
-    linear = Linear(inputs, outputs)
-    nn.init.normal_(linear.weight, std=math.sqrt(2 / inputs))
-    nn.init.zeros_(linear.bias)
-    return linear

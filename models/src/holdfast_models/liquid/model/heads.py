@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from ..settings import ModelSettings
-from .linear import Linear
+from .linear import residual_linear
 from .norms import normed
 
 if TYPE_CHECKING:
     from .model import Sizes
-
-__all__ = ["ImageHead", "SignalHead", "TextHead", "make_head"]
 
 
 class TextHead(nn.Module):
@@ -29,10 +27,10 @@ class TextHead(nn.Module):
         super().__init__()
         width = settings.hidden_dim
         wide = settings.embedding_dim if settings.tie_embeddings else 2 * width
-        self.widen = _small(width, wide)
+        self.widen = residual_linear(width, wide)
         self.norm = nn.LayerNorm(wide)
         self.dropout = nn.Dropout(settings.dropout)
-        self.last = _small(wide, vocabulary)
+        self.last = residual_linear(wide, vocabulary)
 
     def forward(self, x_BTH: Tensor) -> Tensor:
         """(B, T, V)."""
@@ -47,11 +45,11 @@ class ImageHead(nn.Module):
         super().__init__()
         width = settings.hidden_dim
         self.layers = nn.Sequential(
-            _small(width, width),
+            residual_linear(width, width),
             nn.ReLU(),
             nn.LayerNorm(width),
             nn.Dropout(settings.dropout),
-            _small(width, classes),
+            residual_linear(width, classes),
         )
 
     def forward(self, x_BTH: Tensor) -> Tensor:
@@ -66,11 +64,11 @@ class SignalHead(nn.Module):
         super().__init__()
         width = settings.hidden_dim
         self.layers = nn.Sequential(
-            _small(width, width, gain=1.0),
+            residual_linear(width, width, gain=1.0),
             nn.Tanh(),
-            _small(width, width // 2, gain=1.0),
+            residual_linear(width, width // 2, gain=1.0),
             nn.Tanh(),
-            _small(width // 2, outputs),
+            residual_linear(width // 2, outputs),
         )
 
     def forward(self, x_BTH: Tensor) -> Tensor:
@@ -82,10 +80,3 @@ def make_head(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     """The one for a task."""
     kinds = {"llm": TextHead, "vision": ImageHead, "robotics": SignalHead}
     return kinds[sizes.task](settings, sizes.outputs)
-
-
-def _small(inputs: int, outputs: int, gain: float = 0.1) -> Linear:
-    linear = Linear(inputs, outputs)
-    nn.init.xavier_normal_(linear.weight, gain=gain)
-    nn.init.zeros_(linear.bias)
-    return linear

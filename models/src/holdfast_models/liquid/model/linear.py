@@ -49,10 +49,10 @@ def he_linear(inputs: int, outputs: int, *, bias: bool = True) -> Linear:
     return layer
 
 
-def residual_linear(inputs: int, outputs: int, *, bias: bool = True) -> Linear:
+def residual_linear(inputs: int, outputs: int, *, bias: bool = True, gain: float = 0.1) -> Linear:
     """The end of a residual branch: Xavier-normal, small, so that a new block changes little."""
     layer = zero_linear(inputs, outputs, bias=bias)
-    nn.init.xavier_normal_(layer.weight, gain=0.1)
+    nn.init.xavier_normal_(layer.weight, gain=gain)
     return layer
 
 

@@ -20,8 +20,6 @@ from .mixing.feedback import MambaToLiquid, MambaToSpikes
 from .mixing.gate import AdaptiveGate
 from .spiking.encoder import Encoded
 
-__all__ = ["MambaPath", "Mixed", "Sent"]
-
 Liquid = Callable[[Any, Tensor | None], tuple[Tensor, Any]]
 """``liquid(state, scale_BTU)``: the liquid cell of the block on what drives it."""
 

@@ -5,11 +5,12 @@ B batch, T tokens or time steps, V vocabulary, E embedding, H width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from holdfast import HoldfastError
 from holdfast.training import Graphs
@@ -23,8 +24,6 @@ from .mamba_path import Sent
 from .mixing.attention import SpikingAttention
 from .replaying import replayed
 from .spiking.lif import LIF
-
-__all__ = ["LiquidNet", "Output", "Sizes"]
 
 State = dict[str, Any]
 
@@ -67,14 +66,7 @@ class LiquidNet(nn.Module):
         self.graphs = Graphs()
         self.front = _front(settings, sizes)
         self.blocks = nn.ModuleList(
-            Block(
-                settings,
-                first=number == 0,
-                last=number == settings.num_layers - 1,
-                plastic=plasticity.on,
-                bound=plasticity.bound,
-                non_negative=plasticity.non_negative,
-            )
+            Block(settings, plasticity, first=number == 0, last=number == settings.num_layers - 1)
             for number in range(settings.num_layers)
         )
         attention = settings.attention
@@ -175,16 +167,6 @@ def _front(settings: ModelSettings, sizes: Sizes) -> nn.Module:
     return SignalFront(settings, sizes.inputs)
 
 
-def mapped(function: Callable[[Any], Any], state: Any) -> Any:
-    """A state with each of its tensors sent through a function."""
-    if isinstance(state, dict):
-        return {name: mapped(function, one) for name, one in state.items()}
-    if isinstance(state, tuple):
-        parts = [mapped(function, one) for one in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return None if state is None else function(state)
-
-
 def rows_of(state: Any, index_B: Tensor) -> Any:
     """The state of some rows of the batch."""
-    return mapped(lambda part: part.index_select(0, index_B), state)
+    return tree_map_only(Tensor, lambda part: part.index_select(0, index_B), state)

@@ -9,8 +9,6 @@ from torch.nn import functional
 from ..kernels import ops
 from .linear import few
 
-__all__ = ["normed"]
-
 
 def normed(
     norm: nn.LayerNorm,

@@ -13,8 +13,6 @@ from holdfast.training import Graphs
 from ..plasticity.synapses import PlasticLinear
 from .block import Inside
 
-__all__ = ["replayed"]
-
 _KEPT = 5  # tensors of ``Inside`` that every block has
 
 

@@ -53,12 +53,17 @@ class LiquidCell(nn.Module):
     def reference(
         self, x_BTF: Tensor, state_BU: Tensor | None = None, **times: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What ``forward`` must equal: token by token, nothing computed ahead."""
-        h, states = self._start(x_BTF, state_BU), []
-        for x, time in zip(x_BTF.unbind(1), per_token(self._time(**times)), strict=False):
-            h = self.step(x, h, time)
+        """What ``forward`` must equal."""
+        states = self.by_steps(x_BTF, self._start(x_BTF, state_BU), self._time(**times))
+        return states[..., : self.units], states[:, -1]
+
+    def by_steps(self, x_BTF: Tensor, h: Tensor, time: Time) -> Tensor:
+        """What ``sequence`` must equal: token by token, nothing computed ahead."""
+        states = []
+        for x, dt in zip(x_BTF.unbind(1), per_token(time), strict=False):
+            h = self.step(x, h, dt)
             states.append(h)
-        return torch.stack(states, 1)[..., : self.units], h
+        return torch.stack(states, 1)
 
     @torch.no_grad()
     def time_constants(self, x_BTF: Tensor) -> Tensor:
