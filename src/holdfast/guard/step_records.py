@@ -41,14 +41,14 @@ class StepRecords(EnginePart):
     def close(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
         """The step is over: complete its record, hand it on and tell all who follow the steps."""
         record.time = time.time()
-        record.row["backwards"] = losses.passes
-        phases, window = self.phases, self._window
-        if phases.idle:
-            record.row.update(phases.take_idle())
-        elif phases.on_device:
-            record.timed = phases.take()
+        row, window = record.row, self._window
+        row["backwards"] = losses.passes
+        if self.phases.idle:
+            row.update(self.phases.take_idle())
+        elif self.phases.on_device:
+            record.timed = self.phases.take()
         else:
-            record.row.update(phases.take_host())
+            row.update(self.phases.take_host())
         training, ledger, fed = self._training, self._feed.ledger, False
         if ledger is not None:
             fed = bool(ledger.fresh)
@@ -74,13 +74,12 @@ class StepRecords(EnginePart):
             watchers.resume()
         if not self._investigation.idle:
             attempt(self, "investigation", self._investigation.step_ends)
-        recovery = self._recovery
-        if not record.planned and recovery.awaits_step:
-            attempt(self, "recovery", recovery.after_step, guard, record)
+        if not record.planned and self._recovery.awaits_step:
+            attempt(self, "recovery", self._recovery.after_step, guard, record)
         if training.memory.split.news:
             attempt(self, "memory", training.memory.tell, record.step)
-        if ledger is None and recovery.due(training.iteration):
-            attempt(self, "recovery", recovery.boundary, training.iteration, False)
+        if ledger is None and self._recovery.due(training.iteration):
+            attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
 
     def _lost(self, record: StepRecord) -> None:
         """A step whose backward ran out of memory is over: its batches are handed out again."""

@@ -45,8 +45,9 @@ class BackwardHooks(EnginePart):
 
     def backward_ends(self, *, freed: bool = False) -> None:
         """Backward has returned or raised; ``freed``: nothing more can be computed by its graph."""
-        self._finite_loss.depth -= 1
-        if self._finite_loss.depth:
+        finite = self._finite_loss
+        finite.depth -= 1
+        if finite.depth:
             return
         stretch = self._stretches.now
         if stretch is not None and stretch.root is not None:
@@ -57,7 +58,7 @@ class BackwardHooks(EnginePart):
                 self.failed("stretch", error)
             self.leave_stretch()
         busy = self._window.losses.latest is not None or not self._investigation.idle
-        if busy or self._finite_loss.pending is not None or not self._writer.stepped:
+        if busy or finite.pending is not None or not self._writer.stepped:
             self._backward_done(freed)
         elif "loss probe" not in self.off:
             # The common case, without the wrapper.

@@ -38,17 +38,18 @@ class ClipHooks(EnginePart):
             self._leave_stretch()
         window = self._window
         window.drop_early(self._writer)
-        about = clipped, window.losses, window.losses_decide, self._scaling.last()
-        window.early = self._fast_paths.clip(*about)
-        if window.early is not None:
-            return
-        window.early = EarlyNorms.taken(
-            clipped,
-            None if self._on_device else read_on_host,
-            self._meters,
-            window.about().on_device,
-            window.losses_decide,
+        early = self._fast_paths.clip(
+            clipped, window.losses, window.losses_decide, self._scaling.last()
         )
+        if early is None:
+            early = EarlyNorms.taken(
+                clipped,
+                None if self._on_device else read_on_host,
+                self._meters,
+                window.about().on_device,
+                window.losses_decide,
+            )
+        window.early = early
 
     @fail_open("clip probe")
     def clip_ends(self) -> None:

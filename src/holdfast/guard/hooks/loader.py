@@ -110,25 +110,26 @@ class LoaderHooks(EnginePart):
             self.phases.last = time.perf_counter()
         else:
             self.phases.mark("other", time.perf_counter())
-        recovery, training = self._recovery, self._training
-        rests = recovery.rests(training.iteration)
+        recovery, script = self._recovery, self._script
+        rests = recovery.rests(self._training.iteration)
         again: Sequence[Batch] = ()
         if not rests and recovery.suspects:
             self._leave_stretch()
             again = self._last_batches(iterator)
         if not self._writer.readback.flying and not again and self._stretches.now is None:
             self._feed.let_go()
-        script, position = self._script, self._position
-        if script.on and not script.asks_again(iterator, position.steps):
-            attempt(self, "resume", script.asks, iterator, position.steps, sys._getframe(1))
-        if self._last_state.signalled and position.asks_now():
+        if script.on and not script.asks_again(iterator, self._position.steps):
+            about = iterator, self._position.steps, sys._getframe(1)
+            attempt(self, "resume", script.asks, *about)
+        if self._last_state.signalled and self._position.asks_now():
             self._last_state.end_here(sys._getframe(1))
-        if not rests and position.between and recovery.due(training.iteration):
+        if not rests and self._position.between and recovery.due(self._training.iteration):
             self._leave_stretch()
             # Between a batch and the same batch again no script can be resumed.
+            position = self._position
             at = None if position.replaying or position.gives_again else sys._getframe(1)
-            about = training.iteration, True, again, at, position.steps
-            attempt(self, "recovery", recovery.boundary, *about)
+            where = self._training.iteration, True, again, at, position.steps
+            attempt(self, "recovery", recovery.boundary, *where)
         # Without workers nothing is under way.
         return LoaderLedger.upcoming(iterator) if hasattr(iterator, "_rcvd_idx") else None
 

@@ -144,13 +144,15 @@ class OptimizerHooks(EnginePart):
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
         """By a fast path where one knows this optimizer, or by all that can be asked."""
-        window, scaling, lost = self._window, self._scaling, self._training.memory.lost
-        scale = scaling.use() if scaling.scaler is not None else None
-        early = window.early
+        window = self._window
+        losses, lost = window.losses, self._training.memory.lost
+        scale = self._scaling.use() if self._scaling.scaler is not None else None
         if not lost:
-            losses = window.losses if window.losses.passes else window.previous
-            decides = window.losses_decide
-            opened = self._fast_paths.open(optimizer, losses, decides, scale, early)
+            if not losses.passes:
+                losses = window.previous
+            opened = self._fast_paths.open(
+                optimizer, losses, window.losses_decide, scale, window.early
+            )
             if opened is not None:
                 self._open[id(optimizer)] = opened
                 return
@@ -162,7 +164,7 @@ class OptimizerHooks(EnginePart):
         costed = record.step % writer.often(COST_EVERY) == 0
         began = writer.kernel_cost.begin() if costed else None
         losses = window.about()
-        leave_out = self._position.replaying or lost
+        early, leave_out = window.early, self._position.replaying or lost
         if recovery.awaits_step and attempt(self, "recovery", recovery.before_step, guard, losses):
             leave_out = True
         self.phases.alone = alone = ranks() == 1
@@ -221,10 +223,11 @@ class OptimizerHooks(EnginePart):
         guard, record = self._open.pop(id(optimizer), (None, None))
         if record is None or guard is None:
             return
-        window = self._window
-        losses = window.losses if window.losses.passes else window.previous
+        losses = self._window.losses
+        if not losses.passes:
+            losses = self._window.previous
         if record.usual:
-            guard.keep_buffers()
+            guard.buffers.keep()
             self._records.close(guard, record, losses)
             return
         if record.late:
