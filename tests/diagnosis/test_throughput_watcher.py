@@ -210,7 +210,7 @@ def test_the_watch_rests_after_a_stall_that_was_foreseen(watched, clock):
     assert findings(watched, "TPT005")
     settles(watched, clock)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
-    watched.watchers.time._orders.foreseen = watched.training.iteration + 10_000
+    watched.state.watchers.time._orders.foreseen = watched.state.training.iteration + 10_000
     settles(watched, clock)
 
 
