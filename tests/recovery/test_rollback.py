@@ -246,7 +246,9 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
 
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if states and len(states) == 1:
-            states.append(copy.deepcopy(engine.state.recovery.live.training_state().state()["models"]))
+            states.append(
+                copy.deepcopy(engine.state.recovery.live.training_state().state()["models"])
+            )
 
     task.run(400, before=before, after=after)
     assert told(engine, "rollback") == []
