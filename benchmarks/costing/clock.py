@@ -45,28 +45,34 @@ class Clock:
                 file.write(f"{spent} {self._steps} {cut}")
 
 
+def count_in_guard(clock: Clock) -> None:
+    """Count where the guard hears of a step: a hook of torch's would keep it from its fast form."""
+    from holdfast.boot import session
+
+    engine: Any = session.current()
+    ends = engine.step_ends
+
+    def step_ends(optimizer: Any) -> None:
+        ends(optimizer)
+        clock.step()
+
+    engine.step_ends = step_ends
+
+
 def install() -> None:
     """Count the steps of this process, and of no child of it."""
     marks, seconds, steps = os.environ.pop(SETTINGS).split()
     clock = Clock(marks, float(seconds), int(steps))
     made = torch.optim.Optimizer.__init__
-    if os.environ.get("HOLDFAST_RUN"):
-        # A hook of torch's would keep the guard from its fast form.
-        from holdfast.guard.engine import Engine
-
-        ends: Any = Engine.step_ends
-
-        def step_ends(self: Engine, optimizer: Any) -> None:
-            ends(self, optimizer)
-            clock.step()
-
-        Engine.step_ends = step_ends  # type: ignore[method-assign]
-    else:
+    guarded = bool(os.environ.get("HOLDFAST_RUN"))
+    if not guarded:
         register_optimizer_step_post_hook(clock.step)
 
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign]
+        if guarded:
+            count_in_guard(clock)
         clock.begin()
 
     torch.optim.Optimizer.__init__ = first  # type: ignore[method-assign]

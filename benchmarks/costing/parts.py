@@ -20,12 +20,13 @@ import torch
 
 PARTS: dict[str, dict[str, str]] = {
     "loader probe": {
-        "guard.engine.Engine": "fetch_begins hands_out_again fetched drew copied",
+        "guard.engine.Engine": "copied",
+        "guard.hooks.loader.LoaderHooks": "fetch_begins hands_out_again fetched drew",
         "probes.batches.LoaderLedger": "drew handed_out step",
     },
     "resume": {"resume.script.ScriptResume": "asks asks_again begins began ends"},
     "loss": {
-        "guard.engine.Engine": "backward_begins backward_ends",
+        "guard.hooks.backward.BackwardHooks": "backward_begins backward_ends",
         "probes.loss.Losses": "saw",
         "guard.finite_loss.FiniteLoss": "seen returned",
         "guard.stretch.Stretch": "backward_begins backward_ended",
@@ -34,13 +35,15 @@ PARTS: dict[str, dict[str, str]] = {
         "guard.engine.Engine": "scaled scaler_begins scaler_ends scaler_used scaler_updated"
     },
     "norms": {
-        "guard.engine.Engine": "clip_begins clip_ends",
+        "guard.hooks.clip.ClipHooks": "clip_begins clip_ends",
         "guard.fast_paths.FastPaths": "open clip learn",
         "guard.stretch.Stretch": "step_begins clip_begins clip_ends",
         "guard.optimizer_guard.OptimizerGuard": "before after measure_late",
         "probes.gradients.Meter": "measure judge",
     },
-    "optimizer wrap": {"guard.engine.Engine": "made leaves step_begins step_ends scheduled"},
+    "optimizer wrap": {
+        "guard.hooks.optimizer.OptimizerHooks": "made leaves step_begins step_ends scheduled"
+    },
     "phases": {"probes.timing.Phases": "mark add take take_host"},
     "row": {
         "guard.stretch.Stretch": "step_ends record",
@@ -58,7 +61,7 @@ PARTS: dict[str, dict[str, str]] = {
         "recovery.live_state.LiveState": "first_step saw_scaler saw_scheduler",
     },
 }
-"""Part, class below ``holdfast``, its methods. Engine's frame around the parts counts as theirs."""
+"""Part, class below ``holdfast``, its methods. A hook's frame around the parts counts as theirs."""
 
 _CALIBRATION = 20_000
 _clock = perf_counter_ns if torch.cuda.is_available() else thread_time_ns

@@ -32,7 +32,7 @@ def watched(make_engine, clock, monkeypatch):
     monkeypatch.setattr(line_tree, "_costs", None)
     engine = make_engine(WATCHED)
     yield engine
-    engine.watchers.close()
+    engine.state.watchers.close()
     assert sys.gettrace() is None
     assert "watchers" not in engine.off
 
@@ -223,7 +223,7 @@ def test_the_watch_rests_after_a_stall_that_was_foreseen(watched, clock):
     assert findings(watched, "TPT005")
     settles(watched, clock)
     # Of a stage that ends before the stall it waits for, nothing is left to wait for.
-    watched.watchers.time._orders.foreseen = watched.training.iteration + 10_000
+    watched.state.watchers.time._orders.foreseen = watched.state.training.iteration + 10_000
     settles(watched, clock)
 
 
@@ -234,7 +234,7 @@ def settles(engine, clock: Clock) -> None:
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert not engine.watchers.time.busy
+    assert not engine.state.watchers.time.busy
 
 
 def epochs(clock: Clock, count: int, ends: Callable[[nn.Module], Any]) -> None:
@@ -305,7 +305,7 @@ def test_a_healthy_loop_says_nothing(watched, clock):
 def test_nothing_happens_unless_asked_for(make_engine, clock):
     engine = make_engine(replace(WATCHED, watchers=WatcherSettings(memory=False, time=False)))
     growing(40, clock)
-    assert engine.watchers.time is None and not engine.memory.of_kind("line_times")
+    assert engine.state.watchers.time is None and not engine.memory.of_kind("line_times")
 
 
 def test_two_optimizers_and_two_lines_make_one_turn(watched, clock):

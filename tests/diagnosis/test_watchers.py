@@ -24,7 +24,7 @@ def trained(make_engine: MakeEngine):
             model(torch.ones(2, 4)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            watched.append(engine.watchers.on)
+            watched.append(engine.state.watchers.on)
         engine.close()
         assert "watchers" not in engine.off
         return watched

@@ -222,7 +222,7 @@ def told(recorder: MemoryRecorder) -> dict[str, Any]:
 
 def break_guard(recorder: MemoryRecorder) -> None:
     """The guard of this rank fails from now on."""
-    for _, guard in recorder.engine.training.guards():  # type: ignore[attr-defined]
+    for _, guard in recorder.engine.state.training.guards():  # type: ignore[attr-defined]
 
         def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("broken on purpose")
@@ -252,8 +252,8 @@ def layer_norms(**guard: Any) -> list[list[float]]:
         assert recorder is not None
         engine = recorder.engine  # type: ignore[attr-defined]
         mine = OPTIMIZERS["fused"](net.parameters())
-        known = engine.writer._known
-        engine.writer._known = lambda guard, record, late: (
+        known = engine.state.writer._known
+        engine.state.writer._known = lambda guard, record, late: (
             found.append(record.norms_by_layer().tolist()),
             known(guard, record, late),
         )
@@ -261,7 +261,7 @@ def layer_norms(**guard: Any) -> list[list[float]]:
             mine.zero_grad()
             (net(batch(step, dist.get_rank())) ** 2).mean().backward()
             mine.step()
-        engine.writer.await_rows()
+        engine.state.writer.await_rows()
     return found
 
 

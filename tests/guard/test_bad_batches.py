@@ -20,8 +20,8 @@ from holdfast.config import (
     Settings,
 )
 from holdfast.errors import Stopped
-from holdfast.guard import engine as engine_module
 from holdfast.guard.engine import Engine
+from holdfast.guard.hooks import loader as loader_hooks
 from holdfast.guard.optimizer_guard import OptimizerGuard
 
 from .conftest import MakeEngine, MemoryRecorder
@@ -169,7 +169,7 @@ def test_with_several_ranks_every_batch_keeps_its_length(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, recorder = make(quarantine={"skip": True}, guard={"explain": False})
-    monkeypatch.setattr(engine_module, "ranks", lambda: 2)
+    monkeypatch.setattr(loader_hooks, "ranks", lambda: 2)
     sizes = train(DataLoader(Pictures(), 5, shuffle=True))
     close(engine, recorder)
     assert sizes == [[5] * 6 + [2]] * EPOCHS
@@ -247,7 +247,7 @@ def test_a_healthy_run_draws_as_ever(make: Make) -> None:
     data = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
     assert train(DataLoader(data, 8)) == [[8, 8]] * EPOCHS
     close(engine, recorder)
-    assert not engine.training.bad_batches.quarantine.skips
+    assert not engine.state.training.bad_batches.quarantine.skips
 
 
 @pytest.mark.parametrize("device_path", [False, True])

@@ -142,7 +142,7 @@ def answers(engine: Engine) -> list[str]:
 def test_losses_can_be_compared(make_engine: MakeEngine, loop: Loop) -> None:
     engine = make_engine()
     loop()
-    assert engine.training.comparability.holds
+    assert engine.state.training.comparability.holds
     assert answers(engine) == []
 
 
@@ -161,7 +161,7 @@ def test_losses_can_be_compared(make_engine: MakeEngine, loop: Loop) -> None:
 def test_losses_cannot_be_compared(make_engine: MakeEngine, loop: Loop, why: str) -> None:
     engine = make_engine()
     loop()
-    assert not engine.training.comparability.holds
+    assert not engine.state.training.comparability.holds
     assert why in answers(engine)[-1]
 
 
@@ -177,7 +177,7 @@ def test_nothing_is_read(make_engine: MakeEngine) -> None:
     """The answer is the same where the guard decides on the device."""
     engine = make_engine(device_path=True)
     adversaries()
-    assert not engine.training.comparability.holds
+    assert not engine.state.training.comparability.holds
 
 
 def stages(settings: Settings, make_engine: MakeEngine) -> tuple[Engine, Tensor]:

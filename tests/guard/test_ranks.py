@@ -16,7 +16,7 @@ __all__ = ["no_reads"]
 @pytest.fixture
 def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process group of two, of which this process would be one: it must never ask the other."""
-    for room in ("engine", "step_writer"):
+    for room in ("hooks.loader", "hooks.optimizer", "step_window", "step_writer"):
         monkeypatch.setattr(f"holdfast.guard.{room}.ranks", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
 

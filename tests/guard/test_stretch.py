@@ -186,7 +186,7 @@ def test_the_last_words_know_every_step(make_engine: MakeEngine, stepped: list[b
     loop = Loop()
     loop.run(nothing)
     steps = STEPS
-    while (now := engine._stretches.now) is None or not now.noted:
+    while (now := engine.state.stretches.now) is None or not now.noted:
         loop.loss(steps).backward()
         loop.optimizer.step()
         steps += 1

@@ -250,7 +250,7 @@ def test_an_optimizer_that_goes_with_each_batch_costs_no_snapshot_each(
     for _ in range(40):
         trained(2)
     assert not engine.off
-    assert 10 < engine.recovery.snapshots.count < 20
+    assert 10 < engine.state.recovery.snapshots.count < 20
 
 
 def test_parameters_with_hooks_keep_nothing_alive(make_engine: MakeEngine, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_lost_device_leaves_the_newest_complete_snapshot(
     engine = make_engine(settings(tmp_path))
     error = crashed(engine, Task(), 40)
     monkeypatch.setattr(last_state, "_lost_device", lost)
-    newest, older, *_ = engine.recovery.snapshots.taken()
+    newest, older, *_ = engine.state.recovery.snapshots.taken()
     newest.copied = Unknown()  # type: ignore[assignment]
     engine.end(error)
     (event,) = saved(engine)

@@ -164,9 +164,9 @@ def test_what_is_put_back_is_the_snapshot_bit_for_bit(
     kept: list[Any] = []
 
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        trial = engine.recovery._trial
+        trial = engine.state.recovery._trial
         if trial is not None:
-            now = engine.recovery.live.training_state().state()
+            now = engine.state.recovery.live.training_state().state()
             kept.append(copy.deepcopy((now, trial.target.tree)))
         average.update_parameters(net)
         schedule.step()
@@ -215,7 +215,7 @@ def test_dice_are_put_back_only_where_data_comes_from_a_loader(
 
     def before(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         damage(60)(step, net, optimizer)
-        trial = engine.recovery._trial
+        trial = engine.state.recovery._trial
         if trial is not None:
             then = trial.target.tree["dice"]["torch"]
             seen.append(torch.equal(torch.get_rng_state(), then))
@@ -241,12 +241,14 @@ def test_a_curriculum_is_not_rolled_back(make_engine: MakeEngine) -> None:
     def before(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if step == 100:
             task.level = 40.0
-        if engine.recovery._trial is not None:
-            states.append(copy.deepcopy(engine.recovery._trial.kept.tree["models"]))
+        if engine.state.recovery._trial is not None:
+            states.append(copy.deepcopy(engine.state.recovery._trial.kept.tree["models"]))
 
     def after(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if states and len(states) == 1:
-            states.append(copy.deepcopy(engine.recovery.live.training_state().state()["models"]))
+            states.append(
+                copy.deepcopy(engine.state.recovery.live.training_state().state()["models"])
+            )
 
     task.run(400, before=before, after=after)
     assert told(engine, "rollback") == []

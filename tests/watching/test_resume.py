@@ -381,9 +381,9 @@ def test_things_without_a_state_are_refused() -> None:
 
 def test_the_guard_uses_what_the_watch_was_given(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run")
-    given = loop.watch.engine.recovery.live.given
+    given = loop.watch.engine.state.recovery.live.given
     assert given is not None and list(given.ema) == ["ema"] and given.schedulers
-    assert not loop.watch.engine.recovery.checkpoints.wanted
+    assert not loop.watch.engine.state.recovery.checkpoints.wanted
     loop.watch.close()
 
 
@@ -396,7 +396,7 @@ def test_a_state_the_guard_has_saved(tmp_path: Path) -> None:
     path = tmp_path / file_name(2)
     save(path, *flatten(state), {"step": 2, "kind": "stop"})
     again = Loop(tmp_path / "other", seed=5, resume=path)
-    assert again.watch._checkpoints.steps == 3 == engine.training.iteration + 1
+    assert again.watch._checkpoints.steps == 3 == engine.state.training.iteration + 1
     weights = [p.tolist() for p in loop.net.parameters()]
     assert [p.tolist() for p in again.net.parameters()] == weights
     (resumed,) = again.events("resume")

@@ -106,7 +106,7 @@ class DeviceFastPath:
             early.used = record.clipped = True
             measured = early.on_device
         else:
-            measured, record.buffers = guard.measure_on_device(
+            measured, record.buffers = guard.launch.measure(
                 *(grads, losses, plan.device, scaler),
                 still_scaled=record.still_scaled,
                 clipped=False,
@@ -147,7 +147,7 @@ class DeviceFastPath:
             return None
         early = EarlyNorms(grads)
         early.decided, early.loss_decides = True, decides()
-        early.on_device, _ = plan.guard.measure_on_device(
+        early.on_device, _ = plan.guard.launch.measure(
             *(grads, losses, plan.device, told),
             still_scaled=False,
             clipped=True,

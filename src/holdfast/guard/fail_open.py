@@ -39,13 +39,25 @@ class FailsOpen(Protocol):
         ...
 
 
+class EnginePart:
+    """A part of the engine: what fails in it is switched off for all others too.
+
+    Args:
+        owner: of the switches and of the clock.
+    """
+
+    def __init__(self, owner: FailsOpen) -> None:
+        # By their own names: they are asked for several times in every step.
+        self.off, self.phases, self.failed = owner.off, owner.phases, owner.failed
+
+
 S = TypeVar("S", bound=FailsOpen)
 
 
 def fail_open(
     where: str, ends: str = ""
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R | None]]:
-    """Wrap an entry of the engine.
+    """Wrap an entry of the engine or of one of its parts.
 
     Args:
         where: the part of holdfast it belongs to.

@@ -93,7 +93,7 @@ class FastPath:
         told = None if scale is None else guard.told_by_scaler(optimizer, scale)
         if scale is not None and told is None:
             return None
-        if plan.buffers and not guard.buffers_are_finite():
+        if plan.buffers and not guard.buffers.are_finite():
             return None
         clipped = early is not None and early.fits(grads)
         reading = early.on_host if clipped and early is not None else None

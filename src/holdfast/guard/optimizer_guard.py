@@ -23,7 +23,11 @@ from ..probes.model_state import largest_on_device, nonfinite_on_host
 from ..probes.step_record import StepRecord
 from ..probes.updates import Updates
 from .armed_skip import FUSED, HIDDEN, SNAPSHOT, ArmedSkip
+from .decision_place import DecisionPlace
+from .device_launch import DeviceLaunch
+from .optimizer_form import OptimizerForm
 from .outliers import Outliers
+from .step_buffers import StepBuffers
 from .whole_norms import WholeNorms
 
 DETECT = "detect only"
@@ -51,17 +55,18 @@ class OptimizerGuard:
         self.outliers = outliers
         self.notes: list[tuple[str, dict[str, Any]]] = []
         self.detect_only = "" if settings.skip else "skipping is switched off"
-        self._settings = settings
-        self._buffers = buffers
-        self._form_of = 0
-        self.skip = ArmedSkip()
+        self._where = DecisionPlace(self.notes, device_path=settings.device_path)
         self._meters = meters
+        self.buffers = StepBuffers(buffers, meters, restores=settings.restore_buffers)
+        self.launch = DeviceLaunch(meters, self.buffers, outliers)
+        self._form = OptimizerForm(
+            {"opt": index, "cls": cls}, self.notes, may_switch=settings.fused
+        )
+        self.skip = ArmedSkip()
         self.positions: Sequence[int] = ()
         self.norms = HostNorms()
         # How many parameters there are, and what decides where ranks share them.
         self._learnt: tuple[int, WholeNorms | None] = 0, None
-        # Parameters, the device of the first, and where the decision is made for them.
-        self._same_device: tuple[Sequence[int], torch.device, torch.device | None] | None = None
 
     @property
     def whole(self) -> WholeNorms | None:
@@ -94,8 +99,8 @@ class OptimizerGuard:
         grads = list(map(grad_of, parameters))
         if any(map(operator.is_, grads, repeat(None))):
             grads = [grad for grad in grads if grad is not None]
-        if self._buffers.buffers:
-            self._buffers.look()
+        if self.buffers.known:
+            self.buffers.look()
         if len(parameters) != self._learnt[0]:
             self._learn(parameters)
         whole = self.whole
@@ -110,7 +115,10 @@ class OptimizerGuard:
         if not easy:
             grads = plain(grads)
         looked_at = parameters if look_at_parameters else []
-        device = self._device(grads)
+        if grads or whole is None:
+            device = self._where.of(grads, self.positions, first=not self.how)
+        else:
+            device = self._where.at(whole.home)
         parts = None if whole is None else self.positions
         if device is None:
             reading = early.on_host if early is not None else None
@@ -149,8 +157,8 @@ class OptimizerGuard:
             meter = self._meters.of(device)
             buffers: list[Tensor] = []
             at_once = measured is None and not looked_at and whole is None
-            if self._buffers.buffers and at_once:
-                which, tensors = self._buffers.to_measure(device)
+            if self.buffers.known and at_once:
+                which, tensors = self.buffers.to_measure(device)
                 if tensors and meter.can_take(tensors, grads[0].dtype):
                     record.buffers, buffers = which, tensors
             extras = self._extras(record, looked_at, device)
@@ -200,66 +208,6 @@ class OptimizerGuard:
             measured.hold()
             self._arm_on_device(optimizer, record, measured, grads, device)
 
-    def measure_on_device(
-        self,
-        grads: list[Tensor],
-        losses: Losses,
-        device: torch.device,
-        scaler: tuple[Tensor, Tensor | None] | None,
-        *,
-        still_scaled: bool,
-        clipped: bool,
-        decides: bool,
-    ) -> tuple[DeviceReading, Sequence[int]]:
-        """One launch that measures, judges and decides; the second are buffers measured along.
-
-        Args:
-            grads: dense gradients, all on ``device``.
-            losses: of the step.
-            device: where they are.
-            scaler: scale of a GradScaler and what it has found.
-            still_scaled: whether the gradients carry that scale.
-            clipped: whether the script is about to clip them.
-            decides: whether a bad loss alone makes the step bad.
-        """
-        meter = self._meters.of(device)
-        which: Sequence[int] = ()
-        buffers: list[Tensor] = []
-        extras: list[Tensor] = []
-        has_buffers = bool(self._buffers.buffers)
-        if has_buffers:
-            self._buffers.look()
-            which, buffers = self._buffers.to_measure(device)
-            if buffers and not meter.can_take(buffers, grads[0].dtype):
-                extras, buffers = [largest_on_device(buffers)], []
-        asked = self.outliers.question(
-            device,
-            alone=True,
-            clipped=clipped,
-            may_skip=True,
-            scale=scaler[0] if scaler is not None and still_scaled else None,
-        )
-        values = losses.values
-        one = len(values) == 1 and not losses.numbers and losses.latest is None
-        if one and values[0].device == device:
-            loss: Tensor | None = values[0]
-        else:
-            loss = losses.on_device(device)
-        if not has_buffers and loss is not None and asked is not None:
-            again = meter.again(grads, loss, loss_decides=decides, asked=asked, scaler=scaler)
-            if again is not None:
-                return again, which
-        measured = meter.measure(
-            grads,
-            loss,
-            loss_decides=decides,
-            extras=extras,
-            buffers=buffers,
-            asked=asked,
-            scaler=scaler,
-        )
-        return measured, which
-
     def _learn(self, parameters: Sequence[Tensor]) -> None:
         """Another list of parameters: ask whether ranks share them, in the first step with them."""
         self._learnt = len(parameters), None
@@ -289,9 +237,8 @@ class OptimizerGuard:
         scale: Tensor | None,
         parameters: Sequence[Tensor],
     ) -> None:
-        if self._buffers.buffers:
-            record.buffers = self._buffers.nonfinite_on_host()
-            record.see_buffers(record.buffers)
+        if self.buffers.known:
+            self.buffers.read(record)
         if scale is not None:
             found = optimizer.__dict__.get("found_inf")
             record.still_scaled = _still_scaled(optimizer)
@@ -306,10 +253,8 @@ class OptimizerGuard:
         self, optimizer: Optimizer, record: StepRecord, grads: list[Tensor], *, may_skip: bool
     ) -> None:
         self.how = DETECT if self.detect_only else HIDDEN
-        may_switch = self._settings.fused and not (record.late or self.detect_only)
-        if may_switch and self._form_is_new(optimizer):
-            switched = switch_to_fused.to_foreach(optimizer, grads)
-            self._note_switch("switched_to_foreach" if switched else "", "")
+        if not (record.late or self.detect_only):
+            self._form.on_host(optimizer, grads)
         if (record.bad or record.wild) and may_skip:
             self.skip.hide(optimizer)
             record.acted = True
@@ -330,8 +275,8 @@ class OptimizerGuard:
     ) -> list[Tensor]:
         """What is not measured for everybody on every step rides behind norms and loss."""
         extras: list[Tensor] = []
-        if self._buffers.buffers and not record.buffers:
-            record.buffers, largest = self._buffers.largest(device)
+        if self.buffers.known and not record.buffers:
+            record.buffers, largest = self.buffers.largest(device)
             if largest is not None:
                 extras.append(largest)
         if parameters:
@@ -352,12 +297,7 @@ class OptimizerGuard:
             return
         if not grads:
             return
-        fused = switch_to_fused.is_fused(optimizer)
-        if not fused and self._form_is_new(optimizer):
-            self._note_switch(
-                *switch_to_fused.to_best_form(optimizer, grads, allowed=self._settings.fused)
-            )
-            fused = switch_to_fused.is_fused(optimizer)
+        fused = self._form.on_device(optimizer, grads)
         if self.whole is not None and not fused and switch_to_fused.counts_on_host(optimizer):
             # Ranks learn of a skipped step at different times, and would compute differently.
             self.only_detect(f"{self.cls} counts its steps on the host")
@@ -377,19 +317,7 @@ class OptimizerGuard:
     @property
     def has_buffers(self) -> bool:
         """Whether there are buffers to be looked at in every step."""
-        return bool(self._buffers.buffers)
-
-    def buffers_are_finite(self) -> bool:
-        """Look at the buffers, on the host."""
-        if not self._buffers.buffers:
-            return True
-        self._buffers.look()
-        return self._buffers.finite_on_host()
-
-    def keep_buffers(self) -> None:
-        """An ordinary step on the host is over: what the buffers hold is good."""
-        if self._buffers.buffers and self._settings.restore_buffers:
-            self._buffers.keep()
+        return bool(self.buffers.known)
 
     def told_by_scaler(self, optimizer: Optimizer, scale: Tensor) -> tuple[float, float] | None:
         """Scale, and whether the scaler skips; None while gradients still carry the scale."""
@@ -406,32 +334,7 @@ class OptimizerGuard:
             self._learnt[1].taken_part = False
         flag = record.measured.flag if record.measured is not None else None
         record.moved = self.skip.settle(optimizer, flag)
-        if self._buffers.buffers and self._settings.restore_buffers:
-            if record.measured is None:
-                self._settle_buffers_on_host(record)
-            else:
-                self._settle_buffers(record, record.measured)
-
-    def _settle_buffers_on_host(self, record: StepRecord) -> None:
-        """Restore buffers that a bad forward pass has changed; copy the others."""
-        if record.left_out:
-            self._buffers.restore()
-            return
-        if record.buffers and not self.detect_only:
-            self._buffers.restore(running_only=True)
-        self._buffers.keep(but=record.buffers)
-
-    def _settle_buffers(self, record: StepRecord, measured: DeviceReading) -> None:
-        """The same on a device, as its flags say."""
-        if measured.spoilt is not None:
-            self._buffers.settle((measured.flag, measured.spoilt), act=record.acted)
-        elif record.buffers and isinstance(measured.row, Tensor):
-            # A buffer or a gradient is non-finite: then nothing is copied.
-            spoilt = torch.zeros_like(measured.flag)
-            start = measured.end + (2 if record.scaled else 0)
-            values = measured.row[start : start + len(record.buffers)]
-            self._meters.of(measured.row.device).raise_flag(spoilt, values)
-            self._buffers.settle((measured.flag, spoilt), act=record.acted)
+        self.buffers.settle(record, acts=not self.detect_only)
 
     def arrived(self, record: StepRecord) -> None:
         """The device row is on the host: undo the host counters of a skipped step."""
@@ -454,36 +357,6 @@ class OptimizerGuard:
         if read is not None:
             record.see_loss(*read)
 
-    def _device(self, grads: Sequence[Tensor]) -> torch.device | None:
-        """Where the decision is made; None means on the host."""
-        if not grads and self.whole is not None:
-            home = self.whole.home
-            return home if home.type == "cuda" or self._settings.device_path else None
-        known = self._same_device
-        if known is not None and known[0] is self.positions and known[1] == grads[0].device:
-            return known[2]
-        kinds = {g.device.type for g in grads}
-        if kinds == {"cuda"} or (self._settings.device_path and kinds == {"cpu"}):
-            self._same_device = (self.positions, grads[0].device, grads[0].device)
-            return grads[0].device
-        if kinds != {"cpu"} and not self.how:
-            where = ", ".join(sorted(kinds))
-            why = f"gradients live on {where}: one host read per step"
-            self.notes.append(("not_covered", {"what": "sync-free guarding", "why": why}))
-        self._same_device = (self.positions, grads[0].device, None)
-        return None
-
-    def _form_is_new(self, optimizer: Optimizer) -> bool:
-        """True once, and again after loading a state: that makes a list of groups as saved."""
-        groups = id(optimizer.param_groups)
-        new, self._form_of = self._form_of != groups, groups
-        return new
-
-    def _note_switch(self, kind: str, why: str) -> None:
-        if kind:
-            note = {"opt": self.index, "cls": self.cls}
-            self.notes.append((kind, {**note, "why": why} if why else note))
-
     def only_detect(self, why: str) -> None:
         """From now on steps are observed, not skipped; ``why`` is reported to the user."""
         if not self.detect_only:
@@ -502,7 +375,7 @@ class OptimizerGuard:
             "opt": self.index,
             "cls": self.cls,
             "layers": self.layers,
-            "buffers": [b.name for b in self._buffers.buffers],
+            "buffers": self.buffers.names,
             "how": self.how,
             "why": why[self.how],
         }

@@ -1,0 +1,88 @@
+"""State of the guarded training in this process: what the hooks of the engine share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from ..config import Settings
+from ..diagnosis.nonfinite.investigation import Investigation
+from ..diagnosis.watchers import Watchers
+from ..policy import Policy
+from ..probes.timing import Phases
+from ..recovery.last_state import LastState
+from ..recovery.rollback import Recovery
+from ..run import Recorder
+from .bad_steps import BadSteps
+from .decisions import Decisions
+from .fast_paths import FastPaths
+from .feed import Feed
+from .finite_loss import FiniteLoss
+from .grad_scaler import Scaling
+from .loop_position import LoopPosition
+from .registry import OptimizerRegistry
+from .step_window import StepWindow
+from .step_writer import StepWriter
+from .stretch import Stretches
+from .training import GuardedTraining
+
+
+class EngineState:
+    """Makes what the hooks work with, each with what it needs of the others.
+
+    Args:
+        settings: of the run.
+        open_recorder: makes the recorder when training begins.
+    """
+
+    def __init__(self, settings: Settings, open_recorder: Callable[[], Recorder]) -> None:
+        self.settings = settings
+        self.off: set[str] = set()
+        self.phases = Phases()
+        policy, guard = Policy.of(settings), settings.guard
+        registry = OptimizerRegistry(settings, policy)
+        self.training = GuardedTraining(
+            registry, settings.quarantine, open_recorder, policy.lines(), split=guard.split
+        )
+        self.recovery = Recovery(settings, self.training, policy)
+        self.last_state = LastState(settings.checkpoint, self.training, self.recovery)
+        self.feed = Feed(self.training, keeps_rng=guard.restore_rng)
+        # On CPU tensors a loss may be read by the host, unless a test forbids it.
+        self.window = StepWindow(registry, read=not guard.device_path)
+        self.scaling = Scaling()
+        self.finite_loss = FiniteLoss(guard)
+        self.investigation = Investigation(
+            guard, self.training, lambda: self.feed.here(self.window.losses.passes)
+        )
+        bad_steps = self.bad_steps = BadSteps(
+            *(self, self.training, self.recovery, self.investigation),
+            *(self.finite_loss, self.feed, self.window),
+            explain=guard.explain,
+        )
+        self.writer = StepWriter(settings, self.training, bad_steps.known)
+        self.fast_paths = FastPaths(self.writer, self.investigation, self.recovery)
+        self.recovery.checkpoints.script.decisions = Decisions(
+            self.writer, self.recovery, self.investigation, self.finite_loss
+        )
+        self.watchers = Watchers(settings, self.training, self.writer.budget)
+        self.stretches = Stretches(
+            *(self.writer, self.recovery, self.investigation, self.watchers),
+            *(self.finite_loss, self.feed, self.phases),
+        )
+        self.position = LoopPosition(
+            *(self, self.writer, self.recovery, self.investigation),
+            *(self.window, self.stretches),
+        )
+
+    def failed(self, where: str, error: Exception) -> None:
+        """A part of holdfast failed: switch it off, restore everything, record it."""
+        self.off.add(where)
+        if self.stretches.now is not None and where in ("guard", "stretch"):
+            self.stretches.now.disarm()
+            self.stretches.now = None
+        if where == "guard":
+            # Disarm what will not be finished. A failed investigation must leave the skip armed.
+            for optimizer, guard in self.training.guards():
+                with contextlib.suppress(Exception):
+                    guard.skip.settle(optimizer, None)
+        self.training.failure(where, error)

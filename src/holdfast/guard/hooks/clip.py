@@ -1,0 +1,60 @@
+"""The script clips its gradients: they are measured before, because clipping may ruin them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from ...probes._host_norms import read_on_host
+from ...probes.gradients import EarlyNorms
+from ..engine_state import EngineState
+from ..fail_open import EnginePart, fail_open
+
+
+class ClipHooks(EnginePart):
+    """Hooks around ``clip_grad_norm_`` and its like.
+
+    Args:
+        state: of the engine.
+        leave_stretch: ends a stretch of steps.
+    """
+
+    def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
+        super().__init__(state)
+        self._on_device = state.settings.guard.device_path
+        self._meters = state.training.registry.meters
+        self._writer, self._window, self._scaling = state.writer, state.window, state.scaling
+        self._stretches, self._fast_paths = state.stretches, state.fast_paths
+        self._leave_stretch = leave_stretch
+
+    @fail_open("clip probe")
+    def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
+        """Before clipping: measure, because a non-finite norm ruins every gradient."""
+        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        if (stretch := self._stretches.now) is not None:
+            if stretch.clip_begins(clipped):
+                return
+            self._leave_stretch()
+        window = self._window
+        window.drop_early(self._writer)
+        early = self._fast_paths.clip(
+            clipped, window.losses, window.losses_decide, self._scaling.last()
+        )
+        if early is None:
+            early = EarlyNorms.taken(
+                clipped,
+                None if self._on_device else read_on_host,
+                self._meters,
+                window.about().on_device,
+                window.losses_decide,
+            )
+        window.early = early
+
+    @fail_open("clip probe")
+    def clip_ends(self) -> None:
+        """Clipping is over: the measurement holds as long as nobody touches the gradients."""
+        if self._stretches.now is not None:
+            self._stretches.now.clip_ends()
+        elif self._window.early is not None:
+            self._window.early.seal()

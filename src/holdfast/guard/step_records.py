@@ -1,0 +1,93 @@
+"""Begin the record of a step and close it when the step is over, whoever decided about it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from torch.optim import Optimizer
+
+from ..probes import learning_rate
+from ..probes.loss import Losses
+from ..probes.step_record import StepRecord
+from .engine_state import EngineState
+from .fail_open import EnginePart, attempt
+from .optimizer_guard import OptimizerGuard
+
+
+class StepRecords(EnginePart):
+    """The first and the last thing that happens to a record before it is written.
+
+    Args:
+        state: of the engine.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        super().__init__(state)
+        self._replays = state.settings.guard.replay
+        self._training, self._writer, self._recovery = state.training, state.writer, state.recovery
+        self._feed, self._window = state.feed, state.window
+        self._investigation, self._watchers = state.investigation, state.watchers
+
+    def begin(self, optimizer: Optimizer, guard: OptimizerGuard) -> StepRecord:
+        """A step on the full path, or one that a scaler has skipped."""
+        if not guard.stepped:
+            attempt(self, "parting snapshot", self._recovery.live.first_step)
+        record = StepRecord(self._writer.number(guard), guard.index)
+        row = record.row
+        row["lr"], row["opt"], row["skipped"] = learning_rate.read(optimizer), guard.index, 0.0
+        return record
+
+    def close(self, guard: OptimizerGuard, record: StepRecord, losses: Losses) -> None:
+        """The step is over: complete its record, hand it on and tell all who follow the steps."""
+        record.time = time.time()
+        row, window = record.row, self._window
+        row["backwards"] = losses.passes
+        if self.phases.idle:
+            row.update(self.phases.take_idle())
+        elif self.phases.on_device:
+            record.timed = self.phases.take()
+        else:
+            row.update(self.phases.take_host())
+        training, ledger, fed = self._training, self._feed.ledger, False
+        if ledger is not None:
+            fed = bool(ledger.fresh)
+            record.batches = ledger.step()
+        if training.memory.lost:  # before the contents of the batches are let go
+            attempt(self, "memory", self._lost, record)
+        own = losses is window.losses and losses.passes > 0
+        several = not own and losses.passes > max(1, len(record.batches))
+        comparability = training.registry.comparability
+        if comparability.stepped(record.step, guard.index, fed=fed, own=own, several=several):
+            data = {"holds": comparability.holds, "why": comparability.why}
+            attempt(self, "notes", training.record_at, "comparable", record.step, data)
+        window.previous, window.losses = losses, Losses(read=window.read)
+        if window.early is not None:
+            window.drop_early(self._writer)
+        self._feed.rng = None
+        watchers = self._watchers
+        watchers.swallowed.batches = 0
+        self._writer.close_step(guard, record, losses)
+        if watchers.on:
+            attempt(self, "watchers", watchers.step_ended, record, sys._getframe())
+        elif record.step >= watchers.resumes:
+            watchers.resume()
+        if not self._investigation.idle:
+            attempt(self, "investigation", self._investigation.step_ends)
+        if not record.planned and self._recovery.awaits_step:
+            attempt(self, "recovery", self._recovery.after_step, guard, record)
+        if training.memory.split.news:
+            attempt(self, "memory", training.memory.tell, record.step)
+        # In the midst of an iteration a graph may wait for the weights it was made with.
+        between = ledger is None and not training.yet_to_step
+        if between and self._recovery.due(training.iteration):
+            attempt(self, "recovery", self._recovery.boundary, training.iteration, False)
+
+    def _lost(self, record: StepRecord) -> None:
+        """A step whose backward ran out of memory is over: its batches are handed out again."""
+        ledger = self._feed.ledger
+        # Where another optimizer steps on the same batch, or the loop has fetched ahead of it, the
+        # step is skipped and no more.
+        again = ledger is not None and not ledger.ahead and len(self._training.registry) == 1
+        source = self._investigation.source if again and self._replays else None
+        self._training.memory.step_ends(record.step, record.batches, source)
