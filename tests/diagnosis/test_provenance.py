@@ -444,6 +444,30 @@ def test_data_already_bad(make_engine: MakeEngine) -> None:
     assert cause["line"] == marked_line(poisoned_batch)
 
 
+def closure_of_lbfgs() -> None:
+    model = net()
+    opt = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
+    x = torch.rand(8, 4)
+    for i in range(4):
+        scale = torch.tensor(0.0 if i == 3 else 1.0)
+
+        def closure(scale: torch.Tensor = scale) -> torch.Tensor:
+            opt.zero_grad()
+            loss = model(x).square().mean() / scale  # HERE
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+
+
+def test_a_step_that_cannot_be_skipped_is_explained_all_the_same(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    closure_of_lbfgs()
+    _, cause = only_cause(engine)
+    assert (cause["phase"], cause["op"]) == ("forward", "div")
+    assert cause["line"] == marked_line(closure_of_lbfgs)
+
+
 def batches_of_a_list() -> None:
     model = net()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -232,6 +232,8 @@ class OptimizerHooks(EnginePart):
             return
         if record.late:
             guard.measure_late(optimizer, record, losses)
+            if record.bad or record.loss_bad:
+                self._bad_steps.seen(sys._getframe(), guard, record)
         began = self._writer.kernel_cost.begin() if record.cost_events else None
         guard.after(optimizer, record)
         if began is not None:
