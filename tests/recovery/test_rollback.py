@@ -498,3 +498,25 @@ def test_a_trial_that_is_undone_between_two_optimizers(make_engine: MakeEngine) 
     rows = engine.memory.rows()  # type: ignore[attr-defined]
     # Told with the step that follows it.
     assert rows["skipped"][rows["step"] == at - 1].tolist() == [1.0, 1.0]
+
+
+def test_weights_that_a_closure_has_ruined(make_engine: MakeEngine) -> None:
+    """LBFGS takes its steps inside of one: nothing can be skipped, but it can go back."""
+    engine = make_engine(settings())
+    torch.manual_seed(3)
+    x = torch.linspace(0, 6, 64)[:, None]
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=4)
+    for step in range(30):
+        scale = torch.tensor(0.0 if step == 20 else 1.0)
+
+        def closure(scale: Tensor = scale) -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x), torch.sin(x)) / scale * scale
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    (back,) = told(engine, "rollback")
+    assert (back["code"], back["to"] < 20) == ("NUM003", True)
+    assert all(parameter.isfinite().all() for parameter in net.parameters())

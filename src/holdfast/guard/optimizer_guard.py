@@ -245,8 +245,9 @@ class OptimizerGuard:
             record.row["scale"] = scale.item()
             record.row["scaler_skipped"] = float(isinstance(found, Tensor) and found.item() > 0)
         record.bad = bool(record.reading and record.reading.bad) or record.losses_decide
-        # After a closure has run the weights have moved: they say nothing about this step.
-        if (parameters or record.bad) and not record.late:
+        # After a closure has run the weights have moved: they say nothing about this step, unless
+        # it is asked for.
+        if parameters or (record.bad and not record.late):
             record.see_parameters(nonfinite_on_host(parameters_of(optimizer)))
 
     def _act_on_host(
@@ -343,10 +344,24 @@ class OptimizerGuard:
             Snapshot.take_back(record.moved)
         record.moved = ()
 
-    def measure_late(self, optimizer: Optimizer, record: StepRecord, losses: Losses) -> None:
+    def measure_late(
+        self,
+        optimizer: Optimizer,
+        record: StepRecord,
+        losses: Losses,
+        *,
+        look_at_parameters: bool,
+    ) -> None:
         """For closures that ran inside ``step()``: look at what they left behind."""
         was, self.detect_only = self.detect_only, self.detect_only or "its closure has run"
-        self.before(optimizer, parameters_of(optimizer), record, losses, losses_decide=lambda: True)
+        self.before(
+            optimizer,
+            parameters_of(optimizer),
+            record,
+            losses,
+            losses_decide=lambda: True,
+            look_at_parameters=look_at_parameters,
+        )
         self.detect_only = was
 
     # ------------------------------------------------------------------ details

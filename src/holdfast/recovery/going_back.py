@@ -59,7 +59,9 @@ class GoingBack:
         code, rule = found.code, self._policy.rule(found.code)
         if "stop" in rule.do:
             self._stopping.stop(Ending(code, self._policy.allow(code, step).why, step))
-        if guard.detect_only or self._policy.rests(rule.on, step):
+        # Older weights are tried on a batch whose step may have to be skipped; these need no trial.
+        may_try = found.why == "weights" or not guard.detect_only
+        if not may_try or self._policy.rests(rule.on, step):
             return None
         if "restore_best" in rule.do:
             self.to_best_or_stop(guard, found, self._policy.allow(code, step), step)

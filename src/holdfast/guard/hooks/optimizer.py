@@ -231,7 +231,9 @@ class OptimizerHooks(EnginePart):
             self._records.close(guard, record, losses)
             return
         if record.late:
-            guard.measure_late(optimizer, record, losses)
+            # Weights that are bad now were bad before it, where the step before was bad already.
+            look = self._writer.suspicious
+            guard.measure_late(optimizer, record, losses, look_at_parameters=look)
             if record.bad or record.loss_bad:
                 self._bad_steps.seen(sys._getframe(), guard, record)
         began = self._writer.kernel_cost.begin() if record.cost_events else None
