@@ -10,6 +10,7 @@ from holdfast_models.xec.geometry.layout import outer_fine, sensors_of
 from holdfast_models.xec.geometry.neighbours import nearest, within_hops
 from holdfast_models.xec.model.faces import Faces
 from holdfast_models.xec.model.inpainter import Inpainter
+from holdfast_models.xec.model.inpainting.attention_heads import AttentionHead
 from holdfast_models.xec.model.inpainting.cross_attention import (
     CrossAttentionHead,
     encoded_positions,
@@ -23,10 +24,12 @@ from holdfast_models.xec.model.inpainting.features import CellPooling, ImageFeat
 from holdfast_models.xec.settings import EncoderSettings, InpainterSettings
 
 
-def attention_head(face: str) -> torch.nn.Module:
+def attention_head(face: str) -> AttentionHead:
     """The head that an inpainter has for a face."""
     settings = InpainterSettings(encoder_dim=32, head_type="masked_attention", freeze_encoder=False)
-    return Inpainter(settings).heads[face]
+    head = Inpainter(settings).heads[face]
+    assert isinstance(head, AttentionHead)
+    return head
 
 
 def attended(own: torch.Tensor, seen: torch.Tensor, face: str, sharpness: float) -> torch.Tensor:

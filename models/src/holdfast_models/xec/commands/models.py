@@ -172,7 +172,7 @@ def _config(args: argparse.Namespace) -> int:
         # Made of the fields: there is no regressor without a task.
         fields = dataclasses.fields(cast(Any, recipe_of(args.kind).settings))
         usual: dict[str, Any] = {field.name: field.default for field in fields}
-        sections = {n: v for n, v in usual.items() if dataclasses.is_dataclass(v)}
+        sections = {n: cast(Any, v) for n, v in usual.items() if dataclasses.is_dataclass(v)}
         usual |= {name: dataclasses.asdict(one) for name, one in sections.items()}
         settings = changed(settings, usual)
     answer(args, settings, [*yaml_lines(settings)] or ["# everything is as by default"])

@@ -87,9 +87,13 @@ def with_hidden(inputs: Inputs, hidden_BS: Tensor, normalization: NormalizationS
     hidden_BSC = hidden_BS.unsqueeze(-1)
     npho_BSC = torch.where(hidden_BSC, normalization.sentinel_npho, inputs.x_BSC[..., :1])
     time_BSC = torch.where(hidden_BSC, normalization.sentinel_time, inputs.x_BSC[..., 1:])
-    valid = [valid_BS & ~hidden_BS for valid_BS in (inputs.npho_valid_BS, inputs.time_valid_BS)]
+    x_BSC = torch.cat((npho_BSC, time_BSC), dim=-1)
+    npho_valid_BS, time_valid_BS = (
+        inputs.npho_valid_BS & ~hidden_BS,
+        inputs.time_valid_BS & ~hidden_BS,
+    )
     measured_BS = torch.where(hidden_BS, 0.0, inputs.npho_BS)
-    return Inputs(torch.cat((npho_BSC, time_BSC), dim=-1), *valid, measured_BS)
+    return Inputs(x_BSC, npho_valid_BS, time_valid_BS, measured_BS)
 
 
 def drop_sensors(
