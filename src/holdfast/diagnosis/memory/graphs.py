@@ -58,34 +58,44 @@ def newest(value: Any) -> Any:
     return None
 
 
-def reach(node: Any, before: int, *, far: bool = False) -> Reach:
+def reach(
+    node: Any, before: int, *, far: bool = False, young: dict[Any, None] | None = None
+) -> Reach:
     """Walk from a node; what is numbered below ``before`` is old.
 
     Args:
         node: where to begin; what a tensor's ``grad_fn`` is.
         before: the first number that is not old.
         far: whether to go on once something old was met.
+        young: nodes with nothing old below, as walks from other tensors of the same graph have
+            found; they are not walked again, and this one adds to them.
     """
-    oldest, entries = _LEAF, list[int]()
-    for count, (number, at) in enumerate(_oldest_first(node, _FAR if far else _NODES)):
+    oldest, entries, count = _LEAF, list[int](), -1
+    most, seen = _FAR if far else _NODES, dict[Any, None](young or {})
+    for count, (number, at) in enumerate(_oldest_first(node, most, seen)):
         oldest = min(oldest, number)
         if count >= _NODES and oldest >= before:
             break
         if number >= before:
             below = (number_of(node) for node, _ in at.next_functions)
             entries += [old for old in below if old < before]
+    if young is not None and oldest >= before and count + 1 < min(most, _NODES):
+        young |= seen
     return Reach(oldest, entries)
 
 
 def touches(node: Any, low: int, high: int) -> bool:
     """Whether a graph has a node numbered from ``low`` up to, not including, ``high``."""
-    return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES))
+    return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES, {}))
 
 
-def _oldest_first(node: Any, most: int) -> Iterator[tuple[int, Any]]:
-    """Nodes below a node with their numbers, of those that are known the oldest one first."""
-    queue = [(number_of(node), 0, node)] if node is not None else []
-    seen: dict[Any, None] = {node: None}
+def _oldest_first(node: Any, most: int, seen: dict[Any, None]) -> Iterator[tuple[int, Any]]:
+    """Nodes below a node with their numbers, of those that are known the oldest one first.
+
+    What was ``seen`` is left out, and what is met is added to it.
+    """
+    queue = [(number_of(node), 0, node)] if node is not None and node not in seen else []
+    seen[node] = None
     for _ in range(most):
         if not queue:
             return

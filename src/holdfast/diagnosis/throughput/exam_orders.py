@@ -11,9 +11,11 @@ _LOOK = 24
 _MORE = 4
 # Looks for one symptom that are always made; seconds, and a share of the run's time, that all
 # looks together may cost beyond them. Without a symptom the share alone counts: under a trace
-# Python takes about twice as long, and a run of a second affords one look.
-_FREE = 2
-_SPENT = 0.2
+# Python takes two to five times as long, and a run of a second affords one look. Most looks take
+# some 20 ms, and a second one that confirms the first follows at once; where they take ten times as
+# much, it waits until the run has lasted.
+_FREE = 1
+_SPENT = 0.1
 _SHARE = 0.03
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25

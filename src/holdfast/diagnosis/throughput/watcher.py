@@ -25,8 +25,9 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times the processor time of a step that a trace may have added to it.
-_SLOWER = 2.0
+# Times the processor time of a step that a trace may have added to it: where nearly all is Python,
+# such as an environment that an agent acts in, it takes up to five times as long.
+_SLOWER = 4.0
 
 
 class TimeWatch:
