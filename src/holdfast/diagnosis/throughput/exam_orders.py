@@ -52,7 +52,7 @@ class ExamOrders:
             known: the lines of the first steps have been timed.
             spent: seconds of the processor that exams have cost so far.
         """
-        waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
+        waits = times.waits() >= _WAITING and times.waited >= _WAITED
         if waits and fed and self._may("waits", times, spent):
             return self.order("waits", times)
         if not known:
