@@ -50,7 +50,7 @@ def test_graphs_of_one_look_are_walked_once():
     border = now()
     hidden = (weight * 3).exp()
     loss, chained = hidden.sum(), (hidden + kept).sum()
-    young: dict[Any, None] = {}
+    young: dict[Any, int] = {}
     assert reach(loss.grad_fn, border, young=young).oldest >= border
     assert hidden.grad_fn in young
     known = len(young)

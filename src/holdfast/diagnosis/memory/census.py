@@ -147,7 +147,7 @@ class Census:
     def _reaching_back(self) -> dict[str, int]:
         """For each tensor with a graph of more than two steps, how many steps it reaches back."""
         found: dict[str, int] = {}
-        before, far, young = self._timeline.before(2), True, dict[Any, None]()
+        before, far, young = self._timeline.before(2), True, dict[Any, int]()
         # The loss first: most others are in its graph.
         for number, held in sorted(graph_names(self.found).items(), key=_number, reverse=True):
             # Far is expensive, and one new tensor is enough to ask which name carried the graph.

@@ -59,7 +59,7 @@ def newest(value: Any) -> Any:
 
 
 def reach(
-    node: Any, before: int, *, far: bool = False, young: dict[Any, None] | None = None
+    node: Any, before: int, *, far: bool = False, young: dict[Any, int] | None = None
 ) -> Reach:
     """Walk from a node; what is numbered below ``before`` is old.
 
@@ -71,15 +71,14 @@ def reach(
             found; they are not walked again, and this one adds to them.
     """
     oldest, entries, count = _LEAF, list[int](), -1
-    most, seen = _FAR if far else _NODES, dict[Any, None](young or {})
-    for count, (number, at) in enumerate(_oldest_first(node, most, seen)):
+    most, seen = _FAR if far else _NODES, dict[Any, int](young or {})
+    for count, (number, below) in enumerate(_oldest_first(node, most, seen)):
         oldest = min(oldest, number)
         if count >= _NODES and oldest >= before:
             break
         if number >= before:
-            below = (number_of(node) for node, _ in at.next_functions)
             entries += [old for old in below if old < before]
-    if young is not None and oldest >= before and count + 1 < min(most, _NODES):
+    if young is not None and oldest >= before and count + 1 < _NODES:
         young |= seen
     return Reach(oldest, entries)
 
@@ -89,23 +88,31 @@ def touches(node: Any, low: int, high: int) -> bool:
     return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES, {}))
 
 
-def _oldest_first(node: Any, most: int, seen: dict[Any, None]) -> Iterator[tuple[int, Any]]:
-    """Nodes below a node with their numbers, of those that are known the oldest one first.
+def _oldest_first(node: Any, most: int, seen: dict[Any, int]) -> Iterator[tuple[int, list[int]]]:
+    """Numbers of the nodes below a node, of those that are known the oldest one first.
 
-    What was ``seen`` is left out, and what is met is added to it.
+    With each come those of the nodes that it leads to. What was ``seen`` is left out, and what is
+    met is added to it. Asking a node takes longer than all else here: each is asked once.
     """
-    queue = [(number_of(node), 0, node)] if node is not None and node not in seen else []
-    seen[node] = None
+    queue = list[tuple[int, int, Any]]()
+    if node is not None and node not in seen:
+        seen[node] = number_of(node)
+        queue.append((seen[node], 0, node))
     for _ in range(most):
         if not queue:
             return
         number, _, at = heapq.heappop(queue)
-        yield number, at
-        for below, _ in at.next_functions:
-            if below is not None and below not in seen:
-                seen[below] = None
-                if (next_number := number_of(below)) < _LEAF:
-                    heapq.heappush(queue, (next_number, len(seen), below))
+        below = list[int]()
+        for lower, _ in at.next_functions:
+            if lower is None:
+                continue
+            known = seen.get(lower)
+            if known is None:
+                known = seen[lower] = number_of(lower)
+                if known < _LEAF:
+                    heapq.heappush(queue, (known, len(seen), lower))
+            below.append(known)
+        yield number, below
 
 
 class _Marker:
