@@ -118,11 +118,11 @@ def test_a_dear_second_look_for_a_symptom_waits_and_a_cheap_one_does_not():
         orders, made, times = ExamOrders(), 0, StepTimes()
         for step, wall in enumerate(walls):
             if times.add(step, wall, wall, 0.0):
-                about = {"fed": False, "known": True, "spent": made * each}
-                made += orders.due(times, step, **about) == "slow"
+                spent = {"spent": made * each, "last": each}
+                made += orders.due(times, step, fed=False, known=True, **spent) == "slow"
         return made
 
-    assert looks(0.15) == 1 and looks(0.02) > 1
+    assert looks(0.08) == 1 and looks(0.02) > 1
 
 
 @pytest.mark.parametrize(("wall", "asked"), [(0.0101, 0), (0.013, 1)])

@@ -50,6 +50,8 @@ class TimeWatch:
         self._reference: Profile | None = None
         self._spent = 0.0
         """Processor time that exams of lines have cost."""
+        self._last = 0.0
+        """That of the last one, or of the one at work."""
 
     # ------------------------------------------------------------------ moments
 
@@ -117,8 +119,8 @@ class TimeWatch:
             self._order(self._orders.order("stall", self._times), foreseen=True)
         elif full:
             fed, known = self._feed.used, self._reference is not None
-            spent = self._spent
-            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, spent=spent):
+            spent = {"spent": self._spent, "last": self._last}
+            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, **spent):
                 self._order(exam)
 
     def _new_stage(self, optimizer: int) -> None:
@@ -137,6 +139,7 @@ class TimeWatch:
             self._exam = LoaderExam(self._times, fetch=self._may_fetch)
         else:
             self._ordered = LineExam(purpose, self._lines, self._times, foreseen=foreseen)
+            self._last = 0.0
 
     # ------------------------------------------------------------------ what was measured
 
@@ -144,16 +147,20 @@ class TimeWatch:
         if isinstance(exam, LineExam):
             # Of a step that stalls only a part is the trace's doing.
             usual = self._times.typical_busy
-            self._spent += min(max(0.0, self._clock.busy - usual), _SLOWER * usual)
+            self._pay(min(max(0.0, self._clock.busy - usual), _SLOWER * usual))
             if exam.step(self._clock, frame):
                 self._exam = None
                 began = thread_time()
                 self._looked_at_lines(exam, record)
-                self._spent += thread_time() - began
+                self._pay(thread_time() - began)
         elif exam.late(self._clock.waited):
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
                 self._training.record("loader_times", exam.look(self._feed, self._lines))
+
+    def _pay(self, seconds: float) -> None:
+        self._spent += seconds
+        self._last += seconds
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
         if self._clock.home is None and exam.home is not None:
