@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from holdfast.diagnosis.memory import holders
+from holdfast.diagnosis.memory import holders, look_schedule
 from holdfast.diagnosis.memory.graphs import (
     now,
     number_of,
@@ -41,6 +42,36 @@ def test_how_far_a_graph_reaches_back():
     assert found.entries == [number_of(old.grad_fn)] and found.oldest < border
     fresh = reach((weight * 4).sum().grad_fn, border)
     assert fresh.entries == [] and fresh.oldest >= border
+
+
+def test_graphs_of_one_look_are_walked_once():
+    weight = torch.ones(2, requires_grad=True)
+    kept = weight * 2
+    border = now()
+    hidden = (weight * 3).exp()
+    loss, chained = hidden.sum(), (hidden + kept).sum()
+    young: dict[Any, int] = {}
+    assert reach(loss.grad_fn, border, young=young).oldest >= border
+    assert hidden.grad_fn in young
+    known = len(young)
+    assert reach(hidden.grad_fn, border, young=young).oldest >= border and len(young) == known
+    old = reach(chained.grad_fn, border, young=young)
+    assert old.oldest < border and len(old.entries) == 1, "what is known hides nothing beside it"
+    assert chained.grad_fn not in young
+
+
+def test_what_grows_is_paced_by_both_looks_of_a_round(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(look_schedule, "perf_counter", lambda: clock[0])
+    schedule, rounds = look_schedule.LookSchedule(), list[int]()
+    for step in range(400):
+        clock[0] = step * 0.01
+        if schedule.due(step) and schedule.looked(step, 0.002):
+            schedule.plan(step, 0)
+            if schedule.close:
+                rounds.append(step)
+    late = [b - a for a, b in pairwise(rounds) if a > 50]
+    assert late and all(gap >= 20 for gap in late), "4 ms are 2 % of 20 steps of 10 ms"
 
 
 def test_whether_a_graph_has_nodes_of_a_stretch():

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from holdfast.diagnosis.throughput import loop_clock
 from holdfast.diagnosis.throughput.exam_orders import ExamOrders, _stalls
 from holdfast.diagnosis.throughput.run_queue import RunQueue
 from holdfast.diagnosis.throughput.step_times import StepTimes
@@ -91,6 +96,50 @@ def test_a_preempted_step_is_no_stall():
 
 def test_the_share_of_waiting():
     assert abs(fed([0.002] * 43, waited=0.4).share_waited() - 0.4) < 1e-6
+
+
+def test_time_in_line_for_a_processor_is_no_waiting_for_data():
+    def waiting(queued: float) -> StepTimes:
+        times = StepTimes()
+        for step in range(43):
+            long = step % 4 == 3
+            times.add(step, 0.012 if long else 0.002, 0.002, 0.0101 * long, queued * long)
+        return times
+
+    assert waiting(0.01).share_waited() > 0.5 and waiting(0.01).waits() < 0.1
+    assert waiting(0.0).waits() > 0.5, "now and then, for data"
+    assert fed([0.004] * 43, waited=0.6, queued=[0.002] * 43).waits() > 0.5, "in every step"
+
+
+def test_a_dear_second_look_for_a_symptom_waits_and_a_cheap_one_does_not():
+    walls = [0.002 * (1 + i / 20) for i in range(83)]
+
+    def looks(each: float) -> int:
+        orders, made, times = ExamOrders(), 0, StepTimes()
+        for step, wall in enumerate(walls):
+            if times.add(step, wall, wall, 0.0):
+                spent = {"spent": made * each, "last": each}
+                made += orders.due(times, step, fed=False, known=True, **spent) == "slow"
+        return made
+
+    assert looks(0.08) == 1 and looks(0.02) > 1
+
+
+@pytest.mark.parametrize(("wall", "asked"), [(0.0101, 0), (0.013, 1)])
+def test_who_had_the_processor_is_asked_where_the_thread_had_not(monkeypatch, wall, asked):
+    clock, asks = loop_clock.LoopClock(loop_clock.Feed()), list[float]()
+    monkeypatch.setattr(clock._queue, "waited", lambda: asks.append(1) or 0.002)
+    now = {"perf_counter": 0.0, "thread_time": 0.0}
+    for name in now:
+        monkeypatch.setattr(loop_clock, name, lambda name=name: now[name])
+    record = cast(Any, SimpleNamespace(step=1, row={"data_wait": 0.0, "guard": 0.0}))
+    clock.ended(record, cast(Any, None))
+    clock.runs(traced=False)
+    asks.clear()
+    now["perf_counter"], now["thread_time"] = wall, 0.01
+    record.step = 2
+    assert clock.ended(record, cast(Any, None)) and clock.busy == 0.01
+    assert len(asks) == asked and clock.queued == 0.002 * asked
 
 
 def test_a_wait_for_data_is_no_stall():

@@ -57,7 +57,7 @@ def findings(engine, code: str) -> list[Finding]:
 def test_what_a_look_costs_counts_whole_but_not_what_a_stall_takes(
     watched, monkeypatch, purpose: str, counted: float
 ) -> None:
-    time = watched.watchers.time
+    time = watched.state.watchers.time
     exam = LineExam(purpose, time._lines, time._times)
     monkeypatch.setattr(exam, "step", lambda clock, frame: False)
     time._clock.busy = 5.0

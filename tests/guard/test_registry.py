@@ -42,3 +42,11 @@ def test_another_parameter_at_the_address_of_a_loose_one_is_another(searches: li
     registry._loose[id(loose)] = lambda: None  # type: ignore[assignment]  # it is gone
     registry.models_of([loose])
     assert len(searches) == 2
+
+
+def test_what_no_module_can_hold_is_not_searched_for(searches: list[int]) -> None:
+    registry = OptimizerRegistry(Settings(), Policy.of(Settings()))
+    model, temperature = nn.Linear(2, 2), torch.zeros((), requires_grad=True)
+    assert registry.models_of([temperature]) == [] and not searches
+    assert registry.models_of([temperature, *model.parameters()]) == [model]
+    assert len(searches) == 1

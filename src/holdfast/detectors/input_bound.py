@@ -72,7 +72,7 @@ class InputBound(TimedDetector):
         little. A batch made in the loop itself is reported when measured twice.
 
     Cost:
-        A microsecond per step; lines are timed on three to eight steps of a run and, as long as
+        A microsecond per step; lines are timed on two to eight steps of a run and, as long as
         the loop waits, on some more at growing intervals.
 
     Reproduce:

@@ -71,7 +71,7 @@ class SlowDown(TimedDetector):
         gradients, it is information. A line that became slower must be measured twice.
 
     Cost:
-        A microsecond per step; lines are timed on three to eight steps at the beginning and, as
+        A microsecond per step; lines are timed on two to eight steps at the beginning and, as
         long as steps are slower, again at growing intervals.
 
     Reproduce:

@@ -89,6 +89,9 @@ class OptimizerRegistry:
         return roots
 
     def _is_loose(self, parameter: Tensor) -> bool:
+        # Modules register nothing else: a search, tens of milliseconds, would find nothing.
+        if not isinstance(parameter, nn.Parameter):
+            return True
         known = self._loose.get(id(parameter))
         return known is not None and known() is parameter
 

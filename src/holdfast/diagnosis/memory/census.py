@@ -147,10 +147,12 @@ class Census:
     def _reaching_back(self) -> dict[str, int]:
         """For each tensor with a graph of more than two steps, how many steps it reaches back."""
         found: dict[str, int] = {}
-        before, far = self._timeline.before(2), True
-        for number, held in graph_names(self.found).items():
+        before, far, young = self._timeline.before(2), True, dict[Any, int]()
+        # The loss first: most others are in its graph.
+        for number, held in sorted(graph_names(self.found).items(), key=_number, reverse=True):
             # Far is expensive, and one new tensor is enough to ask which name carried the graph.
-            back = reach(held.value.grad_fn, before, far=far and number >= before).oldest
+            far_back = far and number >= before
+            back = reach(held.value.grad_fn, before, far=far_back, young=young).oldest
             if back < before:
                 found[held.identity] = self._timeline.age_of(back)
                 far = far and number < before
@@ -171,6 +173,10 @@ class Census:
             if age >= _AGE and number >= recent and (known is None or age >= known + since):
                 found.append(Growth(held, {"age": age}, kind="graph_chain"))
         return found
+
+
+def _number(named: tuple[int, Held]) -> int:
+    return named[0]
 
 
 def graph_names(found: Iterable[Held]) -> dict[int, Held]:

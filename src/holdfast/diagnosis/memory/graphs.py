@@ -58,44 +58,61 @@ def newest(value: Any) -> Any:
     return None
 
 
-def reach(node: Any, before: int, *, far: bool = False) -> Reach:
+def reach(
+    node: Any, before: int, *, far: bool = False, young: dict[Any, int] | None = None
+) -> Reach:
     """Walk from a node; what is numbered below ``before`` is old.
 
     Args:
         node: where to begin; what a tensor's ``grad_fn`` is.
         before: the first number that is not old.
         far: whether to go on once something old was met.
+        young: nodes with nothing old below, as walks from other tensors of the same graph have
+            found; they are not walked again, and this one adds to them.
     """
-    oldest, entries = _LEAF, list[int]()
-    for count, (number, at) in enumerate(_oldest_first(node, _FAR if far else _NODES)):
+    oldest, entries, count = _LEAF, list[int](), -1
+    most, seen = _FAR if far else _NODES, dict[Any, int](young or {})
+    for count, (number, below) in enumerate(_oldest_first(node, most, seen)):
         oldest = min(oldest, number)
         if count >= _NODES and oldest >= before:
             break
         if number >= before:
-            below = (number_of(node) for node, _ in at.next_functions)
             entries += [old for old in below if old < before]
+    if young is not None and oldest >= before and count + 1 < _NODES:
+        young |= seen
     return Reach(oldest, entries)
 
 
 def touches(node: Any, low: int, high: int) -> bool:
     """Whether a graph has a node numbered from ``low`` up to, not including, ``high``."""
-    return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES))
+    return any(low <= number < high for number, _ in _oldest_first(node, 4 * _NODES, {}))
 
 
-def _oldest_first(node: Any, most: int) -> Iterator[tuple[int, Any]]:
-    """Nodes below a node with their numbers, of those that are known the oldest one first."""
-    queue = [(number_of(node), 0, node)] if node is not None else []
-    seen: dict[Any, None] = {node: None}
+def _oldest_first(node: Any, most: int, seen: dict[Any, int]) -> Iterator[tuple[int, list[int]]]:
+    """Numbers of the nodes below a node, of those that are known the oldest one first.
+
+    With each come those of the nodes that it leads to. What was ``seen`` is left out, and what is
+    met is added to it. Asking a node takes longer than all else here: each is asked once.
+    """
+    queue = list[tuple[int, int, Any]]()
+    if node is not None and node not in seen:
+        seen[node] = number_of(node)
+        queue.append((seen[node], 0, node))
     for _ in range(most):
         if not queue:
             return
         number, _, at = heapq.heappop(queue)
-        yield number, at
-        for below, _ in at.next_functions:
-            if below is not None and below not in seen:
-                seen[below] = None
-                if (next_number := number_of(below)) < _LEAF:
-                    heapq.heappush(queue, (next_number, len(seen), below))
+        below = list[int]()
+        for lower, _ in at.next_functions:
+            if lower is None:
+                continue
+            known = seen.get(lower)
+            if known is None:
+                known = seen[lower] = number_of(lower)
+                if known < _LEAF:
+                    heapq.heappush(queue, (known, len(seen), lower))
+            below.append(known)
+        yield number, below
 
 
 class _Marker:

@@ -16,6 +16,7 @@ from .holders import CACHED, Held
 # Steps that lines are followed, and steps that somebody else who follows the lines is waited for.
 _STEPS = 3
 _PATIENCE = 12
+_SIZED = (list, dict, deque, set, tuple, str, bytes, bytearray)
 
 
 class LineWatch:
@@ -69,14 +70,14 @@ class _Changed:
     def token(self, frame: FrameType) -> Any:
         """What differs between the value and its former self."""
         value = self._value = self._now(frame)
+        if isinstance(value, _SIZED):
+            return id(value), len(value)
         if isinstance(value, Tensor):
             return id(value), value._version, value.numel()
         if isinstance(value, np.ndarray):
             return id(value), value.size
         if type(value) is CACHED:
             return value.cache_info().currsize
-        if isinstance(value, list | dict | deque | set | tuple | str | bytes | bytearray):
-            return id(value), len(value)
         return id(value)
 
     def _now(self, frame: FrameType) -> Any:

@@ -26,6 +26,7 @@ class LookSchedule:
         self._last = 0
         self._apart = 0
         self._cost = 1e-3
+        self._round = 0.0
         self._gap = _ROUND
         self._began: tuple[float, int] | None = None
 
@@ -50,6 +51,7 @@ class LookSchedule:
         self._next = step + APART
         # One that was interrupted must not put off all the others.
         self._cost = min(seconds, 2 * self._cost)
+        self._round += self._cost
         return self._looks >= _LOOKS
 
     @property
@@ -73,14 +75,17 @@ class LookSchedule:
             self.soon(step)
             return
         self._next = step + max(apart, self._affordable(step))
+        self._round = 0.0
 
     def soon(self, step: int) -> None:
         """Go on with looks after something else has been measured."""
         self._next = step + APART
 
     def _affordable(self, step: int) -> int:
-        """Steps that must pass until a look like the last one is cheap enough."""
+        """Steps that must pass until looks like the last ones are cheap enough."""
         if self._began is None or step <= self._began[1]:
             return 0
         each = max(1e-6, (perf_counter() - self._began[0]) / (step - self._began[1]))
-        return int(self._cost / ((_SHARE_ALERT if self.alert else _SHARE) * each))
+        # What grows is looked at twice in a round.
+        cost, share = (self._round, _SHARE_ALERT) if self.alert else (self._cost, _SHARE)
+        return int(cost / (share * each))

@@ -11,9 +11,11 @@ _LOOK = 24
 _MORE = 4
 # Looks for one symptom that are always made; seconds, and a share of the run's time, that all
 # looks together may cost beyond them. Without a symptom the share alone counts: under a trace
-# Python takes about twice as long, and a run of a second affords one look.
-_FREE = 2
-_SPENT = 0.2
+# Python takes two to five times as long, and a run of a second affords one look. Most looks take
+# some 20 ms, and a second one that confirms the first follows at once; where they take ten times as
+# much, it waits until the run has lasted.
+_FREE = 1
+_SPENT = 0.1
 _SHARE = 0.03
 # Symptoms. Waits: share of the time, seconds in all.
 _WAITING = 0.25
@@ -40,7 +42,16 @@ class ExamOrders:
         self._again: dict[str, int] = {}
         self._next_look = _LOOK
 
-    def due(self, times: StepTimes, step: int, *, fed: bool, known: bool, spent: float) -> str:
+    def due(
+        self,
+        times: StepTimes,
+        step: int,
+        *,
+        fed: bool,
+        known: bool,
+        spent: float,
+        last: float = 0.0,
+    ) -> str:
         """The exam to make now; "" for none.
 
         Args:
@@ -49,15 +60,16 @@ class ExamOrders:
             fed: the loop asks a loader for its batches.
             known: the lines of the first steps have been timed.
             spent: seconds of the processor that exams have cost so far.
+            last: those of the last one; the next will cost about as many.
         """
-        waits = times.share_waited() >= _WAITING and times.waited >= _WAITED
-        if waits and fed and self._may("waits", times, spent):
+        waits = times.waits() >= _WAITING and times.waited >= _WAITED
+        if waits and fed and self._may("waits", times, spent + last):
             return self.order("waits", times)
         if not known:
             return "reference"
-        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times, spent):
+        if times.slower(_SLOWER, _SLOWER_BY) and self._may("slow", times, spent + last):
             return self.order("slow", times)
-        if _stalls(times, step) and self._may("stall", times, spent):
+        if _stalls(times, step) and self._may("stall", times, spent + last):
             self.foreseen = _next_stall(times, step)
             return "" if self.foreseen else self.order("stall", times)
         if times.count >= self._next_look and spent <= _SHARE * times.own:

@@ -31,6 +31,8 @@ from .step_times import StepTimes
 _STEPS = 3
 _SECONDS = 0.012
 _MOST = 8
+# Two are enough where they have kept the processor busy for so long.
+_DEAR = 0.05
 _LONGEST = 1.0
 _HUNT = 48
 # Rare steps that are caught.
@@ -61,6 +63,7 @@ class LineExam:
         self._lines = lines
         self._times = times
         self._foreseen = foreseen
+        self._busy = 0.0
         self._walls: list[float] = []
         self._waits: list[float] = []
         self._ends: list[Spot] = []
@@ -76,6 +79,7 @@ class LineExam:
         self._ends.append(line_of(frame))
         self._walls.append(math.inf if clock.begins else wall)
         self._waits.append(clock.waited)
+        self._busy += clock.busy
         if not clock.begins:
             typical = wall if self.purpose == "stall" else min(wall, self._times.middle)
             self._times.pass_by(clock.step, typical, clock.waited)
@@ -94,7 +98,8 @@ class LineExam:
             blocks = self._times.blocks
             mean = sum(block.waited for block in blocks) / (8 * max(1, len(blocks)))
             return sum(w > mean for w in self._waits) >= _CAUGHT or len(walls) >= _HUNT
-        enough = len(walls) >= _STEPS and sum(walls) >= _SECONDS
+        least = _STEPS if self._busy < _DEAR else 2
+        enough = len(walls) >= least and sum(walls) >= _SECONDS
         return enough or len(walls) >= _MOST or sum(walls) > _LONGEST
 
     @property

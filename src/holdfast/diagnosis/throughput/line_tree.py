@@ -330,7 +330,7 @@ class Costs(NamedTuple):
 _costs: Costs | None = None
 
 # Rounds of the loop that measures the trace itself: a fraction of a millisecond.
-_ROUNDS = 100
+_ROUNDS = 40
 
 
 def _loop() -> None:

@@ -14,6 +14,11 @@ from .run_queue import RunQueue
 # Seconds of ours in a step, and their share of it, from which on it is not like the others.
 _OURS = 0.004
 _OURS_SHARE = 0.3
+# Seconds, and a share of a step, in which its thread may be without the processor before somebody
+# asks who had it: the answer takes longer than all else here. It is asked for every so many steps.
+_IDLE = 1e-4
+_IDLE_SHARE = 0.01
+_ASKED = 8
 
 
 class Feed:
@@ -98,7 +103,7 @@ class LoopClock:
         self.step = -1
         self.wall = 0.0
         self.busy = 0.0
-        """Processor time."""
+        """Processor time of the loop's own."""
         self.waited = 0.0
         self.queued = 0.0
         """Seconds in which other processes had the processor."""
@@ -124,10 +129,11 @@ class LoopClock:
         self.waited = waited if waited == waited else 0.0
         ours = row["guard"] > _OURS and row["guard"] > _OURS_SHARE * wall
         self.begins = self._feed.stepped(step) or self._traced or ours
-        self.queued = self._queue.waited()
-        used = thread_time()
-        self.busy = used - self._used
-        self._used = used
+        self.busy = thread_time() - self._used
+        # While this thread had the processor no other one did.
+        idle = wall - self.busy
+        asks = idle > _IDLE + _IDLE_SHARE * wall or step % _ASKED == 0
+        self.queued = max(0.0, min(idle, self._queue.waited())) if asks else 0.0
         first = self.step < 0
         self.step = step
         return not first
@@ -135,6 +141,7 @@ class LoopClock:
     def runs(self, traced: bool) -> None:
         """All that is ours is done; ``traced``: by somebody else, and all is slow."""
         self._traced = traced
+        self._used = thread_time()
         self._last = perf_counter()
 
     def pauses(self) -> None:

@@ -29,6 +29,9 @@ class Block:
     waited: float
     total: float
     waits: tuple[float, ...]
+    """Of each step, without what other processes may have made of them."""
+    steady: float = 0.0
+    """The median wait over the median step: a process in between moves neither."""
     queued: float = 0.0
     """Seconds in which other processes had the processor."""
 
@@ -61,6 +64,7 @@ class StepTimes:
         self._busy: list[float] = []
         self._walls: list[float] = []
         self._waits: list[float] = []
+        self._clear: list[float] = []
         self._queued = 0.0
 
     def add(self, step: int, wall: float, busy: float, waited: float, queued: float = 0.0) -> bool:
@@ -90,6 +94,7 @@ class StepTimes:
         walls.append(wall)
         self._busy.append(busy)
         self._waits.append(waited)
+        self._clear.append(max(0.0, waited - queued))
         self._queued += queued
         if len(walls) < BLOCK:
             return False
@@ -107,18 +112,22 @@ class StepTimes:
         return wall > self.limit and waited < 0.5 * wall
 
     def _close(self) -> None:
-        walls, waits = self._walls, tuple(self._waits)
+        walls, waited = self._walls, sum(self._waits)
         ordered = sorted(walls)
-        middle = ordered[(BLOCK - 1) // 2]
-        busy = sorted(self._busy)[(BLOCK - 1) // 2]
+        middle, busy, wait = (
+            sorted(each)[(BLOCK - 1) // 2] for each in (walls, self._busy, self._waits)
+        )
         self.reference_busy = min(self.reference_busy, busy)
-        block = Block(middle, busy, ordered[1], sum(waits), sum(walls), waits, self._queued)
+        clear, steady = tuple(self._clear), wait / middle if middle else 0.0
+        total = sum(walls)
+        block = Block(middle, busy, ordered[1], waited, total, clear, steady, self._queued)
         self.blocks.append(block)
         self.reference = min(self.reference, middle)
         # By the lower quartile: every second step may be slow.
         low = self.typical
         self.limit = 2.0 * low + 0.001
-        self._walls, self._waits, self._busy, self._queued = [], [], [], 0.0
+        self._walls, self._waits, self._clear, self._busy = [], [], [], []
+        self._queued = 0.0
 
     @property
     def typical(self) -> float:
@@ -147,6 +156,13 @@ class StepTimes:
         recent = list(self.blocks)[-blocks:]
         total = sum(b.total for b in recent)
         return sum(b.waited for b in recent) / total if total else 0.0
+
+    def waits(self) -> float:
+        """Share of the last steps spent waiting for data, in most steps or not for a processor."""
+        recent = list(self.blocks)[-2:]
+        own = sum(b.total - b.queued for b in recent)
+        clear = sum(sum(b.waits) for b in recent) / own if own > 0 else 0.0
+        return max(clear, min((b.steady for b in recent), default=0.0))
 
     def slower(self, factor: float, least: float) -> bool:
         """Whether the last two blocks take so many times the reference, and seconds more."""

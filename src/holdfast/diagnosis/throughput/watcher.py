@@ -25,8 +25,9 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times the processor time of a step that a trace may have added to it.
-_SLOWER = 2.0
+# Times the processor time of a step that a trace may have added to it: where nearly all is Python,
+# such as an environment that an agent acts in, it takes up to five times as long.
+_SLOWER = 4.0
 
 
 class TimeWatch:
@@ -49,6 +50,8 @@ class TimeWatch:
         self._reference: Profile | None = None
         self._spent = 0.0
         """Processor time that exams of lines have cost."""
+        self._last = 0.0
+        """That of the last one, or of the one at work."""
 
     # ------------------------------------------------------------------ moments
 
@@ -116,8 +119,8 @@ class TimeWatch:
             self._order(self._orders.order("stall", self._times), foreseen=True)
         elif full:
             fed, known = self._feed.used, self._reference is not None
-            spent = self._spent
-            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, spent=spent):
+            spent = {"spent": self._spent, "last": self._last}
+            if exam := self._orders.due(self._times, clock.step, fed=fed, known=known, **spent):
                 self._order(exam)
 
     def _new_stage(self, optimizer: int) -> None:
@@ -136,6 +139,7 @@ class TimeWatch:
             self._exam = LoaderExam(self._times, fetch=self._may_fetch)
         else:
             self._ordered = LineExam(purpose, self._lines, self._times, foreseen=foreseen)
+            self._last = 0.0
 
     # ------------------------------------------------------------------ what was measured
 
@@ -144,16 +148,20 @@ class TimeWatch:
             usual = self._times.typical_busy
             more = max(0.0, self._clock.busy - usual)
             # Of a step that stalls only a part is the trace's doing.
-            self._spent += min(more, _SLOWER * usual) if exam.purpose == "stall" else more
+            self._pay(min(more, _SLOWER * usual) if exam.purpose == "stall" else more)
             if exam.step(self._clock, frame):
                 self._exam = None
                 began = thread_time()
                 self._looked_at_lines(exam, record)
-                self._spent += thread_time() - began
+                self._pay(thread_time() - began)
         elif exam.late(self._clock.waited):
             self._exam = None
             if self._feed.source is not None and ranks() == 1:
                 self._training.record("loader_times", exam.look(self._feed, self._lines))
+
+    def _pay(self, seconds: float) -> None:
+        self._spent += seconds
+        self._last += seconds
 
     def _looked_at_lines(self, exam: LineExam, record: StepRecord) -> None:
         if self._clock.home is None and exam.home is not None:
