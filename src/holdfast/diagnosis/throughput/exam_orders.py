@@ -11,10 +11,10 @@ _LOOK = 24
 _MORE = 4
 # Looks for one symptom that are always made; seconds, and a share of the run's time, that all
 # looks together may cost beyond them. Without a symptom the share alone counts: under a trace
-# Python takes two to five times as long, and a run of a second affords one look. Most looks take
-# some 20 ms, and a second one that confirms the first follows at once; where they take ten times as
-# much, it waits until the run has lasted.
-_FREE = 1
+# Python takes two to five times as long, and a run of a second affords one look. A second one for a
+# symptom confirms the first and comes at once; where they are dear, a third one waits until the run
+# has lasted.
+_FREE = 2
 _SPENT = 0.1
 _SHARE = 0.03
 # Symptoms. Waits: share of the time, seconds in all.
