@@ -51,6 +51,7 @@ class GoingBack:
         self._training, self._policy, self._restoring = training, policy, restoring
         self._taking, self._snapshots, self._stopping = taking, snapshots, stopping
         self._together, self._troubles = together, troubles
+        self._may_skip = settings.guard.skip
         self._best = self.best_left = settings.rollback.best
         """How often the loop may have the best state restored, beside the policy."""
 
@@ -59,9 +60,10 @@ class GoingBack:
         code, rule = found.code, self._policy.rule(found.code)
         if "stop" in rule.do:
             self._stopping.stop(Ending(code, self._policy.allow(code, step).why, step))
-        # Older weights are tried on a batch whose step may have to be skipped; these need no trial.
-        may_try = found.why == "weights" or not guard.detect_only
-        if not may_try or self._policy.rests(rule.on, step):
+        # Older weights are tried on a batch, whose step may have to be skipped. No trial is needed
+        # where the present ones are not finite.
+        without_trial = found.why == "weights" and self._may_skip
+        if (guard.detect_only and not without_trial) or self._policy.rests(rule.on, step):
             return None
         if "restore_best" in rule.do:
             self.to_best_or_stop(guard, found, self._policy.allow(code, step), step)
