@@ -177,7 +177,8 @@ def test_a_faulty_script(corpus: Runner, name: str):
     first = ran.findings[0]
     assert first.code == header(path, "category")
     seen_at(first, poisoned[0])
-    assert first.last_step >= poisoned[-1]
+    # Where a step cannot be skipped, the losses of weights that it has ruined are their finding's.
+    assert max(finding.last_step for finding in ran.findings) >= poisoned[-1]
     assert ran.events("holdfast_error") == []
     if header(path, "expect") == "none-saved":
         return

@@ -15,7 +15,7 @@ from . import worker_lengths
 _EVERY = 8
 _READINGS = 5
 # Seconds between two looks of a worker at itself, and looks for which an answer is waited for.
-_APART = 0.15
+_APART = 0.05
 _PATIENCE = 16
 # Bytes per batch of all workers that are worth a measurement, and measurements of one run.
 _LEAST = 12 << 10

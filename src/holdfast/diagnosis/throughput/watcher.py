@@ -25,8 +25,8 @@ from .profiles import Profile
 from .recompiles import Recompiles
 from .step_times import StepTimes
 
-# Times the processor time of a step that a trace may have added to it: where nearly all is Python,
-# such as an environment that an agent acts in, it takes up to five times as long.
+# Times the processor time of a step that a trace may have added to one that stalls: where nearly
+# all is Python, such as an environment that an agent acts in, it takes up to five times as long.
 _SLOWER = 4.0
 
 

@@ -131,7 +131,8 @@ def _count(watched: int) -> None:
         ticks += 1
         if path := _path(frame):
             counts[path] = counts.get(path, 0.0) + 1
-        apart = _ordered() if grown.answer is None else 0.0
+        looking = grown.answer is None
+        apart = _ordered() if looking else 0.0
         if apart and time.monotonic() > due:
             # A dictionary may change while it is looked at.
             with contextlib.suppress(RuntimeError):
@@ -141,7 +142,8 @@ def _count(watched: int) -> None:
         del frame
         if looks % _FORGET == 0:
             ticks, counts = ticks / 2, {path: count / 2 for path, count in counts.items()}
-        if looks % _WRITE == 0:
+        # Somebody waits for the answer, and the worker may be gone soon.
+        if looks % _WRITE == 0 or (looking and grown.answer is not None):
             most = sorted(counts.items(), key=lambda item: -item[1])[:_LINES]
             _write(_Known(ticks, most, grown.answer))
 
