@@ -466,11 +466,11 @@ def pair(steps: int, *, damaged: int = -1, level: Callable[[int], float] = lambd
     judge = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     first = torch.optim.SGD(judge.parameters(), lr=0.05)
     second = torch.optim.SGD(maker.parameters(), lr=0.01)
-    dice = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(5)
     hurt = damage(damaged)
     for step in range(steps):
         hurt(step, judge, first)
-        x = torch.randn(32, 4, generator=dice)
+        x = torch.randn(32, 4, generator=generator)
         made = maker(x)
         first.zero_grad()
         wanted = level(step) * torch.sin(x.sum(1, keepdim=True))

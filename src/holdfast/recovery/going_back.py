@@ -106,8 +106,8 @@ class GoingBack:
         began = time.perf_counter()
         kept = self._taking.aside(step)
         target.held += 1
-        dice = fed and target.epoch == self._taking.epoch
-        self._restoring.put_back(target.state(), rng_state=dice)
+        same_epoch = target.epoch == self._taking.epoch
+        self._restoring.put_back(target.state(), rng_state=fed and same_epoch)
         ms = (time.perf_counter() - began) * 1e3
         return Trial(guard, found, target, kept, step - target.step, ms, asked_by)
 

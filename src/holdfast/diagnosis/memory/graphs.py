@@ -91,7 +91,7 @@ def touches(node: Any, low: int, high: int) -> bool:
 def _oldest_first(node: Any, most: int, seen: dict[Any, int]) -> Iterator[tuple[int, list[int]]]:
     """Numbers of the nodes below a node, of those that are known the oldest one first.
 
-    With each come those of the nodes that it leads to. What was ``seen`` is left out, and what is
+    With each come those of the nodes that it leads to. What was ``seen`` is skipped, and what is
     met is added to it. Asking a node takes longer than all else here: each is asked once.
     """
     queue = list[tuple[int, int, Any]]()
