@@ -128,9 +128,10 @@ for step in range(3):
 """
 
 
-def test_a_step_that_does_not_fit_is_made_in_parts(tmp_path: Path) -> None:
+def test_a_run_whose_steps_do_not_fit_goes_on(tmp_path: Path) -> None:
     told, _ = findings(tmp_path, textwrap.dedent(HEAD) + DOES_NOT_FIT)
-    assert [f["code"] for f in told] == ["MEM008"]
+    # Split in forward, and before that was known perhaps a backward pass that was lost.
+    assert {(f["code"], f["severity"]) for f in told} == {("MEM008", "warning")}
 
 
 def test_what_a_step_that_does_not_fit_needs(tmp_path: Path) -> None:
