@@ -17,7 +17,7 @@ from holdfast.probes.timing import COLUMNS as TIMES
 from . import host_kernels
 from .conftest import MakeEngine, MemoryRecorder
 
-_OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
+_OTHER = {*TIMES, "time", "guard", "guard_device", "guard_hidden", "rss"}
 STEPS = 140
 
 Ended = tuple[MemoryRecorder, dict[str, Tensor], list[float]]

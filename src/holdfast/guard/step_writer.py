@@ -258,7 +258,8 @@ class StepWriter:
             return
         if record.batches:
             self.training.bad_batches.write(recorder, record)
-        if dropped := self.budget.spend(row["guard"], record.time):
+        spent = 0.0 if self.kernel_cost.hidden else row["guard"]
+        if dropped := self.budget.spend(spent, record.time):
             recorder.event("backed_off", record.step, self.budget.facts(dropped))
         steps.put(record.step, record.time, row)
         self.latest = row
