@@ -23,7 +23,7 @@ class ClipHooks(EnginePart):
     def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
         super().__init__(state)
         self._on_device = state.settings.guard.device_path
-        self._meters = state.training.registry.meters
+        self._registry = state.training.registry
         self._writer, self._window, self._scaling = state.writer, state.window, state.scaling
         self._stretches, self._fast_paths = state.stretches, state.fast_paths
         self._leave_stretch = leave_stretch
@@ -32,6 +32,7 @@ class ClipHooks(EnginePart):
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        clipped = self._registry.in_order(clipped)
         if (stretch := self._stretches.now) is not None:
             if stretch.clip_begins(clipped):
                 return
@@ -45,7 +46,7 @@ class ClipHooks(EnginePart):
             early = EarlyNorms.taken(
                 clipped,
                 None if self._on_device else read_on_host,
-                self._meters,
+                self._registry.meters,
                 window.about().on_device,
                 window.losses_decide,
             )
