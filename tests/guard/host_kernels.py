@@ -78,13 +78,17 @@ def _measure(
     return "compiled"
 
 
-def _write(loss: Any, last: Any, copy: Any, **_: Any) -> str:
-    value, known, kept = (_array(a, 1, ctypes.c_float) for a in (loss, last, copy))
+def _write(
+    loss: Any, last: Any, copy: Any, part: Any, times: float, has: bool = False, **about: Any
+) -> str:
+    value, known, kept, inner = (_array(a, 1, ctypes.c_float) for a in (loss, last, copy, part))
     kept[0] = value[0]
     if math.isfinite(value[0]):
         known[0] = value[0]
     elif math.isfinite(known[0]):
         value[0] = known[0]
+        if has or about.get("HAS_PART"):
+            inner[0] = known[0] * times
     return "compiled"
 
 

@@ -8,7 +8,7 @@ about, or it would be measured again after it, when the norm is gone.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 
 from torch import Tensor
@@ -17,9 +17,14 @@ _grad_of: Callable[[Tensor], Tensor | None] = operator.attrgetter("grad")
 
 
 class ClipOrder:
-    """The order of what was clipped last, which is mostly what is clipped next."""
+    """The order of what was clipped last, which is mostly what is clipped next.
 
-    def __init__(self) -> None:
+    Args:
+        optimizers: gives the parameters of each.
+    """
+
+    def __init__(self, optimizers: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
+        self._optimizers = optimizers
         self._clipped: list[int] = []
         # Places in what is clipped: those of an optimizer, in its order, and all others.
         self._own: list[int] | None = None
@@ -29,21 +34,15 @@ class ClipOrder:
         """There is another optimizer, or one has other parameters."""
         self._clipped = []
 
-    def of(
-        self, clipped: list[Tensor], optimizers: Callable[[], Iterable[list[Tensor]]]
-    ) -> list[Tensor]:
+    def of(self, clipped: list[Tensor]) -> list[Tensor]:
         """The same parameters in the order of their optimizer; as they are where there is none.
 
         Those of no optimizer are left out as long as they have no gradient.
-
-        Args:
-            clipped: what the script clips.
-            optimizers: the parameters of each.
         """
         ids = list(map(id, clipped))
         if ids != self._clipped:
             self._clipped = ids
-            self._learn(ids, optimizers())
+            self._learn(ids)
         if self._own is None:
             return clipped
         others = map(_grad_of, map(clipped.__getitem__, self._others))
@@ -51,10 +50,10 @@ class ClipOrder:
             return clipped
         return list(map(clipped.__getitem__, self._own))
 
-    def _learn(self, ids: list[int], optimizers: Iterable[list[Tensor]]) -> None:
+    def _learn(self, ids: list[int]) -> None:
         self._own = None
         places = {one: place for place, one in enumerate(ids)}
-        for parameters in optimizers:
+        for parameters in self._optimizers():
             own = [places.get(id(one), -1) for one in parameters]
             if own and -1 not in own and own != list(range(len(ids))):
                 self._own = own

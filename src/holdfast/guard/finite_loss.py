@@ -7,9 +7,10 @@ nothing will be computed from the old value any more.
 
 On the host the memory of the loss is written, on bad steps only. On a device nobody knows in time
 which steps are bad: one launch copies every loss for the record and writes those that are bad
-(``actions/_loss_kernel``). Without that kernel, or where the script holds several variables of one
-loss, every loss gets new memory with what it is to read, mostly its own value, and the record has
-the old one. That takes three launches; to write and to keep a copy would be five.
+(``actions/_loss_kernel``), with the variable of the script that it was made of by a number. Without
+that kernel, or where the script holds more variables of one loss, every loss gets new memory with
+what it is to read, mostly its own value, and the record has the old one. That takes three launches;
+to write and to keep a copy would be five.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..actions._loss_kernel import LossWriter, writer_for
+from ..actions._loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
 from ..diagnosis.source.place import forget_locals, frames_from, kind_of
 from ..probes.loss import Losses
@@ -42,6 +43,8 @@ Ready = tuple[torch.dtype, int, LossWriter, Tensor]
 """What a launch like the last one needs: dtype and device of the loss, last finite one."""
 Hop = tuple[Any, Tensor, bool]
 """A node of the graph, the number that made the next tensor of its own, and whether it divided."""
+MadeOf = list[tuple[Tensor | None, Tensor, bool]]
+"""The script's variable of each node, if it has one, with number and whether it divided."""
 
 
 class _Pending:
@@ -53,7 +56,7 @@ class _Pending:
         self, loss: Tensor, variable: Tensor | None, key: Hashable, *, on_host: bool
     ) -> None:
         self.loss, self.variable, self.key, self.on_host = loss, variable, key, on_host
-        self.made_of: list[tuple[Tensor | None, Tensor, bool]] = []
+        self.made_of: MadeOf = []
 
 
 class _Last:
@@ -144,10 +147,10 @@ class FiniteLoss:
             if hops:
                 pending.made_of = self._variables(hops, frame)
 
-    def holds_parts(self, node: Any, frame: FrameType) -> bool:
-        """Whether the script has variables of what a root was made of by numbers."""
+    def parts(self, node: Any, frame: FrameType) -> MadeOf:
+        """The variables of the script that a root was made of by numbers."""
         hops = list(_hops(node))
-        return bool(hops) and bool(self._variables(hops, frame))
+        return self._variables(hops, frame) if hops else []
 
     def returned(self, losses: Losses) -> None:
         """Backward has returned and freed its graph: write the loss.
@@ -164,11 +167,11 @@ class FiniteLoss:
             if (
                 known is not None
                 and pending.variable is not None
-                and not pending.made_of
                 and loss.dtype is known[0]
                 and loss.get_device() == known[1] == current_device()
+                and ((part := only_part(loss, pending.made_of)) or not pending.made_of)
             ):
-                written = known[2].write(loss, known[3])
+                written = known[2].write(loss, known[3], part)
             else:
                 written = self._write_at_once(pending)
             if written is None:
@@ -214,7 +217,7 @@ class FiniteLoss:
     def _write_at_once(self, pending: _Pending) -> Tensor | None:
         """By one launch; what the loss was, or None where that cannot be had."""
         loss = pending.loss
-        if pending.variable is None or pending.made_of:
+        if pending.variable is None:
             return None
         kind = loss.dtype, loss.device
         if kind not in self._writers:
@@ -222,6 +225,9 @@ class FiniteLoss:
         writer = self._writers[kind]
         # A launch goes to the current device.
         if writer is None or torch.cuda.current_device() != loss.device.index:
+            return None
+        part = only_part(loss, pending.made_of)
+        if pending.made_of and part is None:
             return None
         key = pending.key, loss.device
         last = self._tensors.get(key)
@@ -231,7 +237,7 @@ class FiniteLoss:
             last.own = True
         self._written = True
         try:
-            written = writer.write(loss, last.value)
+            written = writer.write(loss, last.value, part)
         except Exception:
             # No compiler, no place for its cache: the plain way gives the same answer.
             self._writers[kind] = None
@@ -256,9 +262,7 @@ class FiniteLoss:
             if inner is not None:
                 inner.data = torch.where(finite, inner.data, last)
 
-    def _variables(
-        self, hops: Sequence[Hop], frame: FrameType
-    ) -> list[tuple[Tensor | None, Tensor, bool]]:
+    def _variables(self, hops: Sequence[Hop], frame: FrameType) -> MadeOf:
         """The script's variables from which the loss was made by numbers.
 
         The graph knows how a tensor was made, not who holds it. On a device this is asked in every
@@ -272,8 +276,9 @@ class FiniteLoss:
         names = self._names.get(spot)
         if names is not None and not names:
             return []
-        callers = [first, *islice(outside, _CALLERS - 1)]
-        if names is None:
+        deepest = names[-1][0] if names else _CALLERS - 1
+        callers = [first, *islice(outside, deepest)]
+        if learns := names is None:
             nodes = [node for node, *_ in hops]
             names = self._names[spot] = [
                 (depth, name)
@@ -286,11 +291,30 @@ class FiniteLoss:
             value = callers[depth].f_locals.get(name) if depth < len(callers) else None
             if type(value) is Tensor and own(value):
                 held[id(value.grad_fn)] = value
-        for at in callers:
-            forget_locals(at)
+        looked_at = range(_CALLERS) if learns else {depth for depth, _ in names}
+        for depth in looked_at:
+            if depth < len(callers):
+                forget_locals(callers[depth])
         if not held:
             return []
         return [(held.get(id(node)), number, divided) for node, number, divided in hops]
+
+
+def only_part(loss: Tensor, made_of: MadeOf) -> Part | None:
+    """The one variable that a loss was made of; None without, or where a launch cannot write it."""
+    times, found = 1.0, None
+    for inner, number, divided in made_of:
+        if found is not None and inner is None:
+            continue
+        # A number on a device would have to be waited for.
+        if found is not None or not number.is_cpu or not (value := number.item()):
+            return None
+        times = times * value if divided else times / value
+        if inner is not None:
+            if inner.dtype is not loss.dtype or inner.device != loss.device:
+                return None
+            found = inner, times
+    return found
 
 
 def frees_graph(

@@ -26,7 +26,7 @@ class OptimizerRegistry:
         self.comparability = Comparability()
         self.buffers = BufferKeeper()
         self.meters = Meters()
-        self._clip_order = ClipOrder()
+        self.clip_order = ClipOrder(lambda: map(parameters_of, self.guards))
         self._settings, self._policy = settings, policy
         self._count = 0
         self.guards: weakref.WeakKeyDictionary[Optimizer, OptimizerGuard] = (
@@ -62,12 +62,8 @@ class OptimizerRegistry:
             guard.layers = layer_names(parameters, roots)
             guard.announced = False
             self.buffers.add(buffers_of(roots))
-            self._clip_order.forget()
+            self.clip_order.forget()
         return guard, parameters
-
-    def in_order(self, clipped: list[Tensor]) -> list[Tensor]:
-        """Parameters that are about to be clipped, in the order of their optimizer."""
-        return self._clip_order.of(clipped, lambda: map(parameters_of, self.guards))
 
     def find(self, optimizer: Optimizer) -> OptimizerGuard | None:
         """The guard of an optimizer; None where it has none, or no longer."""

@@ -11,7 +11,8 @@ early with whatever is not like the step before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from time import perf_counter, time
 from types import FrameType
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..actions._loss_kernel import Part
 from ..diagnosis.nonfinite.investigation import Investigation
 from ..diagnosis.watchers import Watchers
 from ..probes import learning_rate
@@ -36,14 +38,15 @@ from ..recovery.rollback import Recovery
 from .device_fast_path import DevicePlan
 from .fail_open import capturing, current_device
 from .feed import Feed
-from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready
-from .optimizer_guard import grad_of
+from .finite_loss import BY_A_NUMBER, FiniteLoss, Ready, only_part
+from .optimizer_guard import grad_of, parameters_of
 from .step_writer import StepWriter
 
 MOST = 8
 """Steps whose records may wait: rows from a device are a few steps late anyway."""
 
 _STRIDED = torch.strided
+_params_of: Callable[[dict[str, Any]], list[Tensor]] = operator.itemgetter("params")
 _SCALED = {"found_inf", "grad_scale"}
 """What a GradScaler, or we, tell a fused optimizer."""
 
@@ -78,8 +81,9 @@ class Stretch:
     """
 
     __slots__ = (
-        *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_meter"),
-        *("_optimizer", "_parameters", "_phases", "_ready", "_repeat", "_trusted"),
+        *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_lists"),
+        *("_meter", "_optimizer", "_parameters", "_part", "_phases", "_ready", "_repeat"),
+        "_trusted",
         *("copy", "guard", "last", "noted", "root"),
     )
 
@@ -104,11 +108,13 @@ class Stretch:
         self._optimizer, self.guard = plan.optimizer, plan.guard
         self._clips = plan.clips
         self._groups = optimizer.param_groups
-        self._parameters = optimizer.param_groups[0]["params"]
+        self._lists = list(map(_params_of, optimizer.param_groups))
+        self._parameters: Sequence[Tensor] = parameters_of(optimizer)
         self._repeat, self._meter, self._ready = repeat, meter, ready
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self._armed: tuple[Landing, Tensor] | None = None
+        self._part: Part | None = None
         # Where the script clips: what was launched before that, and how it has left the gradients.
         self._early: tuple[Landing, Tensor, Any] | None = None
         self.last: Tensor | None = None
@@ -128,9 +134,12 @@ class Stretch:
             or not loss.get_device() == index == current_device()
             or loss.layout is not _STRIDED
             or loss._is_view()
-            or (node.name() in BY_A_NUMBER and finite_loss.holds_parts(node, frame))
         ):
             return False
+        if node.name() in BY_A_NUMBER and (made_of := finite_loss.parts(node, frame)):
+            self._part = only_part(loss, made_of)
+            if self._part is None:
+                return False
         self.root = loss
         spent = perf_counter() - began
         self._phases.guard += spent
@@ -143,7 +152,8 @@ class Stretch:
         _, index, writer, last = self._ready
         if capturing(index):
             return False
-        self.copy, self.root = writer.write(self.root, last), None
+        self.copy = writer.write(self.root, last, self._part)
+        self.root = self._part = None
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
@@ -155,13 +165,18 @@ class Stretch:
         groups, loss = self._groups, self.copy
         if loss is None or self._optimizer() is not optimizer:
             return False
-        parameters, own = groups[0]["params"], optimizer.__dict__
-        if optimizer.param_groups is not groups or len(groups) != 1 or own.keys() & _SCALED:
-            return False
-        if parameters is not self._parameters or len(parameters) != len(self.guard.positions):
+        own = optimizer.__dict__
+        if optimizer.param_groups is not groups or own.keys() & _SCALED:
             return False
         if self._comparability.may_skip is not self._trusted or ranks() > 1:
             return False
+        lists = list(map(_params_of, groups))
+        if len(lists) != len(self._lists) or not all(map(operator.is_, lists, self._lists)):
+            return False
+        parameters = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
+        if len(parameters) != len(self.guard.positions):
+            return False
+        self._parameters = parameters
         if not self._clips:
             launched = self._launch(loss)
         elif self._early is not None and self._early[2] == state_of(list(map(grad_of, parameters))):
@@ -193,9 +208,9 @@ class Stretch:
 
     def clip_begins(self, parameters: Sequence[Tensor]) -> bool:
         """The script clips these: decide about the step; False where it did not before."""
-        own = self._parameters
         if not self._clips or self.copy is None or self._early is not None:
             return False
+        own = self._parameters
         if len(own) != len(parameters) or not all(map(operator.is_, own, parameters)):
             return False
         if self._comparability.may_skip is not self._trusted:
@@ -331,7 +346,6 @@ class Stretches:
         memory, recovery, looks = training.memory, self._recovery, self._investigation
         return (
             plan.fused
-            and plan.count == 1
             and not (plan.scaled or guard.has_buffers)
             and len(training.registry) == 1
             and writer.stepped == {guard.index}

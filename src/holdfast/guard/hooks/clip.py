@@ -23,7 +23,8 @@ class ClipHooks(EnginePart):
     def __init__(self, state: EngineState, leave_stretch: Callable[[], None]) -> None:
         super().__init__(state)
         self._on_device = state.settings.guard.device_path
-        self._registry = state.training.registry
+        self._meters = state.training.registry.meters
+        self._clip_order = state.training.registry.clip_order
         self._writer, self._window, self._scaling = state.writer, state.window, state.scaling
         self._stretches, self._fast_paths = state.stretches, state.fast_paths
         self._leave_stretch = leave_stretch
@@ -32,7 +33,7 @@ class ClipHooks(EnginePart):
     def clip_begins(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Before clipping: measure, because a non-finite norm ruins every gradient."""
         clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        clipped = self._registry.in_order(clipped)
+        clipped = self._clip_order.of(clipped)
         if (stretch := self._stretches.now) is not None:
             if stretch.clip_begins(clipped):
                 return
@@ -46,7 +47,7 @@ class ClipHooks(EnginePart):
             early = EarlyNorms.taken(
                 clipped,
                 None if self._on_device else read_on_host,
-                self._registry.meters,
+                self._meters,
                 window.about().on_device,
                 window.losses_decide,
             )
