@@ -164,12 +164,13 @@ class FiniteLoss:
             self._write(pending)
         elif not (pending.loss.is_cuda and capturing(current_device())):
             loss, known = pending.loss, self.ready.get(pending.key)
+            part = only_part(loss, pending.made_of) if known and pending.made_of else None
             if (
                 known is not None
                 and pending.variable is not None
+                and (part is not None or not pending.made_of)
                 and loss.dtype is known[0]
                 and loss.get_device() == known[1] == current_device()
-                and ((part := only_part(loss, pending.made_of)) or not pending.made_of)
             ):
                 written = known[2].write(loss, known[3], part)
             else:

@@ -51,6 +51,10 @@ _SCALED = {"found_inf", "grad_scale"}
 """What a GradScaler, or we, tell a fused optimizer."""
 
 
+Unwritten = tuple[torch.dtype, int, None, None]
+"""Dtype and device of losses that a closure hands to its optimizer: nobody writes them."""
+
+
 class Noted(NamedTuple):
     """What is needed to make the record of a step."""
 
@@ -74,7 +78,7 @@ class Stretch:
         left: how many steps it may have.
         repeat: launches what decides.
         meter: has the flags.
-        ready: what writes the loss.
+        ready: what writes the loss; nothing where an optimizer's closure calls backward.
         feed: of the loop.
         phases: its clock.
         comparability: of its losses.
@@ -84,7 +88,7 @@ class Stretch:
         *("_armed", "_clips", "_comparability", "_early", "_feed", "_groups", "_left", "_lists"),
         *("_meter", "_optimizer", "_parameters", "_part", "_phases", "_ready", "_repeat"),
         "_trusted",
-        *("copy", "guard", "last", "noted", "root"),
+        *("copy", "guard", "inside", "last", "noted", "root"),
     )
 
     def __init__(
@@ -94,7 +98,7 @@ class Stretch:
         left: int,
         repeat: Repeat,
         meter: Meter,
-        ready: Ready,
+        ready: Ready | Unwritten,
         feed: Feed,
         phases: Phases,
         comparability: Comparability,
@@ -111,6 +115,8 @@ class Stretch:
         self._lists = list(map(_params_of, optimizer.param_groups))
         self._parameters: Sequence[Tensor] = parameters_of(optimizer)
         self._repeat, self._meter, self._ready = repeat, meter, ready
+        self.inside = ready[2] is None
+        """Whether backward is called in a closure that the optimizer evaluates."""
         self._feed, self._phases, self._comparability = feed, phases, comparability
         self._trusted = comparability.may_skip
         self._armed: tuple[Landing, Tensor] | None = None
@@ -124,9 +130,10 @@ class Stretch:
         """Backward is called on a loss; False where it is not like the one before."""
         began = perf_counter()
         node = loss.grad_fn if type(loss) is Tensor else None
-        dtype, index, _, _ = self._ready
+        dtype, index, writer, _ = self._ready
         if (
             node is None
+            or finite_loss.inside is not self.inside
             or self.root is not None
             or self.copy is not None
             or loss.dtype is not dtype
@@ -136,9 +143,10 @@ class Stretch:
             or loss._is_view()
         ):
             return False
-        if node.name() in BY_A_NUMBER and (made_of := finite_loss.parts(node, frame)):
-            self._part = only_part(loss, made_of)
-            if self._part is None:
+        if writer is not None and node.name() in BY_A_NUMBER:
+            made_of = finite_loss.parts(node, frame)
+            self._part = only_part(loss, made_of) if made_of else None
+            if made_of and self._part is None:
                 return False
         self.root = loss
         spent = perf_counter() - began
@@ -152,12 +160,20 @@ class Stretch:
         _, index, writer, last = self._ready
         if capturing(index):
             return False
-        self.copy = writer.write(self.root, last, self._part)
+        if writer is None or last is None:
+            self.copy = self.root.detach()
+        else:
+            self.copy = writer.write(self.root, last, self._part)
         self.root = self._part = None
         spent = perf_counter() - began
         self._phases.guard += spent
         self._phases.last += spent
         return True
+
+    def takes_closure(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer, with a closure, may be like the one before."""
+        fresh = self.copy is None and self.root is None
+        return self.inside and fresh and self._optimizer() is optimizer
 
     def step_begins(self, optimizer: Any) -> bool:
         """Decide about a step; False where it is not like the one before."""
@@ -314,10 +330,17 @@ class Stretches:
         self._watchers, self._finite_loss = watchers, finite_loss
         self._feed, self._phases = feed, phases
 
-    def begin(self, optimizer: Optimizer, plan: DevicePlan) -> None:
-        """After a step of the fast path: begin one where the next steps will be like it."""
+    def begin(self, optimizer: Optimizer, plan: DevicePlan, losses: Losses) -> None:
+        """After a step of the fast path: begin one where the next steps will be like it.
+
+        Args:
+            optimizer: that has stepped.
+            plan: for its steps.
+            losses: of that step.
+        """
         guard, left = plan.guard, self._left(plan)
-        ready = self._finite_loss.ready.get(1)
+        known = self._finite_loss
+        ready = _unwritten(losses) if known.inside else known.ready.get(1)
         if left < 2 or ready is None or not self._calm(plan):
             return
         device, outliers = plan.device, guard.outliers
@@ -373,3 +396,11 @@ class Stretches:
                     self._writer.training.record_at("comparable", noted.step, data)
                 self._writer.close_step(stretch.guard, stretch.record(noted), Losses())
         return stretch
+
+
+def _unwritten(losses: Losses) -> Unwritten | None:
+    """What is known of losses like the one of a step."""
+    if len(losses.values) != 1 or losses.passes != 1:
+        return None
+    loss = losses.values[0]
+    return loss.dtype, loss.get_device(), None, None

@@ -89,35 +89,58 @@ class OptimizerHooks(EnginePart):
                 attempt(self, "guard", self._training.not_covered, "guarding", why)
             return None
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
+        if closure is not None:
+            return self._with_closure(optimizer, closure, args, kwargs)
         stretch = self._stretches.now
         if stretch is not None:
             try:
-                if closure is None and stretch.step_begins(optimizer):
+                if stretch.step_begins(optimizer):
                     self._training.iteration += 1
                     return None
             except Exception as error:
                 self.failed("stretch", error)
             self._leave_stretch()
-        self._finite_loss.inside = closure is not None
-        if closure is None:
-            self._decide(optimizer)
-        guard = None if closure is None else self._closure_guard(optimizer)
+        self._finite_loss.inside = False
+        self._decide(optimizer)
         if "guard" in self.off:
             attempt(self, "agreement", self._stand_in, optimizer)
-        if guard is None or closure is None:
+        return None
+
+    def _with_closure(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments of ``step`` with a closure after which it is decided about the step."""
+        stretch = self._stretches.now
+        if stretch is not None and stretch.takes_closure(optimizer):
+            guard = stretch.guard
+        else:
+            self._leave_stretch()
+            guard = self._closure_guard(optimizer)
+        self._finite_loss.inside = True
+        if "guard" in self.off:
+            attempt(self, "agreement", self._stand_in, optimizer)
+        if guard is None:
             return None
-        return with_guard(closure, lambda: self._decide(optimizer), guard.only_detect, args, kwargs)
+
+        def decide() -> None:
+            self.step_begins(optimizer, (), {})
+            self._finite_loss.inside = True
+
+        return with_guard(closure, decide, guard.only_detect, args, kwargs)
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
         stretch = self._stretches.now
         if stretch is not None and stretch.armed:
             self._stretch_goes_on(stretch, optimizer)
-            return
-        self._finite_loss.inside = False
         # A step inside a compiled region was not opened: nothing of ours is traced there.
-        if self._open:
+        elif self._open:
             self._conclude(optimizer)
+        self._finite_loss.inside = False
 
     def skipped_by(self, scaler: Any, optimizer: Optimizer) -> None:
         """A scaler has found its gradients non-finite, and has not called ``optimizer.step``."""
@@ -139,7 +162,7 @@ class OptimizerHooks(EnginePart):
     def _begin_stretch(self, optimizer: Optimizer) -> None:
         plan = self._fast_paths.device.plans.of(optimizer)
         if plan is not None and not self.off:
-            self._stretches.begin(optimizer, plan)
+            self._stretches.begin(optimizer, plan, self._window.previous)
 
     @fail_open("guard", ends="other")
     def _decide(self, optimizer: Optimizer) -> None:
