@@ -255,7 +255,7 @@ class Engine(EnginePart):
             attempt(self, "watchers", memory.evaluation.begins, frame)
 
     def trains(self) -> None:
-        """``train()`` was called on a module: once for each of a model, so the answer is short."""
+        """``train()`` was called on a module while an evaluation was going on."""
         memory = self.state.watchers.memory
         if memory is not None and memory.evaluation.open:
             attempt(self, "watchers", memory.evaluation.ends)

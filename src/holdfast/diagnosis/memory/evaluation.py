@@ -93,6 +93,10 @@ class _Jumps:
         return _Window(since, high, batches=2)
 
 
+OPEN: list[Evaluation] = []
+"""The one that is going on: looked at for every module of a model whose ``train`` is called."""
+
+
 class Evaluation:
     """The evaluations of one process."""
 
@@ -121,6 +125,7 @@ class Evaluation:
         self.ends()
         self._since = 0
         self._window = _Window(now())
+        OPEN.append(self)
         self._follow(frame)
 
     def fetched(self) -> None:
@@ -169,6 +174,7 @@ class Evaluation:
     def ends(self) -> None:
         """``train()`` was called on a module."""
         window, self._window = self._window, None
+        OPEN.clear()
         changes = self._stop()
         if window is None:
             return
@@ -197,6 +203,7 @@ class Evaluation:
     def _drop(self) -> None:
         self._stop()
         self._window = None
+        OPEN.clear()
 
     def _stop(self) -> list[Change]:
         watch, self._watch = self._watch, None
