@@ -71,6 +71,7 @@ class Engine(EnginePart):
         self.backward_ends = backward.backward_ends
         self.clip_begins, self.clip_ends = clip.clip_begins, clip.clip_ends
         self.step_begins, self.step_ends = optimizers.step_begins, optimizers.step_ends
+        self.scheduled = optimizers.scheduled
 
     @property
     def settings(self) -> Settings:
@@ -210,10 +211,6 @@ class Engine(EnginePart):
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
         self._optimizers.leaves(optimizer)
-
-    def scheduled(self, scheduler: Any) -> bool:
-        """A learning-rate schedule is about to be stepped; False when it must not be."""
-        return self._optimizers.scheduled(scheduler)
 
     # ------------------------------------------------------------------ its scaler
 

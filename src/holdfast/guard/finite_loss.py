@@ -16,8 +16,7 @@ to write and to keep a copy would be five.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Hashable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from ..actions._loss_kernel import LossWriter, Part, writer_for
 from ..config import GuardSettings
-from ..diagnosis.source.place import forget_locals, frames_from, kind_of
+from ..diagnosis.source.place import forget_locals, kind_of
 from ..probes.loss import Losses
 from .fail_open import capturing, current_device
 
@@ -143,13 +142,11 @@ class FiniteLoss:
         mine = variable if isinstance(variable, Tensor) else None
         pending = self.pending = _Pending(loss, mine, key, on_host=number is not None)
         if node is not None and node.name() in BY_A_NUMBER:
-            hops = list(_hops(node))
-            if hops:
-                pending.made_of = self._variables(hops, frame)
+            pending.made_of = self.parts(node, frame)
 
     def parts(self, node: Any, frame: FrameType) -> MadeOf:
         """The variables of the script that a root was made of by numbers."""
-        hops = list(_hops(node))
+        hops = _hops(node)
         return self._variables(hops, frame) if hops else []
 
     def returned(self, losses: Losses) -> None:
@@ -269,17 +266,16 @@ class FiniteLoss:
         The graph knows how a tensor was made, not who holds it. On a device this is asked in every
         step, so that the names are kept by line.
         """
-        outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
-        first = next(outside, None)
-        if first is None:
+        first = _outside(frame, 1)
+        if not first:
             return []
-        spot = _spot(first)
+        spot = _spot(first[0])
         names = self._names.get(spot)
         if names is not None and not names:
             return []
-        deepest = names[-1][0] if names else _CALLERS - 1
-        callers = [first, *islice(outside, deepest)]
-        if learns := names is None:
+        # Only where they are looked at: to ask for the variables of a function copies them all.
+        callers = _outside(frame, 1 + names[-1][0] if names else _CALLERS)
+        if names is None:
             nodes = [node for node, *_ in hops]
             names = self._names[spot] = [
                 (depth, name)
@@ -287,15 +283,15 @@ class FiniteLoss:
                 for name, value in list(at.f_locals.items())
                 if type(value) is Tensor and any(value.grad_fn is node for node in nodes)
             ]
+            for at in callers:
+                forget_locals(at)
         held: dict[int, Tensor] = {}
         for depth, name in names:
-            value = callers[depth].f_locals.get(name) if depth < len(callers) else None
-            if type(value) is Tensor and own(value):
-                held[id(value.grad_fn)] = value
-        looked_at = range(_CALLERS) if learns else {depth for depth, _ in names}
-        for depth in looked_at:
             if depth < len(callers):
+                value = callers[depth].f_locals.get(name)
                 forget_locals(callers[depth])
+                if type(value) is Tensor and own(value):
+                    held[id(value.grad_fn)] = value
         if not held:
             return []
         return [(held.get(id(node)), number, divided) for node, number, divided in hops]
@@ -331,8 +327,8 @@ def frees_graph(
 
 def place_of_call(frame: FrameType) -> Spot | None:
     """The line outside of torch and holdfast that calls backward."""
-    outside = (at for at in frames_from(frame) if kind_of(at.f_code.co_filename) != "torch")
-    return next(map(_spot, outside), None)
+    found = _outside(frame, 1)
+    return _spot(found[0]) if found else None
 
 
 def own(loss: Tensor) -> bool:
@@ -345,21 +341,31 @@ def own(loss: Tensor) -> bool:
     )
 
 
+def _outside(frame: FrameType | None, most: int) -> list[FrameType]:
+    """Callers outside of torch and holdfast, innermost first."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < most:
+        if kind_of(frame.f_code.co_filename) != "torch":
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
 def _spot(frame: FrameType) -> Spot:
     code = frame.f_code
     return code.co_filename, code.co_firstlineno, frame.f_lasti
 
 
-def _hops(node: Any) -> Iterator[Hop]:
+def _hops(node: Any) -> list[Hop]:
     """The nodes from which a loss was made by a number, one after the other."""
-    for _ in range(_HOPS):
-        if node is None or (name := node.name()) not in BY_A_NUMBER:
-            return
+    found: list[Hop] = []
+    while len(found) < _HOPS and node is not None and (name := node.name()) in BY_A_NUMBER:
         made_of = node.next_functions
         if len(made_of) != 2 or made_of[0][0] is None or made_of[1][0] is not None:
-            return
+            break
         number = node._saved_other
         if not isinstance(number, Tensor) or number.numel() != 1:
-            return
+            break
         node = made_of[0][0]
-        yield node, number, name == _DIVIDED
+        found.append((node, number, name == _DIVIDED))
+    return found

@@ -170,6 +170,10 @@ class Stretch:
         self._phases.last += spent
         return True
 
+    def goes_with(self, optimizer: Any) -> bool:
+        """Whether its optimizer is this one, which is about to be freed, or is gone."""
+        return self._optimizer() in (None, optimizer)
+
     def takes_closure(self, optimizer: Any) -> bool:
         """Whether a step of this optimizer, with a closure, may be like the one before."""
         fresh = self.copy is None and self.root is None

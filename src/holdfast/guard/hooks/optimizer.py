@@ -60,7 +60,9 @@ class OptimizerHooks(EnginePart):
     @fail_open("parting snapshot")
     def leaves(self, optimizer: Optimizer) -> None:
         """An optimizer is about to be freed; the state after the last step would go with it."""
-        self._leave_stretch()
+        # Another one is freed at any time, also while this one's step is being decided about.
+        if (stretch := self._stretches.now) is None or stretch.goes_with(optimizer):
+            self._leave_stretch()
         whole = not out_of_reach() and id(optimizer) not in self._open
         last = whole and self._writer.stepped_last(self._training.registry.find(optimizer))
         self._recovery.leaves(optimizer, self._training.iteration, last=last)
@@ -69,7 +71,12 @@ class OptimizerHooks(EnginePart):
         """A learning-rate schedule is about to be stepped; False when it must not be."""
         if self._position.replaying or self._training.memory.held:
             return False
-        attempt(self, "recovery", self._recovery.live.saw_scheduler, scheduler)
+        if "recovery" not in self.off:
+            # Without the wrapper: many step theirs after every step.
+            try:
+                self._recovery.live.saw_scheduler(scheduler)
+            except Exception as error:
+                self.failed("recovery", error)
         return True
 
     @property
