@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast.guard.engine import Engine
 from holdfast.guard.stretch import Stretch, Stretches
@@ -16,6 +16,7 @@ from holdfast.probes.timing import COLUMNS as TIMES
 
 from . import host_kernels
 from .conftest import MakeEngine, MemoryRecorder
+from .trainers import Accelerated, Closing, Trainer
 
 _OTHER = {*TIMES, "time", "guard", "guard_device", "rss"}
 STEPS = 140
@@ -157,12 +158,104 @@ def test_a_stretch_changes_nothing_but_when_rows_are_written(
     long = trained(make_engine(device_path=True, budget=1.0, explain=False), besides)
     assert all(map(torch.equal, short[1].values(), long[1].values()))
     assert short[2] == long[2] and np.isfinite(short[2]).all()
-    rows, others = short[0].rows(), long[0].rows()
+    same_rows(short[0], long[0])
+
+
+def same_rows(one: MemoryRecorder, other: MemoryRecorder) -> None:
+    rows, others = one.rows(), other.rows()
     assert rows["loss_bad"].sum() == 3
     for column in rows.dtype.names or ():
         # The weights are looked at from the step on in which a bad one is known.
         if column not in _OTHER | {"param_bad", "param_layer"}:
             np.testing.assert_array_equal(rows[column], others[column], err_msg=column)
+
+
+class Batches(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, step: int) -> Tensor:
+        if step == STEPS:
+            raise IndexError
+        return batch(step)
+
+
+def by_trainer(engine: Engine, kind: Trainer, besides: Callable[[nn.Module, int], None]) -> Ended:
+    trainer = kind(Loop().model)
+    loader = DataLoader(Batches(), batch_size=None)
+    steps = trainer.steps(loader, lambda step: besides(trainer.model, step))
+    read = [loss.item() for loss in steps]
+    assert not engine.off, engine.memory.of_kind("holdfast_error")  # type: ignore[attr-defined]
+    assert not {"found_inf", "grad_scale"} & trainer.optimizer.__dict__.keys()
+    engine.close()
+    return engine.memory, trainer.model.state_dict(), read  # type: ignore[attr-defined]
+
+
+def as_ever(model: nn.Module, step: int) -> None: ...
+
+
+def clips_later(model: nn.Module, step: int) -> None:
+    if step == 83:  # one pass more
+        model(batch(1000)).square().mean().backward()
+    if step > 90:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
+class Changing(Closing):
+    """Now and then gradients are made before the step, all of them or some."""
+
+    def step(self, closure: Callable[[], Tensor], step: int) -> Tensor:
+        if step % 37 == 23:  # also a bad one
+            read = closure()
+            self.optimizer.step()
+            return read
+        if step == 125:  # with two passes a step cannot be skipped, nor any after it
+            with pytest.raises(KeyError):
+                super().step(lambda: {}[closure()], step)
+        return super().step(closure, step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "besides", "own"),
+    [(Accelerated, as_ever, 60), (Changing, clips_later, 40)],
+)
+def test_the_steps_of_trainers_are_the_same(
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    stepped: list[bool],
+    kind: Trainer,
+    besides: Callable[[nn.Module, int], None],
+    own: int,
+) -> None:
+    short = by_trainer(make_engine(device_path=True, budget=1.0, explain=False), kind, besides)
+    assert sum(stepped) > own
+    monkeypatch.setattr(Stretches, "begin", lambda *_: None)
+    long = by_trainer(make_engine(device_path=True, budget=1.0, explain=False), kind, besides)
+    assert all(map(torch.equal, short[1].values(), long[1].values()))
+    np.testing.assert_array_equal(short[2], long[2])
+    same_rows(short[0], long[0])
+    if kind is Accelerated:  # the variable that its root was made of reads as the last finite one
+        assert np.isfinite(short[2]).all()
+        assert short[2][60] == short[2][61] == pytest.approx(short[2][59])
+        rows = short[0].rows()
+        assert (rows["grad_norm"][:50] > 0.02).all()  # from before clipping, in whatever order
+
+
+def test_an_optimizer_that_is_freed_meanwhile_ends_nothing(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, stepped: list[bool]
+) -> None:
+    strays = [torch.optim.SGD([nn.Parameter(torch.zeros(1))]) for _ in range(8)]
+    engine = make_engine(device_path=True, budget=1.0, explain=False)
+    launch = Stretch._launch
+
+    def frees(self: Stretch, loss: Tensor) -> object:
+        if strays:
+            strays.pop()
+        return launch(self, loss)
+
+    monkeypatch.setattr(Stretch, "_launch", frees)
+    memory, _, _ = trained(engine, nothing)
+    assert not strays and len(memory.rows()) == STEPS
 
 
 def test_batches_belong_to_their_steps(make_engine: MakeEngine, stepped: list[bool]) -> None:
